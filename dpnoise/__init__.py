@@ -1,0 +1,1 @@
+"""Integer-valued distributed differential privacy."""

@@ -1,0 +1,1 @@
+"""Secure aggregation: a server adds up vectors and learns only the sum."""
