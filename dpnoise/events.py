@@ -1,0 +1,536 @@
+"""Records of what was released: the only language mechanisms and accountants share.
+
+Numbered rules:
+
+1. An event states the release in full. Nothing that changes the privacy loss lives
+   outside it, so an accountant never asks a mechanism anything.
+2. Every length is in grid steps and every variance in grid steps squared, after
+   rotation, scaling and rounding. `GaussianEvent` may use the caller's units, since
+   only the ratio of its two numbers matters.
+3. "Aggregate" noise is the *counted* noise: the shares of the smallest set that may
+   ever be summed, less the colluders and the user's own share. More noise than is
+   counted is post-processing and needs no event.
+4. Sensitivities are norms of one user's encoded vector, that is, they are stated for
+   `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
+5. Noise variances are exact rationals, because a factor of two or a rounding of the
+   variance is a privacy error; the sampler is built from the same rational.
+6. An event that cannot describe a release is refused when it is built, with the
+   parameter's name and the nearest value that works.
+
+This module deliberately computes no privacy loss and knows no theorem. It also has no
+event for strict add/remove adjacency: with one noise share per user the variance of
+the sum would tell whether a share is missing, which no sensitivity bound covers.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+from dpnoise.errors import ParameterError
+
+__all__ = [
+    "MAX_DIM",
+    "Adjacency",
+    "Adversary",
+    "BinomialEvent",
+    "Composed",
+    "DiscreteGaussianEvent",
+    "DistributedDiscreteGaussianEvent",
+    "GaussianEvent",
+    "NoiseEvent",
+    "PoissonSampled",
+    "PrivacyEvent",
+    "Repeated",
+    "SkellamEvent",
+    "SkellamMixtureClippedEvent",
+    "SkellamMixtureEvent",
+    "flatten",
+]
+
+MAX_DIM: Final = 1 << 40
+"""Largest dimension: 2^40 coordinates of one byte are a terabyte per client."""
+
+
+class Adjacency(enum.Enum):
+    """Which two worlds must look alike."""
+
+    ZERO_OUT = "zero-out"
+    """One user's vector is replaced by zeros; the user still adds its noise share."""
+
+    REPLACE_ONE = "replace-one"
+    """One user's vector is replaced by any other admissible vector."""
+
+
+class Adversary(enum.Enum):
+    """Who looks at the release, which decides what may be claimed against them."""
+
+    SERVER = "server"
+    """Runs the sessions and knows who takes part: no amplification by sampling."""
+
+    PARTICIPANT = "participant"
+    """Receives the key list of its own sessions: no amplification by sampling."""
+
+    MODEL_READER = "model-reader"
+    """Sees the released sums only, neither roster nor messages."""
+
+    @property
+    def sees_participation(self) -> bool:
+        """Whether this adversary knows who took part: sampling then hides nothing."""
+        return self is not Adversary.MODEL_READER
+
+
+@dataclass(frozen=True, slots=True)
+class SkellamEvent:
+    """An integer vector with hard norm bounds plus Skellam noise per coordinate.
+
+    Args:
+        dim: Number of coordinates after rotation and padding, at least 1.
+        aggregate_noise_variance: Counted variance per coordinate, grid steps squared,
+            greater than 0. It is twice the Poisson rate of either half.
+        l2_sensitivity: Hard bound on the rounded vector's L2 norm, grid steps, at
+            least 0. Never the norm before rounding.
+        l1_sensitivity: Hard bound on the rounded vector's L1 norm, or None when only
+            the L2 bound is enforced.
+        linf_sensitivity: Hard bound on the rounded vector's largest absolute entry,
+            or None when only the L2 bound is enforced.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact Skellam noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+
+    Source:
+        [Aga21] Definition 3.1, where the second parameter is the variance.
+    """
+
+    dim: int
+    aggregate_noise_variance: Fraction
+    l2_sensitivity: float
+    l1_sensitivity: float | None = None
+    linf_sensitivity: int | None = None
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
+        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        if self.l1_sensitivity is not None:
+            _check_non_negative("l1_sensitivity", self.l1_sensitivity)
+        if self.linf_sensitivity is not None:
+            _check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class SkellamMixtureEvent:
+    """A real vector, stochastically rounded per coordinate, plus Skellam noise.
+
+    The privacy loss is that of the mixture of the two integers a coordinate may be
+    rounded to; no hard bound on the rounded vector is needed.
+
+    Args:
+        dim: Number of coordinates after rotation and padding, at least 1.
+        aggregate_noise_variance: Counted variance per coordinate, grid steps squared,
+            greater than 0.
+        l2_clip_squared_steps: Bound C on the squared L2 norm of the vector *before*
+            rounding, grid steps squared, at least 0.
+        linf_bound: Enforced bound X on every absolute coordinate before rounding,
+            grid steps, greater than 0.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact Skellam noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+    """
+
+    dim: int
+    aggregate_noise_variance: Fraction
+    l2_clip_squared_steps: float
+    linf_bound: float
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
+        _check_non_negative("l2_clip_squared_steps", self.l2_clip_squared_steps)
+        _check_positive("linf_bound", self.linf_bound)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class SkellamMixtureClippedEvent:
+    """The Skellam mixture under the special clip of its publication.
+
+    Args:
+        dim: Number of coordinates after rotation and padding, at least 1.
+        aggregate_noise_variance: Counted variance per coordinate, grid steps squared,
+            greater than 0.
+        mixture_norm_bound: Bound c on the sum over coordinates of x² + f − f², where
+            f is the fractional part of |x|; grid steps squared, at least 0.
+        linf_bound: Integer bound Δ∞ on ⌈|x|⌉ for every coordinate x, at least 1.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact Skellam noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+
+    Source:
+        [Bao22] Theorem 5, Eqs. (4) and (5).
+    """
+
+    dim: int
+    aggregate_noise_variance: Fraction
+    mixture_norm_bound: float
+    linf_bound: int
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
+        _check_non_negative("mixture_norm_bound", self.mixture_norm_bound)
+        _check_count("linf_bound", self.linf_bound, at_least=1)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedDiscreteGaussianEvent:
+    """An integer vector plus the sum of several independent discrete Gaussians.
+
+    Args:
+        dim: Number of coordinates after rotation and padding, at least 1.
+        num_noise_shares: Counted number of independent noise shares, at least 1.
+        local_noise_variance: Variance *parameter* of one discrete Gaussian share, grid
+            steps squared, greater than 0. For small values the true variance of the
+            share is far below it.
+        l2_sensitivity: Hard bound on the rounded vector's L2 norm, grid steps.
+        l1_sensitivity: Hard bound on the rounded vector's L1 norm, or None when only
+            the L2 bound is enforced.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+    """
+
+    dim: int
+    num_noise_shares: int
+    local_noise_variance: Fraction
+    l2_sensitivity: float
+    l1_sensitivity: float | None = None
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_count("num_noise_shares", self.num_noise_shares, at_least=1)
+        _check_variance("local_noise_variance", self.local_noise_variance)
+        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        if self.l1_sensitivity is not None:
+            _check_non_negative("l1_sensitivity", self.l1_sensitivity)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussianEvent:
+    """An integer vector plus one discrete Gaussian per coordinate.
+
+    Args:
+        dim: Number of coordinates, at least 1.
+        noise_variance: Variance parameter of the discrete Gaussian, grid steps
+            squared, greater than 0.
+        l2_sensitivity: Hard bound on the integer vector's L2 norm, grid steps.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+
+    Source:
+        [CKS20] Definition 1.
+    """
+
+    dim: int
+    noise_variance: Fraction
+    l2_sensitivity: float
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_variance("noise_variance", self.noise_variance)
+        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class BinomialEvent:
+    """An integer vector plus centred fair-coin binomial noise per coordinate.
+
+    Args:
+        dim: Number of coordinates after rotation and padding, at least 1.
+        num_trials: Counted number of fair coins in the sum, per coordinate, at least
+            1. The noise variance is a quarter of it.
+        l2_sensitivity: Hard bound on the rounded vector's L2 norm, grid steps.
+        l1_sensitivity: Hard bound on the rounded vector's L1 norm, grid steps.
+        linf_sensitivity: Hard bound on the rounded vector's largest absolute entry.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+    """
+
+    dim: int
+    num_trials: int
+    l2_sensitivity: float
+    l1_sensitivity: float
+    linf_sensitivity: int
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_count("num_trials", self.num_trials, at_least=1)
+        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        _check_non_negative("l1_sensitivity", self.l1_sensitivity)
+        _check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianEvent:
+    """A real vector plus continuous Gaussian noise: the central baseline.
+
+    Args:
+        dim: Number of coordinates, at least 1.
+        noise_variance: Variance per coordinate, greater than 0, in the square of the
+            unit of `l2_sensitivity`.
+        l2_sensitivity: Bound on the vector's L2 norm, at least 0.
+        sampler_distance: Total variation distance of all noise draws in the release
+            from exact noise, in [0, 1).
+
+    Raises:
+        ParameterError: A value is out of range; the error names it.
+    """
+
+    dim: int
+    noise_variance: float
+    l2_sensitivity: float
+    sampler_distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        _check_positive("noise_variance", self.noise_variance)
+        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        _check_distance(self.sampler_distance)
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonSampled:
+    """A release in which every user takes part with its own coin.
+
+    Args:
+        event: The release, given that the user takes part.
+        sampling_rate: Probability q that a user takes part, in (0, 1], the same for
+            every user and every release, fixed in advance.
+
+    Raises:
+        ParameterError: The rate is not in (0, 1], or `event` is itself sampled.
+    """
+
+    event: NoiseEvent
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        rate = _as_float("sampling_rate", self.sampling_rate)
+        if not 0.0 < rate <= 1.0:
+            raise ParameterError(
+                f"sampling_rate must lie in (0, 1], got {rate!r}",
+                parameter="sampling_rate",
+                value=rate,
+                nearest="1.0" if rate > 1.0 else None,
+            )
+        # A coin shared by several releases correlates them; only the sampling of one
+        # single release has a theorem, so nothing composite may stand inside.
+        event: object = self.event
+        if not isinstance(event, NoiseEvent):
+            raise ParameterError(
+                "event must be a single release to be sampled, got "
+                f"{type(event).__name__}; sample first, then repeat or compose",
+                parameter="event",
+                value=type(event).__name__,
+                nearest="Repeated(PoissonSampled(event, sampling_rate), count)",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The same release, several times, each time with fresh noise.
+
+    Args:
+        event: One release; later inputs may depend on earlier outputs.
+        count: Number of releases, at least 1, fixed in advance.
+
+    Raises:
+        ParameterError: The count is not a positive integer.
+    """
+
+    event: PrivacyEvent
+    count: int
+
+    def __post_init__(self) -> None:
+        _check_count("count", self.count, at_least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """Several different releases about the same users, in the order given.
+
+    Args:
+        events: The releases; later inputs may depend on earlier outputs, the events
+            themselves may not.
+
+    Raises:
+        ParameterError: There is no event.
+    """
+
+    events: tuple[PrivacyEvent, ...]
+
+    def __post_init__(self) -> None:
+        if not self.events:
+            raise ParameterError(
+                "events must hold at least one release, got none",
+                parameter="events",
+                value=(),
+                nearest="a tuple of one event",
+            )
+
+
+NoiseEvent: TypeAlias = (
+    SkellamEvent
+    | SkellamMixtureEvent
+    | SkellamMixtureClippedEvent
+    | DistributedDiscreteGaussianEvent
+    | DiscreteGaussianEvent
+    | BinomialEvent
+    | GaussianEvent
+)
+"""One release of one noisy vector."""
+
+PrivacyEvent: TypeAlias = NoiseEvent | PoissonSampled | Repeated | Composed
+"""Anything an accountant can be asked to compose."""
+
+
+def flatten(event: PrivacyEvent) -> Iterator[tuple[NoiseEvent, float, int]]:
+    """Yield the single releases an event consists of.
+
+    Args:
+        event: Any event, nested to any depth.
+
+    Yields:
+        Triples (release, sampling rate in (0, 1], number of repetitions).
+    """
+    pending: list[tuple[PrivacyEvent, int]] = [(event, 1)]
+    while pending:
+        current, count = pending.pop()
+        if isinstance(current, Composed):
+            pending.extend((inner, count) for inner in reversed(current.events))
+        elif isinstance(current, Repeated):
+            pending.append((current.event, count * current.count))
+        elif isinstance(current, PoissonSampled):
+            yield current.event, current.sampling_rate, count
+        else:
+            yield current, 1.0, count
+
+
+def _as_float(parameter: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise ParameterError(
+            f"{parameter} must be a number, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise ParameterError(
+            f"{parameter} must be finite, got {number!r}",
+            parameter=parameter,
+            value=number,
+        )
+    return number
+
+
+def _check_dim(dim: object) -> None:
+    _check_count("dim", dim, at_least=1)
+    if isinstance(dim, int) and dim > MAX_DIM:
+        raise ParameterError(
+            f"dim must be at most {MAX_DIM}, got {dim}",
+            parameter="dim",
+            value=dim,
+            nearest=str(MAX_DIM),
+        )
+
+
+def _check_count(parameter: str, value: object, *, at_least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParameterError(
+            f"{parameter} must be an integer, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    if value < at_least:
+        raise ParameterError(
+            f"{parameter} must be at least {at_least}, got {value}",
+            parameter=parameter,
+            value=value,
+            nearest=str(at_least),
+        )
+
+
+def _check_variance(parameter: str, value: object) -> None:
+    if not isinstance(value, Fraction):
+        raise ParameterError(
+            f"{parameter} must be an exact Fraction, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+            nearest=(
+                f"Fraction({value!r})" if isinstance(value, int | float) else None
+            ),
+        )
+    if value <= 0:
+        raise ParameterError(
+            f"{parameter} must be greater than 0, got {value}",
+            parameter=parameter,
+            value=value,
+        )
+
+
+def _check_positive(parameter: str, value: object) -> None:
+    if _as_float(parameter, value) <= 0.0:
+        raise ParameterError(
+            f"{parameter} must be greater than 0, got {value!r}",
+            parameter=parameter,
+            value=value,
+        )
+
+
+def _check_non_negative(parameter: str, value: object) -> None:
+    if _as_float(parameter, value) < 0.0:
+        raise ParameterError(
+            f"{parameter} must be at least 0, got {value!r}",
+            parameter=parameter,
+            value=value,
+            nearest="0.0",
+        )
+
+
+def _check_distance(value: object) -> None:
+    if not 0.0 <= _as_float("sampler_distance", value) < 1.0:
+        raise ParameterError(
+            f"sampler_distance must lie in [0, 1), got {value!r}",
+            parameter="sampler_distance",
+            value=value,
+            nearest="0.0",
+        )
