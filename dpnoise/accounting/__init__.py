@@ -1,0 +1,13 @@
+"""What was spent: bounds on the privacy loss of the releases of dpnoise."""
+
+from dpnoise.accounting.accountant import Accountant
+from dpnoise.accounting.registry import accountant_names, make_accountant
+from dpnoise.accounting.statement import PrivacyStatement, Status
+
+__all__ = [
+    "Accountant",
+    "PrivacyStatement",
+    "Status",
+    "accountant_names",
+    "make_accountant",
+]

@@ -1,0 +1,326 @@
+"""The accountant interface: add up releases, then ask what they cost.
+
+Numbered rules:
+
+1. An accountant refuses every release it has no theorem for. There is no default to
+   "about as good as a Gaussian".
+2. Amplification by sampling is claimed against `Adversary.MODEL_READER` only. Against
+   everyone else the sampling rate is treated as 1, and the statement says so.
+3. The sampler's distance from exact noise, and any other probability mass that a
+   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
+   distance: replacing both worlds by nearby ones costs that much by the triangle
+   inequality.
+4. Every answer is an upper bound on the loss. Searches end on the safe side.
+5. Events, their number and their noise are fixed in advance; inputs may depend on
+   earlier outputs. Budgets chosen from the outcomes need a filter (`ledger`).
+
+This module deliberately holds no theorem; each subclass brings its own.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, Self
+
+from dpnoise.accounting.statement import PrivacyStatement, Status
+from dpnoise.errors import ParameterError, UnknownEventError
+from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent, flatten
+
+__all__ = ["MAX_EPSILON", "Accountant", "check_delta", "check_epsilon"]
+
+MAX_EPSILON: Final = 1e4
+"""Beyond this, epsilon is reported as infinite: e^10000 protects nobody."""
+
+_BISECTION_STEPS: Final = 80  # 1e4 / 2^80 is far below the spacing of floats near 1e-12
+
+
+def check_delta(delta: float) -> float:
+    """Return delta as a float.
+
+    Args:
+        delta: Failure probability.
+
+    Returns:
+        The same number, in (0, 1).
+
+    Raises:
+        ParameterError: It is no number in (0, 1); choose one, often below 1/users.
+    """
+    number = _finite_or_nan(delta)
+    if not 0.0 < number < 1.0:
+        raise ParameterError(
+            f"delta must lie strictly between 0 and 1, got {delta!r}",
+            parameter="delta",
+            value=delta,
+            nearest="5e-324" if number <= 0.0 else "1 - 2**-53",
+        )
+    return number
+
+
+def check_epsilon(epsilon: float, *, allow_zero: bool = False) -> float:
+    """Return epsilon as a float.
+
+    Args:
+        epsilon: Privacy loss in nats.
+        allow_zero: Whether 0 makes sense here, as it does for `Accountant.delta`.
+
+    Returns:
+        The same number, finite and greater than (or equal to) 0.
+
+    Raises:
+        ParameterError: It is not; choose a finite number above 0.
+    """
+    number = _finite_or_nan(epsilon)
+    if not (0.0 < number < math.inf or (allow_zero and number == 0.0)):
+        least = "at least 0" if allow_zero else "greater than 0"
+        raise ParameterError(
+            f"epsilon must be finite and {least}, got {epsilon!r}",
+            parameter="epsilon",
+            value=epsilon,
+            nearest=str(MAX_EPSILON) if number == math.inf else None,
+        )
+    return number
+
+
+class Accountant(abc.ABC):
+    """Composes releases about the same users and bounds their joint privacy loss.
+
+    A subclass names itself and its adjacencies, implements `_add` and
+    `_delta_of_exact_noise`, and may replace `_epsilon_of_exact_noise` by something
+    better than bisection.
+
+    Args:
+        adversary: Whom the answer must hold against.
+        adjacency: Which two worlds must look alike.
+
+    Raises:
+        ParameterError: The accountant has no theorem for this adjacency.
+    """
+
+    name: ClassVar[str]
+    adjacencies: ClassVar[frozenset[Adjacency]]
+    status_of_theorem: ClassVar[Status]
+
+    def __init__(
+        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
+    ) -> None:
+        if adjacency not in self.adjacencies:
+            allowed = sorted(known.value for known in self.adjacencies)
+            raise ParameterError(
+                f"{self.name} covers adjacency {', '.join(allowed)}, "
+                f"not {adjacency.value}",
+                parameter="adjacency",
+                value=adjacency.value,
+                nearest=allowed[0],
+            )
+        self._adversary: Final = adversary
+        self._adjacency: Final = adjacency
+        self._distance = 0.0
+        self._releases = 0
+        self._ignored_sampling = False
+        self._claimed_sampling = False
+
+    @property
+    def adversary(self) -> Adversary:
+        """Whom the answers hold against."""
+        return self._adversary
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Which two worlds the answers make alike."""
+        return self._adjacency
+
+    @property
+    def status(self) -> Status:
+        """How the answers are known; a subclass may weaken it as it composes."""
+        return self.status_of_theorem
+
+    def compose(self, event: PrivacyEvent) -> Self:
+        """Add a release, or several, to the account.
+
+        Args:
+            event: What is released; nested events are taken apart.
+
+        Returns:
+            The accountant itself, so that calls can be chained.
+
+        Raises:
+            UnknownEventError: The accountant has no theorem for a part of the event;
+                choose another accountant. Parts before it have been added.
+            TheoremNotApplicableError: The theorem does not cover these parameters.
+        """
+        for release, rate, count in flatten(event):
+            claimed_rate = rate
+            # Under REPLACE_ONE the sampled pair is a mixture in both worlds, which no
+            # theorem here covers. Rate 1 is sound: the loss of a mixture with equal
+            # weights is at most the loss of its parts (joint convexity).
+            if rate < 1.0 and (
+                self._adversary.sees_participation
+                or self._adjacency is Adjacency.REPLACE_ONE
+            ):
+                claimed_rate = 1.0
+                self._ignored_sampling = True
+            self._add(release, claimed_rate, count)
+            self._claimed_sampling |= claimed_rate < 1.0
+            self._charge_distance(count * release.sampler_distance)
+            self._releases += count
+        return self
+
+    def epsilon(self, delta: float) -> float:
+        """Bound epsilon at the given delta.
+
+        Args:
+            delta: Failure probability in (0, 1).
+
+        Returns:
+            The bound in nats, at least 0; `math.inf` if nothing is guaranteed.
+
+        Raises:
+            ParameterError: Delta is not in (0, 1).
+        """
+        target = check_delta(delta)
+        if self._releases == 0:
+            return 0.0
+        guess, slack = 0.0, 1e-12
+        while guess < MAX_EPSILON:
+            # The charge grows with epsilon. Assume an epsilon, charge for it, and
+            # accept as soon as the answer is not above what was charged for.
+            remaining = target - (1.0 + math.exp(min(guess, 700.0))) * self._distance
+            if remaining <= 0.0:
+                return math.inf
+            answer = self._epsilon_of_exact_noise(remaining)
+            if answer <= guess:
+                return answer
+            if self._distance == 0.0:
+                return answer if answer <= MAX_EPSILON else math.inf
+            guess = answer + slack * (1.0 + answer)
+            slack *= 10.0  # few steps, even where the charge is most of delta
+        return math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """Bound delta at the given epsilon.
+
+        Args:
+            epsilon: Privacy loss in nats, at least 0.
+
+        Returns:
+            The bound, in [0, 1].
+
+        Raises:
+            ParameterError: Epsilon is negative, infinite or no number.
+        """
+        loss = check_epsilon(epsilon, allow_zero=True)
+        if self._releases == 0:
+            return 0.0
+        charge = 0.0
+        if self._distance > 0.0:
+            charge = (1.0 + math.exp(min(loss, 700.0))) * self._distance
+        return min(1.0, self._delta_of_exact_noise(loss) + charge)
+
+    def statement(self, delta: float) -> PrivacyStatement:
+        """State the bound at the given delta, with everything it depends on.
+
+        Args:
+            delta: Failure probability in (0, 1).
+
+        Returns:
+            The figure, the accountant's name, its status and its assumptions.
+
+        Raises:
+            ParameterError: Delta is not in (0, 1).
+        """
+        epsilon = self.epsilon(delta)
+        details = {
+            "releases": str(self._releases),
+            "distance_charged_to_delta": repr(self._distance),
+            **self._details(),
+        }
+        return PrivacyStatement(
+            epsilon=epsilon,
+            delta=float(delta),
+            accountant=self.name,
+            status=self.status,
+            adversary=self._adversary,
+            adjacency=self._adjacency,
+            assumptions=(*self._shared_assumptions(), *self._assumptions()),
+            details=MappingProxyType(details),
+        )
+
+    @abc.abstractmethod
+    def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
+        """Add `count` copies of one release, at a sampling rate that may be claimed."""
+
+    @abc.abstractmethod
+    def _delta_of_exact_noise(self, epsilon: float) -> float:
+        """Bound delta at epsilon ≥ 0, distances not charged."""
+
+    def _epsilon_of_exact_noise(self, delta: float) -> float:
+        """Bound epsilon at delta in (0, 1), distances not charged."""
+        if self._delta_of_exact_noise(0.0) <= delta:
+            return 0.0
+        low, high = 0.0, 1.0
+        while self._delta_of_exact_noise(high) > delta:
+            low, high = high, 2.0 * high
+            if high > MAX_EPSILON:
+                return math.inf
+        for _ in range(_BISECTION_STEPS):
+            middle = 0.5 * (low + high)
+            if not low < middle < high:
+                break
+            if self._delta_of_exact_noise(middle) <= delta:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _assumptions(self) -> tuple[str, ...]:
+        """Sentences that this accountant's theorem needs."""
+        return ()
+
+    def _details(self) -> Mapping[str, str]:
+        """Figures that let a reviewer repeat the computation."""
+        return MappingProxyType({})
+
+    def _charge_distance(self, distance: float) -> None:
+        """Charge a total variation distance per world to delta, rounded upwards."""
+        if distance > 0.0:
+            self._distance = math.nextafter(self._distance + distance, math.inf)
+
+    def _refuse(self, release: NoiseEvent, *, alternative: str) -> UnknownEventError:
+        """Build the error for a release that this accountant has no theorem for."""
+        return UnknownEventError(
+            f"{self.name} has no theorem for {type(release).__name__}; "
+            f"use {alternative}"
+        )
+
+    def _shared_assumptions(self) -> tuple[str, ...]:
+        sentences = [
+            "The adversary controls none of the parties whose noise is counted.",
+            "Events, their number and their noise were fixed before the first release.",
+        ]
+        if self._adjacency is Adjacency.ZERO_OUT:
+            sentences.append(
+                "The neighbouring world has the same participants; one of them "
+                "contributes zeros but still adds its noise share."
+            )
+        if self._ignored_sampling:
+            sentences.append(
+                "Sampling of users was not counted: this adversary or adjacency "
+                "admits no amplification."
+            )
+        if self._claimed_sampling:
+            sentences.append(
+                "Every user takes part by its own independent coin of the stated "
+                "rate, small cohorts are neither refilled nor drawn again, and the "
+                "total noise does not depend on who takes part."
+            )
+        return tuple(sentences)
+
+
+def _finite_or_nan(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value)

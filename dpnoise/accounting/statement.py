@@ -1,0 +1,89 @@
+"""The privacy statement: a figure together with everything it depends on.
+
+Numbered rules:
+
+1. No epsilon leaves this package without the accountant's name, its status, the
+   adversary, the adjacency and the assumptions it rests on.
+2. `status` says how the figure is known. It is never upgraded on the way out, and a
+   combination of figures carries the weakest status among them.
+
+This module deliberately computes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from dpnoise.events import Adjacency, Adversary
+
+__all__ = ["PrivacyStatement", "Status", "weakest"]
+
+
+class Status(enum.StrEnum):
+    """How a privacy figure is known, from strongest to weakest."""
+
+    PROVEN = "proven"
+    """A published proof, evaluated in closed form."""
+
+    CERTIFIED = "certified"
+    """A theorem whose finite hypothesis was verified by outward-rounded arithmetic."""
+
+    NUMERICAL = "numerical"
+    """Computed in floating point without rigorous error bounds."""
+
+    RECALLED = "recalled"
+    """A published constant that was not verified; for comparisons only."""
+
+
+_STRENGTH = {status: rank for rank, status in enumerate(Status)}
+
+
+def weakest(statuses: Iterable[Status]) -> Status:
+    """Return the weakest status, or `Status.PROVEN` if there is none."""
+    return max(statuses, key=_STRENGTH.__getitem__, default=Status.PROVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyStatement:
+    """What is claimed, against whom, between which worlds, and on what grounds.
+
+    Args:
+        epsilon: Privacy loss bound in nats, at least 0; infinite if nothing is
+            guaranteed at this delta.
+        delta: Failure probability, in (0, 1).
+        accountant: Name of the accountant that computed the figure.
+        status: How the figure is known.
+        adversary: Whom the claim holds against.
+        adjacency: Which two worlds it makes alike.
+        assumptions: Sentences that must be true outside this package.
+        details: Figures that allow a reviewer to repeat the computation.
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str
+    status: Status
+    adversary: Adversary
+    adjacency: Adjacency
+    assumptions: tuple[str, ...] = ()
+    details: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the statement as values that JSON can hold.
+
+        An infinite epsilon becomes the string "inf", since JSON has no infinity.
+        """
+        finite = self.epsilon != float("inf")
+        return {
+            "epsilon": self.epsilon if finite else "inf",
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "status": self.status.value,
+            "adversary": self.adversary.value,
+            "adjacency": self.adjacency.value,
+            "assumptions": list(self.assumptions),
+            "details": dict(self.details),
+        }
