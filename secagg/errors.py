@@ -1,0 +1,182 @@
+"""Every error this package raises on purpose, and its stable number.
+
+One question sorts them: *whose fault is it?*
+
+* `LocalProtocolError`: the calling program asked for something the protocol forbids.
+* `RemoteProtocolError`: a peer did.  A server drops that peer and goes on; a client
+  leaves the session.
+* `SessionAbortedError`: nobody can go on.  The session is over for everybody.
+* `ServiceError`: the machinery around the protocol (network, disk, certificates,
+  configuration) failed; the message says what to do next.
+
+Rule 1: messages say what was expected and what came, and whose turn it is to act.
+Rule 2: messages never contain keys, seeds, shares or vector entries.
+Rule 3: numbers are never reused.  Peers, dashboards and exit codes match on them;
+        1 to 27 are the abort codes of PROTOCOL §9.
+"""
+
+from enum import IntEnum, unique
+from typing import ClassVar, Final
+
+__all__ = [
+    "ErrorCode",
+    "InputError",
+    "InternalError",
+    "LocalProtocolError",
+    "RemoteProtocolError",
+    "SecAggError",
+    "ServiceError",
+    "SessionAbortedError",
+    "ThresholdNotMetError",
+]
+
+
+@unique
+class ErrorCode(IntEnum):
+    """Stable numbers: 1-39 protocol, 40-59 service, 60-79 this machine."""
+
+    BAD_VERSION = 1
+    BAD_CONFIG = 2
+    POLICY_VIOLATION = 3
+    BAD_SIGNATURE = 4
+    BAD_PUBLIC_KEY = 5
+    DUPLICATE_KEY = 6
+    SELF_MISSING = 7
+    ROSTER_TOO_SMALL = 8
+    ROSTER_TOO_LARGE = 9
+    BAD_SHARE_CIPHERTEXT = 10
+    SHARE_CONFUSION = 11
+    U2_TOO_SMALL = 12
+    U3_INVALID = 13
+    U3_TOO_SMALL = 14
+    TOO_MANY_DROPOUTS = 15
+    NO_QUORUM = 16
+    EQUIVOCATION = 17
+    REPLAYED_SESSION = 18
+    UNEXPECTED_MESSAGE = 19
+    BAD_VECTOR = 20
+    DEADLINE = 21
+    RECONSTRUCTION_FAILED = 22
+    BAD_NOISE_REVEAL = 23
+    PAYLOAD_MISMATCH = 24
+    INTERNAL = 25
+    BAD_ENCODING = 26
+    TOO_FEW_ANSWERS = 27
+
+    UNKNOWN_SESSION = 40
+    UNAUTHENTICATED = 41
+    NOT_INVITED = 42
+    SESSION_OVER = 43
+    OVERLOADED = 44
+    STORAGE_FAILED = 45
+    SHUTTING_DOWN = 46
+    UPLOAD_CORRUPT = 47
+    UNREACHABLE = 48
+    CANCELLED = 49
+
+    BAD_INPUT = 60
+    LOCAL_MISUSE = 61
+    BAD_SETTINGS = 62
+    PORT_IN_USE = 63
+    BAD_CERTIFICATE = 64
+    MISSING_EXTRA = 65
+    INFEASIBLE = 66
+
+
+class SecAggError(Exception):
+    """Base of every error of this package.
+
+    Attributes:
+        code: Stable number of what went wrong.
+        next_step: One sentence for the person who reads it, or "".
+    """
+
+    default_code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+    def __init__(
+        self, message: str, *, code: ErrorCode | None = None, next_step: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.code: Final = self.default_code if code is None else code
+        self.next_step: Final = next_step
+
+
+class InternalError(SecAggError):
+    """This package is at fault: an impossible state was reached.  Report it."""
+
+
+class LocalProtocolError(SecAggError):
+    """The calling program asked for something that the protocol forbids."""
+
+    default_code = ErrorCode.LOCAL_MISUSE
+
+
+class InputError(LocalProtocolError, ValueError):
+    """A vector of the caller cannot be encoded: NaN, infinity, length or dtype."""
+
+    default_code = ErrorCode.BAD_INPUT
+
+
+class RemoteProtocolError(SecAggError):
+    """A peer violated the protocol.
+
+    Attributes:
+        sender: Identity of the peer at fault, or None when it is the server or
+            the message named no sender.
+    """
+
+    default_code = ErrorCode.UNEXPECTED_MESSAGE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        sender: str | None = None,
+        next_step: str = "",
+    ) -> None:
+        super().__init__(message, code=code, next_step=next_step)
+        self.sender: Final = sender
+
+
+class SessionAbortedError(SecAggError):
+    """The session is over for everybody; no sum was released."""
+
+
+class ThresholdNotMetError(SessionAbortedError):
+    """Fewer clients are left than the session needs.
+
+    Attributes:
+        alive: Clients that are left.
+        needed: Clients that the session needs.
+    """
+
+    default_code = ErrorCode.TOO_FEW_ANSWERS
+
+    def __init__(self, *, alive: int, needed: int, code: ErrorCode) -> None:
+        super().__init__(
+            f"{alive} clients are left, the session needs {needed}",
+            code=code,
+            next_step="Wait for more clients or lower the threshold of the next task.",
+        )
+        self.alive: Final = alive
+        self.needed: Final = needed
+
+
+class ServiceError(SecAggError):
+    """Network, disk, certificate or configuration: the protocol itself is intact.
+
+    Attributes:
+        retry_after_seconds: When trying again may help; None when it will not.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode,
+        next_step: str = "",
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, next_step=next_step)
+        self.retry_after_seconds: Final = retry_after_seconds

@@ -1,0 +1,376 @@
+"""What a session is: the public numbers that all of its parties agree on.
+
+Rule 1: every field enters the configuration hash, hence every key, mask and
+        associated datum of the session (PROTOCOL §4): two parties that hold
+        different parameters produce masks that do not cancel.
+Rule 2: `validate` states what is impossible for everybody; what is merely unwelcome
+        to one client is that client's `secagg.policy`.
+
+It holds no secrets and knows nothing of differential privacy: the noise block is
+opaque bytes made and read by `secagg.distributed_dp`.
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum, unique
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.primitives.canonical import Reader, Writer
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.transcript import hash_parts
+
+__all__ = [
+    "MAX_CLIENTS",
+    "MAX_DIMENSION",
+    "MAX_NOISE_BLOCK_BYTES",
+    "PROTOCOL_VERSION",
+    "Profile",
+    "ProtocolParameters",
+    "RoundDeadlines",
+    "SessionDescriptor",
+]
+
+PROTOCOL_VERSION: Final = 1
+
+# Shamir abscissae are 1..65536 without zero; one roster index each (PROTOCOL §7).
+MAX_CLIENTS: Final = 65_535
+# 2^30 words of eight bytes stay below the 2^36 - 32 byte limit of one mask stream.
+MAX_DIMENSION: Final = 1 << 30
+# Masks read words of at most eight bytes; two bits of reserve keep sums in int64.
+MAX_MODULUS: Final = 1 << 62
+# A mechanism and its budget in canonical JSON take well under one kilobyte.
+MAX_NOISE_BLOCK_BYTES: Final = 4096
+MAX_TASK_ID_BYTES: Final = 256
+# A week: longer rounds outlive the certificates and caches around them.
+MAX_DEADLINE_SECONDS: Final = 7 * 24 * 3600
+
+
+@unique
+class Profile(IntEnum):
+    """A named threat model (PROTOCOL §2).  Numbers are those on the wire."""
+
+    HONEST_CURIOUS_SERVER = 1
+    MALICIOUS_SERVER = 2
+    MALICIOUS_SERVER_SPARSE = 3
+
+    @property
+    def label(self) -> str:
+        """The name that people type, for example ``honest-curious-server``."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def from_label(cls, label: str) -> "Profile":
+        """Return the profile called `label`.
+
+        Raises:
+            ValueError: No profile has that name; the message lists them.
+        """
+        for profile in cls:
+            if profile.label == label:
+                return profile
+        known = ", ".join(profile.label for profile in cls)
+        raise ValueError(f"unknown profile {label!r}; known: {known}")
+
+
+# Profiles whose rows this release has.  The others are refused by name, never
+# replaced by a weaker one.
+SUPPORTED_PROFILES: Final = frozenset({Profile.HONEST_CURIOUS_SERVER})
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDeadlines:
+    """How long each round stays open at most, in whole seconds."""
+
+    advertise_keys: int = 60
+    share_keys: int = 60
+    masked_input: int = 300
+    unmasking: int = 60
+
+    def encode_into(self, writer: Writer) -> None:
+        """Append the canonical encoding."""
+        for field in fields(self):
+            writer.u32(getattr(self, field.name))
+
+    @classmethod
+    def decode_from(cls, reader: Reader) -> Self:
+        """Read what `encode_into` wrote."""
+        return cls(*(reader.u32() for _ in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolParameters:
+    """The configuration of every session of one task.
+
+    Attributes:
+        profile: Named threat model.
+        suite: Named algorithms.
+        modulus: m; inputs and sums live in Z_m.  2 <= m <= 2^62.
+        dimension: d; entries of one vector.  1 <= d <= 2^30.
+        min_clients: Smallest roster |U1| that goes on.
+        max_clients: Largest roster; round 0 closes early when it is full.
+        threshold: t; shares that rebuild a secret.  t >= colluders + 1, t >= 2.
+        degree: k; neighbours of each client on the Harary ring, even; 0 means the
+            complete graph.
+        min_survivors: Smallest |U3| that is ever unmasked.
+        max_dropouts: Most clients of U2 that may be missing from U3.
+        colluders: c; clients assumed to share their secrets with the server.
+        noise_block: Canonical description of the noise that every input carries,
+            or b"" for a task without differential privacy.
+        deadlines: Longest duration of each round.
+    """
+
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    suite: CipherSuite = CipherSuite.X25519_AES256CTR
+    modulus: int
+    dimension: int
+    min_clients: int
+    max_clients: int
+    threshold: int
+    degree: int = 0
+    min_survivors: int
+    max_dropouts: int
+    colluders: int = 0
+    noise_block: bytes = b""
+    deadlines: RoundDeadlines = RoundDeadlines()
+
+    @property
+    def is_complete_graph(self) -> bool:
+        """Whether every client shares with every other one."""
+        return self.degree == 0
+
+    @property
+    def bits(self) -> int:
+        """Bits of one packed coordinate, ceil(log2 m)."""
+        return (self.modulus - 1).bit_length()
+
+    def validate(self) -> Self:
+        """Return self if a session with these parameters can exist at all.
+
+        Raises:
+            RemoteProtocolError: With BAD_CONFIG; names the field, the rule and the
+                nearest value that works.  Correct the task's configuration.
+        """
+        for holds, complaint in self._rules():
+            if not holds:
+                raise RemoteProtocolError(complaint, code=ErrorCode.BAD_CONFIG)
+        return self
+
+    def _rules(self) -> tuple[tuple[bool, str], ...]:
+        t, k = self.threshold, self.degree
+        supported = ", ".join(sorted(p.label for p in SUPPORTED_PROFILES))
+        seconds = [getattr(self.deadlines, f.name) for f in fields(self.deadlines)]
+        return (
+            (
+                self.profile in SUPPORTED_PROFILES,
+                f"profile {self.profile.label} is not part of this release; "
+                f"available: {supported}",
+            ),
+            (
+                2 <= self.modulus <= MAX_MODULUS,
+                f"modulus must be between 2 and 2^62, not {self.modulus}",
+            ),
+            (
+                1 <= self.dimension <= MAX_DIMENSION,
+                f"dimension must be between 1 and {MAX_DIMENSION}, "
+                f"not {self.dimension}",
+            ),
+            (
+                2 <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
+                "need 2 <= min_clients <= max_clients <= "
+                f"{MAX_CLIENTS}, not {self.min_clients} and {self.max_clients}",
+            ),
+            (
+                self.colluders >= 0,
+                f"colluders must be at least 0, not {self.colluders}",
+            ),
+            # PROTOCOL §7: one share would be the secret; c corrupt holders hold c.
+            (
+                t >= max(2, self.colluders + 1),
+                f"threshold must be at least {max(2, self.colluders + 1)} "
+                f"(two, and more than the {self.colluders} colluders), not {t}",
+            ),
+            (
+                t <= self.min_survivors <= self.min_clients,
+                "need threshold <= min_survivors <= min_clients, not "
+                f"{t}, {self.min_survivors} and {self.min_clients}",
+            ),
+            (
+                # PROTOCOL §5: an honest party must be left beside the colluders,
+                # and a sum of one honest input is that input.
+                self.min_survivors >= self.colluders + 2,
+                f"min_survivors must be at least {self.colluders + 2}: two clients "
+                f"beyond the {self.colluders} colluders, not {self.min_survivors}",
+            ),
+            (
+                0 <= self.max_dropouts <= self.max_clients,
+                f"max_dropouts must be between 0 and {self.max_clients}, "
+                f"not {self.max_dropouts}",
+            ),
+            (
+                k == 0 or (k % 2 == 0 and t <= k <= self.min_clients - 2),
+                f"degree must be 0 (complete graph) or an even number between the "
+                f"threshold {t} and min_clients - 2 = {self.min_clients - 2}, not {k}",
+            ),
+            (
+                len(self.noise_block) <= MAX_NOISE_BLOCK_BYTES,
+                f"noise block has {len(self.noise_block)} bytes, "
+                f"at most {MAX_NOISE_BLOCK_BYTES} are allowed",
+            ),
+            (
+                all(1 <= value <= MAX_DEADLINE_SECONDS for value in seconds),
+                f"each round deadline must be between 1 and {MAX_DEADLINE_SECONDS} "
+                "seconds",
+            ),
+        )
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding (PROTOCOL §3.2)."""
+        writer = Writer()
+        writer.u16(PROTOCOL_VERSION)
+        writer.u16(self.profile)
+        writer.u16(self.suite.value)
+        writer.u64(self.modulus)
+        writer.u64(self.dimension)
+        for number in (
+            self.min_clients,
+            self.max_clients,
+            self.threshold,
+            self.degree,
+            self.min_survivors,
+            self.max_dropouts,
+            self.colluders,
+        ):
+            writer.u32(number)
+        writer.blob(self.noise_block)
+        self.deadlines.encode_into(writer)
+        return writer.getvalue()
+
+    @classmethod
+    def decode_from(cls, reader: Reader) -> Self:
+        """Read what `encode` wrote and validate it.
+
+        Raises:
+            RemoteProtocolError: BAD_VERSION for another protocol version,
+                BAD_CONFIG for values that no session can have.
+            CanonicalEncodingError: The bytes are not an encoding at all.
+        """
+        version = reader.u16()
+        if version != PROTOCOL_VERSION:
+            raise RemoteProtocolError(
+                f"the peer speaks protocol version {version}, "
+                f"this release speaks {PROTOCOL_VERSION}",
+                code=ErrorCode.BAD_VERSION,
+                next_step="Upgrade the older side.",
+            )
+        profile, suite = reader.u16(), reader.u16()
+        try:
+            named_profile, named_suite = Profile(profile), CipherSuite(suite)
+        except ValueError:
+            raise RemoteProtocolError(
+                f"unknown profile {profile} or suite {suite:#06x}",
+                code=ErrorCode.BAD_CONFIG,
+            ) from None
+        modulus, dimension = reader.u64(), reader.u64()
+        counts = [reader.u32() for _ in range(7)]
+        return cls(
+            profile=named_profile,
+            suite=named_suite,
+            modulus=modulus,
+            dimension=dimension,
+            min_clients=counts[0],
+            max_clients=counts[1],
+            threshold=counts[2],
+            degree=counts[3],
+            min_survivors=counts[4],
+            max_dropouts=counts[5],
+            colluders=counts[6],
+            noise_block=reader.blob(max_bytes=MAX_NOISE_BLOCK_BYTES),
+            deadlines=RoundDeadlines.decode_from(reader),
+        ).validate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDescriptor:
+    """One session of a task, as the server offers it.
+
+    Its id is recomputed by every party from these fields and never taken as given.
+
+    Attributes:
+        task_id: Name of the task, at most 256 bytes of UTF-8.
+        session_number: Grows with every session of the task; a client never takes
+            part in a number it has seen (PROTOCOL §5.0).
+        server_nonce: 32 fresh random bytes.
+        payload_hash: SHA-256 of the payload handed to the clients, or b"" if none.
+        parameters: The task's configuration.
+    """
+
+    task_id: str
+    session_number: int
+    server_nonce: bytes
+    payload_hash: bytes
+    parameters: ProtocolParameters
+
+    @property
+    def configuration_hash(self) -> bytes:
+        """cfg_hash of PROTOCOL §4."""
+        return hash_parts(
+            "configuration",
+            self.parameters.encode(),
+            self.payload_hash,
+            suite=self.parameters.suite.value,
+        )
+
+    @property
+    def session_id(self) -> bytes:
+        """32 bytes that name the session (PROTOCOL §4)."""
+        return hash_parts(
+            "sid",
+            self.task_id.encode(),
+            self.session_number.to_bytes(8, "big"),
+            self.server_nonce,
+            self.configuration_hash,
+            suite=self.parameters.suite.value,
+        )
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer()
+        writer.text(self.task_id)
+        writer.u64(self.session_number)
+        writer.fixed(self.server_nonce)
+        writer.blob(self.payload_hash)
+        writer.fixed(self.parameters.encode())
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; refuses trailing bytes.
+
+        Raises:
+            RemoteProtocolError: BAD_VERSION, BAD_CONFIG or BAD_ENCODING.
+        """
+        reader = Reader(data, "session descriptor")
+        try:
+            task_id = reader.text(max_bytes=MAX_TASK_ID_BYTES)
+            number = reader.u64()
+            nonce = reader.fixed(32)
+            payload_hash = reader.blob(max_bytes=32)
+            parameters = ProtocolParameters.decode_from(reader)
+            reader.end()
+        except ValueError as error:
+            raise RemoteProtocolError(
+                f"the session offer cannot be read: {error}",
+                code=ErrorCode.BAD_ENCODING,
+            ) from None
+        if len(payload_hash) not in (0, 32):
+            raise RemoteProtocolError(
+                f"a payload hash has 0 or 32 bytes, not {len(payload_hash)}",
+                code=ErrorCode.BAD_CONFIG,
+            )
+        return cls(
+            task_id=task_id,
+            session_number=number,
+            server_nonce=nonce,
+            payload_hash=payload_hash,
+            parameters=parameters,
+        )

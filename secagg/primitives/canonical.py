@@ -1,0 +1,188 @@
+"""The one unambiguous byte encoding of everything hashed, signed or authenticated.
+
+Rule 1: integers are unsigned, big-endian and of fixed width.
+Rule 2: a byte string of variable length is preceded by its length as a u32; one
+        of fixed length stands bare, because both sides know the length.
+Rule 3: a value has exactly one encoding, and a reader accepts nothing else:
+        truncation, trailing bytes and non-canonical values are errors.
+Rule 4: a reader states the largest length it accepts before it takes a byte.
+
+It is no serialisation framework: there are no tags, no optional fields and no
+versions.  What a record contains is said by the code that writes it, once.
+"""
+
+from typing import Final, Self
+
+__all__ = ["CanonicalEncodingError", "Reader", "Writer"]
+
+_LENGTH_BYTES: Final = 4
+
+
+class CanonicalEncodingError(ValueError):
+    """The bytes are not the canonical encoding of what was expected.
+
+    When the bytes came from a peer, the peer is at fault: refuse its message.
+    """
+
+
+class Writer:
+    """Builds one canonical encoding; every method returns the writer itself.
+
+    The methods raise `ValueError` for a value outside its field.  That is a fault
+    of the calling code, hence not a `CanonicalEncodingError`.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def u8(self, value: int) -> Self:
+        """Append an integer in [0, 2^8)."""
+        return self._integer(value, 1)
+
+    def u16(self, value: int) -> Self:
+        """Append an integer in [0, 2^16)."""
+        return self._integer(value, 2)
+
+    def u32(self, value: int) -> Self:
+        """Append an integer in [0, 2^32)."""
+        return self._integer(value, 4)
+
+    def u64(self, value: int) -> Self:
+        """Append an integer in [0, 2^64)."""
+        return self._integer(value, 8)
+
+    def flag(self, value: bool) -> Self:  # noqa: FBT001 - the value is the content
+        """Append a truth value: one byte, 0 or 1."""
+        return self._integer(1 if value else 0, 1)
+
+    def fixed(self, value: bytes) -> Self:
+        """Append bytes whose length the reader knows."""
+        self._parts.append(bytes(value))
+        return self
+
+    def blob(self, value: bytes) -> Self:
+        """Append bytes of variable length, preceded by their length."""
+        return self._integer(len(value), _LENGTH_BYTES).fixed(value)
+
+    def text(self, value: str) -> Self:
+        """Append a string as a length-prefixed UTF-8 blob."""
+        return self.blob(value.encode())
+
+    def getvalue(self) -> bytes:
+        """Return the bytes written so far."""
+        return b"".join(self._parts)
+
+    def _integer(self, value: int, size: int) -> Self:
+        if not 0 <= value < 1 << (8 * size):
+            # The value is not shown: it may be derived from a secret.
+            raise ValueError(f"expected an integer in [0, 2^{8 * size})")
+        self._parts.append(value.to_bytes(size, "big"))
+        return self
+
+
+class Reader:
+    """Takes a canonical encoding apart, field by field.
+
+    Args:
+        data: The whole encoding.
+        what: What the bytes should be, for error messages ("share bundle").
+    """
+
+    __slots__ = ("_data", "_position", "_what")
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = bytes(data)
+        self._what = what
+        self._position = 0
+
+    def __repr__(self) -> str:
+        return f"Reader({self._what!r}, {len(self._data)} bytes)"
+
+    @property
+    def remaining(self) -> int:
+        """Bytes not read yet."""
+        return len(self._data) - self._position
+
+    def u8(self) -> int:
+        """Read an integer of one byte."""
+        return self._integer(1)
+
+    def u16(self) -> int:
+        """Read an integer of two bytes."""
+        return self._integer(2)
+
+    def u32(self) -> int:
+        """Read an integer of four bytes."""
+        return self._integer(4)
+
+    def u64(self) -> int:
+        """Read an integer of eight bytes."""
+        return self._integer(8)
+
+    def flag(self) -> bool:
+        """Read a truth value; any byte but 0 and 1 is refused."""
+        value = self._integer(1)
+        if value > 1:
+            raise CanonicalEncodingError(
+                f"{self._what}: a flag at byte {self._position - 1} is neither 0 nor 1"
+            )
+        return value == 1
+
+    def fixed(self, size: int) -> bytes:
+        """Read exactly `size` bytes.
+
+        Raises:
+            CanonicalEncodingError: The data ends earlier; refuse the message.
+        """
+        if size > self.remaining:
+            raise CanonicalEncodingError(
+                f"{self._what}: expected {size} more bytes at byte {self._position},"
+                f" {self.remaining} are left"
+            )
+        start = self._position
+        self._position += size
+        return self._data[start : self._position]
+
+    def blob(self, *, max_bytes: int) -> bytes:
+        """Read a length-prefixed byte string of at most `max_bytes`.
+
+        Raises:
+            CanonicalEncodingError: It is longer, or cut off; refuse the message.
+        """
+        size = self._integer(_LENGTH_BYTES)
+        if size > max_bytes:
+            raise CanonicalEncodingError(
+                f"{self._what}: a field of {size} bytes at byte {self._position},"
+                f" at most {max_bytes} are allowed"
+            )
+        return self.fixed(size)
+
+    def text(self, *, max_bytes: int) -> str:
+        """Read a length-prefixed UTF-8 string of at most `max_bytes` bytes.
+
+        Raises:
+            CanonicalEncodingError: It is longer, cut off, or no UTF-8.
+        """
+        start = self._position
+        try:
+            return self.blob(max_bytes=max_bytes).decode()
+        except UnicodeDecodeError:
+            raise CanonicalEncodingError(
+                f"{self._what}: the text at byte {start} is not UTF-8"
+            ) from None
+
+    def end(self) -> None:
+        """Check that nothing follows.
+
+        Raises:
+            CanonicalEncodingError: Bytes are left over; refuse the message.
+        """
+        if self.remaining:
+            raise CanonicalEncodingError(
+                f"{self._what}: {self.remaining} bytes follow the end"
+            )
+
+    def _integer(self, size: int) -> int:
+        return int.from_bytes(self.fixed(size), "big")

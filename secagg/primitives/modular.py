@@ -1,0 +1,168 @@
+"""Vectors over Z_m in the narrowest unsigned word.
+
+Rule 1: a vector over Z_m is an unsigned array of shape (d,) whose word has 16, 32
+        or 64 bits, the narrowest that holds m - 1; entries lie in [0, m).
+Rule 2: for m = 2^b an *accumulator* may hold any word.  2^b divides 2^w, so that
+        the wrap-around of the word keeps the residue, and one AND at the end
+        suffices.
+Rule 3: for any other m an accumulator is kept below m by a conditional
+        subtraction, never by a division.
+Rule 4: foreign vectors go through `check_vector` before they touch anything.
+
+Signed values do not exist here; centring belongs to the decoder.
+"""
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "MAX_MODULUS",
+    "BadVectorError",
+    "UnsignedArray",
+    "add_into",
+    "bit_width",
+    "check_modulus",
+    "check_vector",
+    "is_power_of_two",
+    "reduce_in_place",
+    "subtract_into",
+    "word_dtype",
+    "zeros",
+]
+
+UnsignedArray: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
+
+MAX_MODULUS: Final = 1 << 62
+"""Largest modulus: two residues then add without overflow even as signed words."""
+
+
+class BadVectorError(ValueError):
+    """A vector has the wrong length, type or entries for its modulus.
+
+    If a peer sent it, the peer is at fault: refuse the vector, keep the session.
+    """
+
+
+def check_modulus(modulus: int) -> int:
+    """Return the modulus if it is usable.
+
+    Raises:
+        ValueError: It lies outside [2, 2^62]; choose another one.
+    """
+    if not 2 <= modulus <= MAX_MODULUS:
+        raise ValueError(f"expected a modulus in [2, 2^62], not {modulus}")
+    return modulus
+
+
+def is_power_of_two(modulus: int) -> bool:
+    """Tell whether the modulus takes the fast path, m = 2^b."""
+    return modulus & (modulus - 1) == 0
+
+
+def bit_width(modulus: int) -> int:
+    """Return ⌈log2 m⌉, the bits of one packed entry, in [1, 62]."""
+    return (check_modulus(modulus) - 1).bit_length()
+
+
+def word_dtype(modulus: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return the word of vectors over Z_m: uint16, uint32 or uint64.
+
+    Source:
+        PROTOCOL §11.4: words of 2, 4 or 8 bytes for m up to 2^16, 2^32, 2^64.
+    """
+    bits = bit_width(modulus)
+    if bits <= 16:  # noqa: PLR2004 - the word sizes themselves
+        return np.dtype(np.uint16)
+    if bits <= 32:  # noqa: PLR2004
+        return np.dtype(np.uint32)
+    return np.dtype(np.uint64)
+
+
+def zeros(dim: int, modulus: int) -> UnsignedArray:
+    """Return the zero vector of a dimension, as an accumulator."""
+    return np.zeros(dim, word_dtype(modulus))
+
+
+def check_vector(vector: npt.NDArray[Any], modulus: int, dim: int) -> UnsignedArray:
+    """Check a foreign vector, in one pass and without a copy.
+
+    Args:
+        vector: Should have shape (dim,), the word of the modulus, entries below it.
+        modulus: m.
+        dim: The dimension d that the session demands.
+
+    Returns:
+        The same array.
+
+    Raises:
+        BadVectorError: Anything differs; refuse the vector.
+    """
+    if vector.shape != (dim,):
+        raise BadVectorError(f"expected shape ({dim},), not {vector.shape}")
+    expected = word_dtype(modulus)
+    if vector.dtype != expected:
+        raise BadVectorError(f"expected words of type {expected}, not {vector.dtype}")
+    if dim and int(vector.max()) >= modulus:
+        raise BadVectorError(f"an entry is not below the modulus {modulus}")
+    return vector
+
+
+def add_into(accumulator: UnsignedArray, vector: UnsignedArray, modulus: int) -> None:
+    """Add a vector to an accumulator modulo m, in place.
+
+    Args:
+        accumulator: Shape (d,), word of the modulus; below m unless m = 2^b.
+        vector: Same shape and type; below m unless m = 2^b.
+        modulus: m.
+    """
+    np.add(accumulator, vector, out=accumulator)
+    if not is_power_of_two(modulus):
+        _subtract_modulus_once(accumulator, vector, modulus)
+
+
+def subtract_into(
+    accumulator: UnsignedArray, vector: UnsignedArray, modulus: int
+) -> None:
+    """Subtract a vector from an accumulator modulo m, in place.
+
+    Args:
+        accumulator: Shape (d,), word of the modulus; below m unless m = 2^b.
+        vector: Same shape and type; below m unless m = 2^b.
+        modulus: m.
+    """
+    if is_power_of_two(modulus):
+        np.subtract(accumulator, vector, out=accumulator)
+        return
+    borrowed = accumulator < vector
+    np.subtract(accumulator, vector, out=accumulator)
+    np.add(
+        accumulator, accumulator.dtype.type(modulus), out=accumulator, where=borrowed
+    )
+
+
+def reduce_in_place(accumulator: UnsignedArray, modulus: int) -> UnsignedArray:
+    """Bring an accumulator into [0, m) and return it.
+
+    Args:
+        accumulator: Any words when m = 2^b; for other m it is below m already.
+        modulus: m.
+    """
+    if is_power_of_two(modulus):
+        mask = accumulator.dtype.type(modulus - 1)
+        np.bitwise_and(accumulator, mask, out=accumulator)
+    return accumulator
+
+
+def _subtract_modulus_once(
+    accumulator: UnsignedArray, addend: UnsignedArray, modulus: int
+) -> None:
+    """Reduce a sum of two residues that may have wrapped around its word."""
+    # For m just below 2^w the sum of two residues needs w + 1 bits.  It wrapped
+    # exactly if it is now smaller than an addend; subtracting m is right then too,
+    # because words wrap.
+    too_large = accumulator < addend
+    word = accumulator.dtype.type(modulus)
+    np.logical_or(too_large, accumulator >= word, out=too_large)
+    np.subtract(accumulator, word, out=accumulator, where=too_large)

@@ -1,0 +1,79 @@
+"""Bytes that do not show themselves.
+
+Rule 1: `reveal()` is the only way to the content, so that a search for that word
+        finds every place where a secret becomes ordinary bytes.
+Rule 2: no representation, format, copy or pickle carries the content; an object
+        that holds secrets can therefore be logged without leaking them.
+Rule 3: comparison takes the same time wherever the contents differ.
+
+Wiping is a best effort.  Python copies bytes freely and may leave copies in freed
+memory; whoever reads the memory of the process reads the secrets.
+"""
+
+import hmac
+from typing import Never, NoReturn
+
+__all__ = ["SecretBytes"]
+
+
+class SecretBytes:
+    """An immutable byte string with a redacted representation.
+
+    Args:
+        data: The secret; it is copied.
+    """
+
+    __slots__ = ("_data", "_wiped")
+
+    __hash__ = None  # type: ignore[assignment]  # a hash would be a short fingerprint
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = bytearray(data)
+        self._wiped = False
+
+    def reveal(self) -> bytes:
+        """Return a copy of the content.
+
+        Raises:
+            ValueError: The secret was wiped; its user outlived its purpose.
+        """
+        if self._wiped:
+            raise ValueError("this secret was wiped and can no longer be used")
+        return bytes(self._data)
+
+    def wipe(self) -> None:
+        """Overwrite this copy with zeros; `reveal` fails from now on."""
+        self._data[:] = bytes(len(self._data))
+        self._wiped = True
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SecretBytes):
+            return NotImplemented
+        return hmac.compare_digest(self.reveal(), other.reveal())
+
+    def __repr__(self) -> str:
+        return f"SecretBytes({len(self._data)} bytes, redacted)"
+
+    __str__ = __repr__
+
+    def __format__(self, format_spec: str) -> str:
+        # A specification such as ">40" applies to the redacted text.
+        return format(repr(self), format_spec)
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise TypeError(
+            "a secret is not copied or pickled; reveal() it where that is intended"
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Set once, by __init__ and wipe: a shared secret must not change its value.
+        if name == "_wiped" or not hasattr(self, "_data"):
+            object.__setattr__(self, name, value)
+            return
+        self._refuse_assignment()
+
+    def _refuse_assignment(self) -> Never:
+        raise AttributeError("SecretBytes is immutable")

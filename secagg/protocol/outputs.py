@@ -1,0 +1,178 @@
+"""What a state machine asks its runner to do.  Names are imperatives."""
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from secagg.errors import ErrorCode
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.rounds import DropReason, Round
+
+__all__ = [
+    "AnnounceRound",
+    "ClientOutput",
+    "ComputeSum",
+    "DropClient",
+    "DroppedKey",
+    "FinishSession",
+    "MaskJob",
+    "SendAdvert",
+    "SendBundles",
+    "SendShares",
+    "ServerOutput",
+    "Step",
+    "SurvivorSeed",
+    "UploadMasked",
+]
+
+
+# --- outputs of the server ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceRound:
+    """A round opened: clients may fetch their update now."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class DropClient:
+    """A client is out; telemetry only, the state already says so."""
+
+    identity: str
+    reason: DropReason
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivorSeed:
+    """A reconstructed self-mask seed of a client in U3."""
+
+    index: int
+    seed: SecretBytes
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedKey:
+    """A reconstructed mask key of a client in U2 but not in U3.
+
+    Attributes:
+        index: The lost client.
+        private_key: Its X25519 private key s^SK.
+        peers: Its neighbours in U3, as (index, masking public key).
+    """
+
+    index: int
+    private_key: SecretBytes
+    peers: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeSum:
+    """Add the uploads of U3, remove the masks, answer with `SumComputed`.
+
+    Attributes:
+        session_id: For key derivation.
+        mask_context: ctx2.
+        modulus: m.
+        dimension: d.
+        suite: Named algorithms (a `CipherSuite`).
+        uploads: Digest of each survivor's upload, by index.
+        survivor_seeds: One per client of U3.
+        dropped_keys: One per client of U2 but not in U3.
+    """
+
+    session_id: bytes
+    mask_context: bytes
+    modulus: int
+    dimension: int
+    suite: int
+    uploads: tuple[tuple[int, bytes], ...]
+    survivor_seeds: tuple[SurvivorSeed, ...]
+    dropped_keys: tuple[DroppedKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSession:
+    """The session is over; `code` is None when a sum was released."""
+
+    code: ErrorCode | None
+    reason: str
+
+
+ServerOutput = AnnounceRound | DropClient | ComputeSum | FinishSession
+
+
+# --- outputs of the client ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdvert:
+    """Round 0: send these canonical bytes."""
+
+    advert: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendBundles:
+    """Round 1: send these sealed bundles."""
+
+    bundles: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskJob:
+    """Everything that masks one input: own seed, own mask key, neighbours in U2.
+
+    Attributes:
+        session_id: For key derivation.
+        mask_context: ctx2.
+        modulus: m.
+        suite: Named algorithms (a `CipherSuite`).
+        index: Own roster index.
+        self_mask_seed: b_u.
+        mask_private_key: s_u^SK.
+        peers: Neighbours in U2, as (index, masking public key).
+    """
+
+    session_id: bytes
+    mask_context: bytes
+    modulus: int
+    suite: int
+    index: int
+    self_mask_seed: SecretBytes
+    mask_private_key: SecretBytes
+    peers: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UploadMasked:
+    """Round 2: mask the vector by `masking.mask_input`, pack and upload it."""
+
+    vector: PlainVector | NoisedVector
+    job: MaskJob
+
+
+@dataclass(frozen=True, slots=True)
+class SendShares:
+    """Round 4: reveal these shares."""
+
+    shares: bytes = field(repr=False)
+
+
+ClientOutput = SendAdvert | SendBundles | UploadMasked | SendShares | FinishSession
+
+_State = TypeVar("_State")
+_Output = TypeVar("_Output")
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[_State, _Output]):
+    """The state after an event and what to do about it.
+
+    Persist the event first, then carry out the outputs: a message that left must
+    never be forgotten by a restart.
+    """
+
+    state: _State
+    outputs: tuple[_Output, ...] = ()

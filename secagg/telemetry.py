@@ -1,0 +1,39 @@
+"""Names of log events and metrics, and the rule that keeps secrets out of them.
+
+Rule 1: every name that leaves the process is a constant in this file.
+Rule 2: a log record carries identities, counts, rounds, codes and digests; never a
+        key, seed, share, vector entry or free bytes of a peer.
+
+It configures no logging and knows no metrics backend.
+"""
+
+from typing import Final
+
+__all__ = [
+    "CLIENT_DROPPED",
+    "CLIENT_LOGGER",
+    "MESSAGE_ACCEPTED",
+    "MESSAGE_REFUSED",
+    "ROUND_CLOSED",
+    "SERVER_LOGGER",
+    "SESSION_ABORTED",
+    "SESSION_COMPLETED",
+    "SESSION_OPENED",
+    "SESSION_RESUMED",
+    "TRANSPORT_LOGGER",
+    "UPLOAD_PROGRESS",
+]
+
+SERVER_LOGGER: Final = "secagg.server"
+CLIENT_LOGGER: Final = "secagg.client"
+TRANSPORT_LOGGER: Final = "secagg.transport"
+
+SESSION_OPENED: Final = "session_opened"
+SESSION_RESUMED: Final = "session_resumed"
+SESSION_COMPLETED: Final = "session_completed"
+SESSION_ABORTED: Final = "session_aborted"
+ROUND_CLOSED: Final = "round_closed"
+CLIENT_DROPPED: Final = "client_dropped"
+MESSAGE_ACCEPTED: Final = "message_accepted"
+MESSAGE_REFUSED: Final = "message_refused"
+UPLOAD_PROGRESS: Final = "upload_progress"
