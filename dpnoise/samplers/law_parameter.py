@@ -1,0 +1,96 @@
+"""Parameters of the laws: exact rational numbers within stated limits.
+
+Numbered rules:
+
+1. A float is refused, although it is a rational number: whoever rounds a variance must
+   decide the direction, and an accountant and a sampler must see the same number.
+2. Numerator and denominator are limited in length, because a configuration that a peer
+   wrote may name them, and the time to build a table grows with their length.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from dpnoise.errors import ParameterError
+
+__all__ = ["CACHED_TABLES", "MAX_RATIONAL_BITS", "exact_parameter", "whole_parameter"]
+
+CACHED_TABLES: Final = 16
+"""Tables kept per law. A session uses one or two; the largest holds about 20 MB."""
+
+MAX_RATIONAL_BITS: Final = 4096
+"""Longest numerator or denominator: ten times the working precision of the tables."""
+
+
+_SHOWN_BITS: Final = 128
+
+
+def exact_parameter(
+    parameter: str, value: object, least: Fraction, most: Fraction
+) -> Fraction:
+    """Check one rational parameter of a law and return it as a Fraction.
+
+    Raises:
+        ParameterError: Not an int or a Fraction, too long, or outside [least, most].
+    """
+    if isinstance(value, bool) or not isinstance(value, int | Fraction):
+        raise ParameterError(
+            f"{parameter} must be an exact rational number (int or Fraction), "
+            f"got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+            nearest=f"Fraction({value!r})" if isinstance(value, float) else None,
+        )
+    exact = Fraction(value)
+    if not least <= exact <= most:
+        raise ParameterError(
+            f"{parameter} must lie in [{_show(least)}, {_show(most)}], "
+            f"got {_show(exact)}",
+            parameter=parameter,
+            value=value,
+            nearest=_show(least if exact < least else most),
+        )
+    length = _bits(exact)
+    if length > MAX_RATIONAL_BITS:
+        raise ParameterError(
+            f"numerator and denominator of {parameter} have at most "
+            f"{MAX_RATIONAL_BITS} bits, got {length}; round the value up",
+            parameter=parameter,
+            value=value,
+        )
+    return exact
+
+
+def whole_parameter(parameter: str, value: object, least: int, most: int) -> int:
+    """Check one integer parameter of a law and return it.
+
+    Raises:
+        ParameterError: Not an int, or outside [least, most].
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParameterError(
+            f"{parameter} must be an int, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    if not least <= value <= most:
+        raise ParameterError(
+            f"{parameter} must lie in [{least}, {most}], got {_show(Fraction(value))}",
+            parameter=parameter,
+            value=value,
+            nearest=str(least if value < least else most),
+        )
+    return value
+
+
+def _bits(number: Fraction) -> int:
+    """Length of the longer of numerator and denominator."""
+    return max(number.numerator.bit_length(), number.denominator.bit_length())
+
+
+def _show(number: Fraction) -> str:
+    """A rational as text, unless it is so long that its length says more."""
+    length = _bits(number)
+    return str(number) if length <= _SHOWN_BITS else f"a rational of {length} bits"

@@ -1,0 +1,100 @@
+"""The Poisson law; the parts of a Skellam variable, and a non-symmetric test case.
+
+Numbered rules:
+
+1. The table is centred at the integer part of the rate, where the weight is largest.
+2. Nothing in a release path draws Poisson variables: the difference of two draws costs
+   twice what one Skellam draw does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+from typing import Final
+
+from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
+from dpnoise.samplers.inversion_table import InversionTable
+from dpnoise.samplers.law_parameter import CACHED_TABLES, exact_parameter
+
+__all__ = ["MAX_POISSON_RATE", "MIN_POISSON_RATE", "poisson_table"]
+
+MIN_POISSON_RATE: Final = Fraction(1, 1 << 20)
+"""Below this a draw is zero but for one chance in a million."""
+
+MAX_POISSON_RATE: Final = Fraction(1 << 24)
+"""The law is two-sided, which doubles the work of a symmetric one."""
+
+
+def poisson_table(poisson_rate: Fraction | int) -> InversionTable:
+    """Build, or fetch, the sampler of the Poisson law.
+
+    Args:
+        poisson_rate: Mean and variance λ: an exact rational in [2^-20, 2^24].
+
+    Returns:
+        The table; outcomes below zero do not exist. `variance` is the rate.
+
+    Raises:
+        ParameterError: Not a rational number, or out of range.
+
+    Source:
+        [Bao22] section 2.1.
+
+    Checked by:
+        tests/unit/dpnoise/samplers/test_table_accuracy.py
+    """
+    return _build(
+        exact_parameter(
+            "poisson_rate", poisson_rate, MIN_POISSON_RATE, MAX_POISSON_RATE
+        )
+    )
+
+
+@functools.lru_cache(maxsize=CACHED_TABLES)
+def _build(poisson_rate: Fraction) -> InversionTable:
+    return InversionTable.from_law(
+        "poisson",
+        (poisson_rate,),
+        functools.partial(_weights, poisson_rate),
+        variance=poisson_rate,
+    )
+
+
+def _weights(poisson_rate: Fraction, precision: int) -> Weights:
+    """Weights relative to the one at ⌊λ⌋: w_(k+1) = w_k·λ/(k+1) upwards."""
+    numerator, denominator = poisson_rate.as_integer_ratio()
+    centre = numerator // denominator
+    nats = SUMMATION_BITS * math.log(2)
+    reach = math.ceil(math.sqrt(2 * nats * poisson_rate) + nats / 1.5) + 8
+    one = 1 << precision
+
+    low = high = one
+    right = OneSide([], [], 0)
+    for k in range(centre + 1, centre + reach + 1):
+        low = low * numerator // (denominator * k)
+        high = high * numerator // (denominator * k) + 1
+        right.lower.append(low)
+        right.upper.append(high)
+    # The next ratio is λ/(k + 1) with k the last outcome, and they fall.
+    following = denominator * (centre + reach + 1)
+    right_rest = high * numerator // (following - numerator) + 1
+
+    low = high = one
+    left = OneSide([], [], 0)
+    for k in range(centre, max(0, centre - reach), -1):
+        low = low * denominator * k // numerator
+        high = high * denominator * k // numerator + 1
+        left.lower.append(low)
+        left.upper.append(high)
+    # Downwards the ratio is k/λ with k the last outcome, zero if that is zero.
+    last = denominator * max(0, centre - reach)
+    left_rest = high * last // (numerator - last) + 1 if last else 0
+    return Weights(
+        centre,
+        one,
+        one,
+        OneSide(right.lower, right.upper, right_rest),
+        OneSide(left.lower, left.upper, left_rest),
+    )
