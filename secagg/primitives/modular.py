@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 __all__ = [
     "MAX_MODULUS",
+    "MIN_MODULUS",
     "BadVectorError",
     "UnsignedArray",
     "add_into",
@@ -34,6 +35,7 @@ __all__ = [
 
 UnsignedArray: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
+MIN_MODULUS: Final = 2
 MAX_MODULUS: Final = 1 << 62
 """Largest modulus: two residues then add without overflow even as signed words."""
 
@@ -51,7 +53,7 @@ def check_modulus(modulus: int) -> int:
     Raises:
         ValueError: It lies outside [2, 2^62]; choose another one.
     """
-    if not 2 <= modulus <= MAX_MODULUS:
+    if not MIN_MODULUS <= modulus <= MAX_MODULUS:
         raise ValueError(f"expected a modulus in [2, 2^62], not {modulus}")
     return modulus
 
@@ -118,8 +120,19 @@ def add_into(accumulator: UnsignedArray, vector: UnsignedArray, modulus: int) ->
         modulus: m.
     """
     np.add(accumulator, vector, out=accumulator)
-    if not is_power_of_two(modulus):
-        _subtract_modulus_once(accumulator, vector, modulus)
+    if is_power_of_two(modulus):
+        return
+    word = accumulator.dtype.type(modulus)
+    if _sum_fits_word(accumulator, modulus):
+        # Where the sum is below m, subtracting m wraps to something larger.
+        np.minimum(accumulator, accumulator - word, out=accumulator)
+        return
+    # The sum of two residues may need one bit more than the word has.  It wrapped
+    # exactly if it is now smaller than an addend; subtracting m, modulo the word, is
+    # then right as well.
+    too_large = accumulator < vector
+    np.logical_or(too_large, accumulator >= word, out=too_large)
+    np.subtract(accumulator, word, out=accumulator, where=too_large)
 
 
 def subtract_into(
@@ -135,11 +148,15 @@ def subtract_into(
     if is_power_of_two(modulus):
         np.subtract(accumulator, vector, out=accumulator)
         return
+    word = accumulator.dtype.type(modulus)
+    if _sum_fits_word(accumulator, modulus):
+        # A negative difference wraps to something larger than itself plus m.
+        np.subtract(accumulator, vector, out=accumulator)
+        np.minimum(accumulator, accumulator + word, out=accumulator)
+        return
     borrowed = accumulator < vector
     np.subtract(accumulator, vector, out=accumulator)
-    np.add(
-        accumulator, accumulator.dtype.type(modulus), out=accumulator, where=borrowed
-    )
+    np.add(accumulator, word, out=accumulator, where=borrowed)
 
 
 def reduce_in_place(accumulator: UnsignedArray, modulus: int) -> UnsignedArray:
@@ -155,14 +172,6 @@ def reduce_in_place(accumulator: UnsignedArray, modulus: int) -> UnsignedArray:
     return accumulator
 
 
-def _subtract_modulus_once(
-    accumulator: UnsignedArray, addend: UnsignedArray, modulus: int
-) -> None:
-    """Reduce a sum of two residues that may have wrapped around its word."""
-    # For m just below 2^w the sum of two residues needs w + 1 bits.  It wrapped
-    # exactly if it is now smaller than an addend; subtracting m is right then too,
-    # because words wrap.
-    too_large = accumulator < addend
-    word = accumulator.dtype.type(modulus)
-    np.logical_or(too_large, accumulator >= word, out=too_large)
-    np.subtract(accumulator, word, out=accumulator, where=too_large)
+def _sum_fits_word(accumulator: UnsignedArray, modulus: int) -> bool:
+    """Tell whether two residues add without wrap-around."""
+    return 2 * modulus <= 1 << (8 * accumulator.itemsize)
