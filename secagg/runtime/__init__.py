@@ -1,0 +1,1 @@
+"""Where clock, entropy, storage and the protocol core meet."""

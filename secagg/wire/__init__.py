@@ -1,0 +1,1 @@
+"""Between dataclasses and bytes: packing, codec, size limits, status."""
