@@ -1,40 +1,49 @@
-"""What a client may ask of an aggregator, apart from any transport.
+"""What a client may ask of an aggregator: the seam between runtime and transport.
 
-Two interfaces say the same thing from its two ends: `AggregatorConnection` is what
-a client holds, `AggregatorFront` is what stands behind a transport and is told, as
-`identity`, whom that transport has authenticated.  `secagg.transport` joins them.
+Rule 1: every call is unary, idempotent and safe to repeat.  A lost answer is asked
+        for again; nothing happens twice.
+Rule 2: the transport knows who calls.  No method takes the caller's name, so that
+        nobody can speak for somebody else.
+Rule 3: whatever fails arrives as one of the classes of `secagg.errors`, with its code:
+        `RemoteProtocolError` for a refused message, `SessionAbortedError` when the
+        session is over, `ServiceError` for everything around the protocol.
 
-Rule 1: every call is idempotent.  Repeating one with the same bytes is a no-op with
-        the same answer; other bytes are a contradiction and are refused.
-Rule 2: no call waits for other clients.  Whoever must wait gets `Wait`, or watches.
-Rule 3: errors are those of `secagg.errors` and keep their class and number on the
-        way through any transport.
-
-It moves no bytes and knows no gRPC.
+Messages are the canonical bytes of `secagg.messages`; nothing here parses them.
 """
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
-from typing import Protocol
+from typing import Final, Protocol
 
-from secagg.messages import ServerUpdate
+from secagg.messages import (
+    RosterPublished,
+    ServerUpdate,
+    SessionAborted,
+    SharesDelivered,
+    SumReleased,
+    UnmaskRequested,
+)
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.rounds import Round
 
 __all__ = [
+    "MAX_CHUNK_BYTES",
     "AggregatorConnection",
-    "AggregatorFront",
     "Blob",
     "BlobChunk",
     "UploadStatus",
     "Wait",
+    "opened_round",
 ]
+
+# Below 64 KiB the cost per message dominates; above, one slow link holds much memory.
+MAX_CHUNK_BYTES: Final = 1 << 20
 
 
 @unique
 class Blob(IntEnum):
-    """Which large object of a session is read.  Numbers are those on the wire."""
+    """Large bytes that a client fetches in chunks.  Numbers are those on the wire."""
 
     PAYLOAD = 1
     SUM = 2
@@ -42,10 +51,10 @@ class Blob(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing yet.
+    """There is nothing for this client yet.
 
     Attributes:
-        retry_after_seconds: When asking again may help; more than 0.
+        retry_after_seconds: When asking again makes sense.
     """
 
     retry_after_seconds: float
@@ -53,24 +62,24 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class UploadStatus:
-    """How far an upload has come.
+    """How far the upload of one client has come.
 
     Attributes:
-        next_offset: Bytes that lie durably at the aggregator; send from here on.
-        complete: Whether the whole upload was received, verified and recorded.
+        next_offset: The byte that the next chunk must start with.
+        complete: Whether the upload is stored, checked and part of the session.
     """
 
     next_offset: int
-    complete: bool
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BlobChunk:
-    """A piece of a large object.
+    """A piece of a blob.
 
     Attributes:
-        data: The bytes from the offset asked for; b"" exactly at the end.
-        total_size: Bytes of the whole object.
+        data: The bytes from the offset that was asked for; empty behind the end.
+        total_size: Bytes of the whole blob.
     """
 
     data: bytes = field(repr=False)
@@ -78,32 +87,31 @@ class BlobChunk:
 
 
 class AggregatorConnection(Protocol):
-    """An authenticated client's connection to one aggregator.
+    """One authenticated client's way to one aggregator."""
 
-    Every method raises `ServiceError` for the machinery in between (UNREACHABLE and
-    OVERLOADED are worth another try), `RemoteProtocolError` when the aggregator
-    refused the message or answered against the protocol, `SessionAbortedError` when
-    the session is over.
-    """
+    async def offer(
+        self, task_id: str, *, after_session: int
+    ) -> SessionDescriptor | Wait:
+        """Ask for a session of a task that this client may still join.
 
-    @property
-    def identity(self) -> str:
-        """The name under which the aggregator knows this client."""
-
-    async def offer(self, task_id: str, after_session: int) -> SessionDescriptor | Wait:
-        """Ask for a session of a task with a number above `after_session` (0: any)."""
+        Args:
+            task_id: The task.
+            after_session: Highest session number that this client has seen; 0 for
+                none.  Sessions up to this number are not offered.
+        """
+        ...
 
     async def advertise(self, session_id: bytes, advert: bytes) -> None:
-        """Round 0: send the canonical advert."""
+        """Round 0: send the canonical bytes of an `Advert`."""
+        ...
 
     async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """Round 1: send the sealed bundles, one per neighbour."""
-
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """Round 4: send the revealed shares."""
+        """Round 1: send the sealed bundles for all neighbours."""
+        ...
 
     async def upload_status(self, session_id: bytes) -> UploadStatus:
-        """Ask from where to send, before the first chunk and after every break."""
+        """Round 2: ask where the upload goes on."""
+        ...
 
     async def upload_chunk(
         self,
@@ -117,89 +125,49 @@ class AggregatorConnection(Protocol):
         """Round 2: send one chunk of the packed masked input.
 
         Args:
-            session_id: 32 bytes.
-            offset: Where `data` belongs; at most the `next_offset` last returned.
-            total_size: Bytes of the whole packed vector; the same in every chunk.
+            session_id: The session.
+            offset: Position of the chunk's first byte.
+            total_size: Bytes of the whole packed vector.
             digest: SHA-256 of the whole packed vector; the same in every chunk.
-            data: At most 1 MiB.
+            data: At most `MAX_CHUNK_BYTES` bytes.
+
+        Returns:
+            Where the next chunk starts, or that the upload is complete.
         """
+        ...
+
+    async def reveal(self, session_id: bytes, shares: bytes) -> None:
+        """Round 4: send one share per dealer."""
+        ...
 
     async def update(
-        self, session_id: bytes, after: Round | None
+        self, session_id: bytes, *, after: Round | None
     ) -> ServerUpdate | Wait:
-        """Fetch what opens the first round after `after` that concerns this client.
-
-        None asks for the first update of all.
-        """
+        """Ask for the message that opens the first round after `after`."""
+        ...
 
     def watch(
-        self, session_id: bytes, after: Round | None
+        self, session_id: bytes, *, after: Round | None
     ) -> AsyncIterator[ServerUpdate]:
-        """Receive the same updates as `update`, as they come, to the session's end."""
+        """Receive all further updates as they come; ends with the session."""
+        ...
 
     async def fetch(
-        self, session_id: bytes, what: Blob, *, offset: int, max_bytes: int
+        self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int
     ) -> BlobChunk:
-        """Read at most `max_bytes` (at most 1 MiB) of a large object."""
-
-    async def close(self) -> None:
-        """Release the connection; harmless when repeated."""
+        """Read a piece of the session's payload or of its released sum."""
+        ...
 
 
-class AggregatorFront(Protocol):
-    """What a transport hands authenticated calls to; `Aggregator` is one.
+_OPENS: Final[dict[type[ServerUpdate], Round]] = {
+    RosterPublished: Round.SHARE_KEYS,
+    SharesDelivered: Round.MASKED_INPUT_COLLECTION,
+    UnmaskRequested: Round.UNMASKING,
+    SumReleased: Round.FINISHED,
+    SessionAborted: Round.FINISHED,
+}
 
-    The methods are those of `AggregatorConnection`, told who is calling.  They may
-    raise anything of `secagg.errors`; whatever else escapes is a fault of ours and
-    reaches the client as INTERNAL, without its text.
-    """
 
-    async def offer(
-        self, identity: str, task_id: str, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """See `AggregatorConnection.offer`."""
-
-    async def advertise(self, identity: str, session_id: bytes, advert: bytes) -> None:
-        """See `AggregatorConnection.advertise`."""
-
-    async def share(self, identity: str, session_id: bytes, bundles: bytes) -> None:
-        """See `AggregatorConnection.share`."""
-
-    async def reveal(self, identity: str, session_id: bytes, shares: bytes) -> None:
-        """See `AggregatorConnection.reveal`."""
-
-    async def upload_status(self, identity: str, session_id: bytes) -> UploadStatus:
-        """See `AggregatorConnection.upload_status`."""
-
-    async def upload_chunk(
-        self,
-        identity: str,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
-        """See `AggregatorConnection.upload_chunk`."""
-
-    async def update(
-        self, identity: str, session_id: bytes, after: Round | None
-    ) -> ServerUpdate | Wait:
-        """See `AggregatorConnection.update`."""
-
-    def watch(
-        self, identity: str, session_id: bytes, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
-        """See `AggregatorConnection.watch`."""
-
-    async def fetch(
-        self,
-        identity: str,
-        session_id: bytes,
-        what: Blob,
-        *,
-        offset: int,
-        max_bytes: int,
-    ) -> BlobChunk:
-        """See `AggregatorConnection.fetch`."""
+def opened_round(update: ServerUpdate) -> Round:
+    """Return the round that an update opens."""
+    return _OPENS[type(update)]
