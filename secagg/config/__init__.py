@@ -1,0 +1,21 @@
+"""Settings of the programs: file, environment and flags, in that order of weight."""
+
+from secagg.config.loader import LoadedSettings, load_settings, setting
+from secagg.config.settings import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientSettings,
+    ServerSettings,
+    load_client_settings,
+    load_server_settings,
+)
+
+__all__ = [
+    "NO_NOISE_ACKNOWLEDGEMENT",
+    "ClientSettings",
+    "LoadedSettings",
+    "ServerSettings",
+    "load_client_settings",
+    "load_server_settings",
+    "load_settings",
+    "setting",
+]

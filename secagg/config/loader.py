@@ -1,0 +1,384 @@
+"""One loader for all settings: TOML, then `SECAGG_*` variables, then flags.
+
+Rule 1: settings are frozen dataclasses of sections; a section is a frozen dataclass
+        of fields made by `setting`.  The classes are the only list of keys.
+Rule 2: later sources win: defaults < file < environment < flags.  Every value
+        remembers where it came from.
+Rule 3: a key that nobody reads is an error with a suggestion, in every source.  A
+        misspelt privacy floor must not silently fall back to its default.
+Rule 4: a relative path in a file is relative to that file, so that a configuration
+        works from every working directory.
+Rule 5: secrets are never settings; settings name the files that hold them.
+
+It knows no section by name and reads no file but the one it is given.
+"""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = ["ENVIRONMENT_PREFIX", "LoadedSettings", "load_settings", "setting"]
+
+ENVIRONMENT_PREFIX: Final = "SECAGG_"
+# A settings file is a page or two; more is the wrong file, for example a key or data.
+MAX_FILE_BYTES: Final = 1 << 20
+
+_Settings = TypeVar("_Settings")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings(Generic[_Settings]):
+    """Settings and where each of them came from.
+
+    Attributes:
+        settings: The frozen dataclass.
+        origins: ``section.key`` -> "default", a file name, a variable or a flag.
+    """
+
+    settings: _Settings
+    origins: Mapping[str, str]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return (key, value, origin) for every setting, in order of declaration."""
+        rows = []
+        for section in dataclasses.fields(self.settings):  # type: ignore[arg-type]
+            values = getattr(self.settings, section.name)
+            for field in dataclasses.fields(values):
+                key = f"{section.name}.{field.name}"
+                value = getattr(values, field.name)
+                rows.append((key, _shown(value), self.origins[key]))
+        return rows
+
+
+def setting(  # noqa: PLR0913 - one keyword per rule that a value can break
+    doc: str,
+    *,
+    default: object = dataclasses.MISSING,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] = (),
+    unit: str = "",
+) -> Any:  # noqa: ANN401 - it stands where a value of the field's type does
+    """Declare one setting of a section.
+
+    Args:
+        doc: One sentence for the reference file.
+        default: Value when no source names the key; without it the key is required.
+        low: Smallest value that works, inclusive.
+        high: Largest value that works, inclusive.
+        choices: The only texts that work.
+        unit: What a number counts.
+
+    Returns:
+        A dataclass field.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata={
+            "doc": doc,
+            "low": low,
+            "high": high,
+            "choices": tuple(choices),
+            "unit": unit,
+        },
+    )
+
+
+def load_settings(
+    kind: type[_Settings],
+    *,
+    path: Path | None,
+    environment: Mapping[str, str],
+    overrides: Sequence[str] = (),
+    foreign_sections: Iterable[str] = (),
+) -> LoadedSettings[_Settings]:
+    """Collect the settings of one program.
+
+    Args:
+        kind: Dataclass whose fields are sections.
+        path: TOML file, or None for none.
+        environment: The variables of the process; only `SECAGG_*` are read, as
+            ``SECAGG_<SECTION>_<KEY>``.
+        overrides: Flags of the form ``section.key=value``.
+        foreign_sections: Sections of other programs, whose variables are ignored.
+
+    Returns:
+        The settings with their origins.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; names the key, its origin, what was expected and
+            what came.  Correct the named source.
+    """
+    sections = _sections(kind)
+    raw: dict[str, tuple[object, str, Path | None]] = {}
+    if path is not None:
+        raw |= _from_file(path, sections)
+    raw |= _from_environment(environment, sections, frozenset(foreign_sections))
+    raw |= _from_flags(overrides, sections)
+
+    built: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, section in sections.items():
+        values: dict[str, Any] = {}
+        hints = typing.get_type_hints(section)
+        for field in dataclasses.fields(section):
+            key = f"{name}.{field.name}"
+            if key in raw:
+                value, origin, base = raw[key]
+                values[field.name] = _convert(value, hints[field.name], key, origin)
+                if isinstance(values[field.name], Path) and base is not None:
+                    values[field.name] = base / values[field.name]
+                _check_range(values[field.name], field.metadata, key, origin)
+                origins[key] = origin
+            elif field.default is dataclasses.MISSING:
+                raise _bad(
+                    f"{key} is missing: {field.metadata['doc']}",
+                    f"Add it under [{name}]"
+                    + (f" in {path}" if path is not None else "")
+                    + f", or set {_variable(name, field.name)}.",
+                )
+            else:
+                origins[key] = "default"
+        built[name] = section(**values)
+    return LoadedSettings(kind(**built), origins)
+
+
+# --- sources ------------------------------------------------------------------------
+
+
+def _from_file(
+    path: Path, sections: Mapping[str, type]
+) -> dict[str, tuple[object, str, Path | None]]:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise _bad(
+            f"the settings file {path} cannot be read: {error.strerror}",
+            "Check the path and that this user may read it.",
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise _bad(
+            f"the settings file {path} has more than {MAX_FILE_BYTES} bytes",
+            "This does not look like a settings file; check the path.",
+        )
+    try:
+        document = tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise _bad(
+            f"the settings file {path} is not UTF-8 text",
+            "Save it as UTF-8, or check the path.",
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise _bad(
+            f"the settings file {path} is not valid TOML: {error}",
+            "Correct the line that is named; texts need quotation marks in TOML.",
+        ) from None
+
+    found: dict[str, tuple[object, str, Path | None]] = {}
+    for name, content in document.items():
+        if name not in sections:
+            raise _unknown(f"section [{name}]", name, sections, str(path))
+        if not isinstance(content, dict):
+            raise _bad(
+                f"{name} in {path} must be a section, not a {_kind_of(content)}",
+                f"Write it as [{name}] with keys below it.",
+            )
+        known = [field.name for field in dataclasses.fields(sections[name])]
+        for key, value in content.items():
+            if key not in known:
+                raise _unknown(f"key {name}.{key}", key, known, str(path))
+            found[f"{name}.{key}"] = (value, str(path), path.resolve().parent)
+    return found
+
+
+def _from_environment(
+    environment: Mapping[str, str],
+    sections: Mapping[str, type],
+    foreign: frozenset[str],
+) -> dict[str, tuple[object, str, Path | None]]:
+    variables = {
+        _variable(name, field.name): f"{name}.{field.name}"
+        for name, section in sections.items()
+        for field in dataclasses.fields(section)
+    }
+    found: dict[str, tuple[object, str, Path | None]] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        section = variable[len(ENVIRONMENT_PREFIX) :].split("_", 1)[0].lower()
+        if variable in variables:
+            found[variables[variable]] = (text, variable, None)
+        elif section not in foreign:
+            raise _unknown(
+                f"variable {variable}", variable, variables, "the environment"
+            )
+    return found
+
+
+def _from_flags(
+    overrides: Sequence[str], sections: Mapping[str, type]
+) -> dict[str, tuple[object, str, Path | None]]:
+    known = {
+        f"{name}.{field.name}"
+        for name, section in sections.items()
+        for field in dataclasses.fields(section)
+    }
+    found: dict[str, tuple[object, str, Path | None]] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        key = key.strip()
+        if not equals:
+            raise _bad(
+                f"--set needs section.key=value, not {override!r}",
+                "For example: --set cohort.min_clients=5",
+            )
+        if key not in known:
+            raise _unknown(f"key {key}", key, known, "--set")
+        found[key] = (text.strip(), "--set", None)
+    return found
+
+
+# --- values -------------------------------------------------------------------------
+
+
+def _convert(value: object, hint: object, key: str, origin: str) -> object:
+    """Return `value` as the declared type; texts come from variables and flags."""
+    wanted, optional = _unwrap_optional(hint)
+    is_text_source = origin == "--set" or origin.startswith(ENVIRONMENT_PREFIX)
+    if optional and value == "":
+        return None
+    if is_text_source and isinstance(value, str):
+        value = _parse_text(value, wanted, key, origin)
+    # A bool is an int to Python, but `sessions = true` is a mistake.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if typing.get_origin(wanted) is tuple:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+    elif wanted is Path and isinstance(value, str) and value:
+        return Path(value).expanduser()
+    elif wanted is float and is_number:
+        return float(typing.cast("float", value))
+    elif type(value) is wanted:
+        return value
+    raise _wrong_type(value, wanted, key, origin)
+
+
+def _parse_text(text: str, wanted: object, key: str, origin: str) -> object:
+    if wanted is bool:
+        try:
+            return {"true": True, "false": False}[text.lower()]
+        except KeyError:
+            raise _wrong_type(text, wanted, key, origin) from None
+    if wanted is int or wanted is float:
+        try:
+            return int(text) if wanted is int else float(text)
+        except ValueError:
+            raise _wrong_type(text, wanted, key, origin) from None
+    if typing.get_origin(wanted) is tuple:
+        return [item.strip() for item in text.split(",") if item.strip()]
+    return text
+
+
+def _check_range(
+    value: object, rules: Mapping[str, Any], key: str, origin: str
+) -> None:
+    unit = f" {rules['unit']}" if rules["unit"] else ""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _bad(
+            f"{key} must be a finite number, not {value} (from {origin})",
+            f"Give {key} a number.",
+        )
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = rules["low"], rules["high"]
+        if low is not None and value < low:
+            raise _bad(
+                f"{key} must be at least {low}{unit}, not {value} (from {origin})",
+                f"The nearest value that works is {low}.",
+            )
+        if high is not None and value > high:
+            raise _bad(
+                f"{key} must be at most {high}{unit}, not {value} (from {origin})",
+                f"The nearest value that works is {high}.",
+            )
+    if rules["choices"] and value not in rules["choices"]:
+        raise _bad(
+            f"{key} must be one of {', '.join(rules['choices'])}, "
+            f"not {value!r} (from {origin})",
+            _suggestion(str(value), rules["choices"]) or "Choose one of these.",
+        )
+
+
+def _unwrap_optional(hint: object) -> tuple[object, bool]:
+    if isinstance(hint, types.UnionType):
+        members = [each for each in typing.get_args(hint) if each is not types.NoneType]
+        return members[0], True
+    return hint, False
+
+
+def _sections(kind: type) -> dict[str, type]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _variable(section: str, key: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{section.upper()}_{key.upper()}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(str(item) for item in value)
+    return "" if value is None else str(value)
+
+
+_NAMES: Final[Mapping[object, str]] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    Path: "path",
+    dict: "section",
+    list: "list",
+}
+
+
+def _kind_of(value: object) -> str:
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+# --- complaints ---------------------------------------------------------------------
+
+
+def _bad(message: str, next_step: str) -> ServiceError:
+    return ServiceError(message, code=ErrorCode.BAD_SETTINGS, next_step=next_step)
+
+
+def _wrong_type(value: object, wanted: object, key: str, origin: str) -> ServiceError:
+    expected = _NAMES.get(wanted, "list of texts")
+    return _bad(
+        f"{key} must be a {expected}, not the {_kind_of(value)} {value!r} "
+        f"(from {origin})",
+        f"Give {key} a {expected}.",
+    )
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"Did you mean {close[0]}?" if close else ""
+
+
+def _unknown(what: str, name: str, known: Iterable[str], origin: str) -> ServiceError:
+    names = sorted(known)
+    return _bad(
+        f"unknown {what} in {origin}",
+        _suggestion(name, names) or f"Known here: {', '.join(names)}.",
+    )

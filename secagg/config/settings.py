@@ -1,0 +1,442 @@
+"""What can be set for a server and for a client, with ranges and defaults.
+
+Rule 1: the classes below are the reference; `deploy/config/*.full.toml` lists exactly
+        these keys, and a test compares the two.
+Rule 2: privacy floors exist on the client's side only (`PolicySection`); the server's
+        sections describe a proposal that clients are free to refuse.
+Rule 3: releasing a sum without noise takes a sentence, not a flag: the operator has to
+        write down what it means.
+
+Ranges here catch typing errors early.  What a session can be at all is decided by
+`secagg.parameters`, what a mechanism can be by its planner.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg.config.loader import LoadedSettings, load_settings, setting
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = [
+    "NO_NOISE_ACKNOWLEDGEMENT",
+    "ClientSection",
+    "ClientSettings",
+    "CohortSection",
+    "NoiseSection",
+    "PolicySection",
+    "RoundsSection",
+    "ServerSection",
+    "ServerSettings",
+    "TLSSection",
+    "TaskSection",
+    "VectorSection",
+    "load_client_settings",
+    "load_server_settings",
+]
+
+NO_NOISE_ACKNOWLEDGEMENT: Final = (
+    "I understand that the sum itself is released without noise"
+)
+
+_PROFILES: Final = (
+    "honest-curious-server",
+    "malicious-server",
+    "malicious-server-sparse",
+)
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+# A week, as in `secagg.parameters`.
+_MAX_SECONDS: Final = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class TLSSection:
+    """Files of mutual TLS; there is no plaintext mode."""
+
+    ca: Path = setting("Certificate of the authority that signed the other side.")
+    certificate: Path = setting("This program's own certificate.")
+    key: Path = setting("Private key of that certificate; nobody else may read it.")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSection:
+    """The aggregator process."""
+
+    listen: str = setting("Address and port to listen on.", default="127.0.0.1:7400")
+    state_dir: Path = setting(
+        "Journal and spooled uploads; must survive restarts.",
+        default=Path("server-state"),
+    )
+    output_dir: Path = setting(
+        "Where sum-<n>.npy and report-<n>.json are written.", default=Path("sums")
+    )
+    drain_seconds: float = setting(
+        "How long calls in flight may finish after SIGTERM.",
+        default=10.0,
+        low=0.0,
+        high=600.0,
+        unit="seconds",
+    )
+    log_level: str = setting(
+        "Least severe log line on standard error.",
+        default="warning",
+        choices=_LOG_LEVELS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSection:
+    """The series of sessions that this server runs."""
+
+    id: str = setting("Name of the task; clients ask for it.")
+    sessions: int = setting(
+        "How many sums to produce before the server stops.",
+        default=1,
+        low=1,
+        high=1_000_000,
+        unit="sessions",
+    )
+    attempts: int = setting(
+        "How often one sum is tried before the task fails.",
+        default=3,
+        low=1,
+        high=100,
+        unit="attempts",
+    )
+    profile: str = setting(
+        "Named threat model.", default="honest-curious-server", choices=_PROFILES
+    )
+    payload: Path | None = setting(
+        "File handed to every client, for example a model.", default=None
+    )
+    invited: tuple[str, ...] = setting(
+        "Client names that may take part; empty for everybody with a certificate.",
+        default=(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSection:
+    """What one client contributes."""
+
+    dimension: int = setting(
+        "Entries of one vector.", low=1, high=1 << 30, unit="entries"
+    )
+    modulus_bits: int | None = setting(
+        "Sums are exact modulo 2^modulus_bits; empty lets the planner choose when "
+        "there is noise, and means 32 when there is none.",
+        default=None,
+        low=1,
+        high=62,
+        unit="bits",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CohortSection:
+    """Who takes part and how many may be lost."""
+
+    min_clients: int = setting(
+        "Smallest cohort that starts.", low=2, high=65_535, unit="clients"
+    )
+    max_clients: int = setting(
+        "Largest cohort; the session starts as soon as it is full.",
+        low=2,
+        high=65_535,
+        unit="clients",
+    )
+    min_survivors: int = setting(
+        "Fewest inputs that a released sum adds up.", low=2, high=65_535, unit="clients"
+    )
+    threshold: int = setting(
+        "Shares that rebuild a secret; 0 means one more than half of max_clients "
+        "(of the degree on a ring).",
+        default=0,
+        low=0,
+        high=65_535,
+        unit="shares",
+    )
+    max_dropouts: int | None = setting(
+        "Most clients that may be lost after sharing; empty means "
+        "max_clients - min_survivors.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    colluders: int = setting(
+        "Clients assumed to help the server.",
+        default=0,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    degree: int = setting(
+        "Neighbours of each client on a ring; 0 means everybody shares with everybody.",
+        default=0,
+        low=0,
+        high=65_534,
+        unit="neighbours",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseSection:
+    """The privacy budget of the whole task, or the sentence that waives it."""
+
+    none: str = setting(
+        f'To release exact sums, write "{NO_NOISE_ACKNOWLEDGEMENT}".',
+        default="",
+        choices=("", NO_NOISE_ACKNOWLEDGEMENT),
+    )
+    mechanism: str = setting(
+        "Mechanism that encodes and adds noise.", default="skellam-mixture"
+    )
+    epsilon: float | None = setting(
+        "Budget of the whole task against the server.",
+        default=None,
+        low=1e-6,
+        high=1e4,
+    )
+    delta: float | None = setting(
+        "Probability beyond epsilon; well below one over the number of people.",
+        default=None,
+        low=1e-300,
+        high=0.999999,
+    )
+    l2_clip: float | None = setting(
+        "Longest vector of one client; longer ones are shortened to it.",
+        default=None,
+        low=1e-300,
+        high=1e300,
+        unit="caller's units",
+    )
+    scale_factor: float | None = setting(
+        "Grid steps per unit; empty lets the planner choose.",
+        default=None,
+        low=1e-300,
+        high=1e300,
+    )
+    accountant: str | None = setting(
+        "Accountant that vouches for the budget; empty for the default of the "
+        "mechanism.",
+        default=None,
+    )
+    rotation: str = setting(
+        "How vectors are spread before rounding.",
+        default="hadamard",
+        choices=("hadamard", "hadamard-kronecker", "dft", "none"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsSection:
+    """How long each round stays open at most."""
+
+    advertise_keys: int = setting(
+        "Waiting for clients to join.",
+        default=60,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
+    share_keys: int = setting(
+        "Waiting for shares.", default=60, low=1, high=_MAX_SECONDS, unit="seconds"
+    )
+    masked_input: int = setting(
+        "Waiting for masked inputs; grows while uploads progress.",
+        default=300,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
+    unmasking: int = setting(
+        "Waiting for shares of the survivors.",
+        default=60,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything that `secagg server` can be told."""
+
+    server: ServerSection
+    tls: TLSSection
+    task: TaskSection
+    vector: VectorSection
+    cohort: CohortSection
+    noise: NoiseSection
+    rounds: RoundsSection
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSection:
+    """The client process."""
+
+    server: str = setting(
+        "Address and port of the aggregator; the host must be in its certificate."
+    )
+    task: str = setting("Name of the task to take part in.")
+    state_dir: Path = setting(
+        "One record per session, so that no input is ever sent twice; must survive "
+        "restarts.",
+        default=Path("client-state"),
+    )
+    sessions: int = setting(
+        "How many sessions to take part in before stopping.",
+        default=1,
+        low=1,
+        high=1_000_000,
+        unit="sessions",
+    )
+    wait_seconds: float = setting(
+        "How long to wait for the server to come up and open a session.",
+        default=120.0,
+        low=0.0,
+        high=float(_MAX_SECONDS),
+        unit="seconds",
+    )
+    log_level: str = setting(
+        "Least severe log line on standard error.",
+        default="warning",
+        choices=_LOG_LEVELS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySection:
+    """Floors that no server can lower.  The client leaves rather than cross one."""
+
+    profiles: tuple[str, ...] = setting(
+        "Threat models that are accepted.", default=("honest-curious-server",)
+    )
+    min_clients: int = setting(
+        "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"
+    )
+    max_clients: int = setting(
+        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
+    )
+    min_survivors: int = setting(
+        "Fewest inputs in a released sum.",
+        default=3,
+        low=2,
+        high=65_535,
+        unit="clients",
+    )
+    max_dropouts: int | None = setting(
+        "Most lost clients; empty for no cap beyond min_survivors.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    min_colluders: int = setting(
+        "Colluders that the session must tolerate.",
+        default=0,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    require_majority: bool = setting(
+        "Demand a threshold above half of the cohort on the complete graph.",
+        default=True,
+    )
+    max_dimension: int = setting(
+        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
+    )
+    max_modulus_bits: int = setting(
+        "Widest entry.", default=62, low=1, high=62, unit="bits"
+    )
+    require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
+    max_epsilon: float | None = setting(
+        "Largest epsilon of a whole task, recomputed by this client; required while "
+        "noise is required.",
+        default=None,
+        low=1e-6,
+        high=1e4,
+    )
+    max_delta: float | None = setting(
+        "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Everything that `secagg client` can be told."""
+
+    client: ClientSection
+    tls: TLSSection
+    policy: PolicySection
+
+
+def load_server_settings(
+    path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> LoadedSettings[ServerSettings]:
+    """Load and cross-check the settings of an aggregator.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = load_settings(
+        ServerSettings,
+        path=path,
+        environment=environment,
+        overrides=overrides,
+        foreign_sections=("client", "policy"),
+    )
+    noise = loaded.settings.noise
+    budget = {
+        "epsilon": noise.epsilon,
+        "delta": noise.delta,
+        "l2_clip": noise.l2_clip,
+    }
+    missing = [name for name, value in budget.items() if value is None]
+    if not noise.none and missing:
+        raise ServiceError(
+            f"noise.{missing[0]} is missing: without a budget the sum would be "
+            "released without noise",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set epsilon, delta and l2_clip under [noise], or write "
+            f'none = "{NO_NOISE_ACKNOWLEDGEMENT}" there.',
+        )
+    if noise.none and len(missing) < len(budget):
+        given = next(name for name, value in budget.items() if value is not None)
+        raise ServiceError(
+            f"noise.none waives the noise, but noise.{given} asks for some",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Remove one of the two.",
+        )
+    return loaded
+
+
+def load_client_settings(
+    path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> LoadedSettings[ClientSettings]:
+    """Load and cross-check the settings of a client.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = load_settings(
+        ClientSettings,
+        path=path,
+        environment=environment,
+        overrides=overrides,
+        foreign_sections=("server", "task", "vector", "cohort", "noise", "rounds"),
+    )
+    policy = loaded.settings.policy
+    if policy.require_noise and (
+        policy.max_epsilon is None or policy.max_delta is None
+    ):
+        raise ServiceError(
+            "policy.max_epsilon and policy.max_delta are missing: a client that "
+            "demands noise has to say how much",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set both under [policy], or require_noise = false for tasks "
+            "that release exact sums.",
+        )
+    return loaded

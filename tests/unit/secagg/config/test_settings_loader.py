@@ -1,0 +1,221 @@
+from pathlib import Path
+
+import pytest
+
+from secagg.config import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    load_client_settings,
+    load_server_settings,
+)
+from secagg.errors import ErrorCode, ServiceError
+
+CLIENT = """
+[client]
+server = "localhost:7400"
+task = "t"
+[tls]
+ca = "ca.pem"
+certificate = "client.pem"
+key = "/abs/client.key"
+[policy]
+max_epsilon = 4
+max_delta = 1e-6
+"""
+
+SERVER = """
+[tls]
+ca = "ca.pem"
+certificate = "server.pem"
+key = "server.key"
+[task]
+id = "t"
+[vector]
+dimension = 8
+[cohort]
+min_clients = 3
+max_clients = 4
+min_survivors = 3
+[noise]
+epsilon = 1.0
+delta = 1e-5
+l2_clip = 1.0
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    return path
+
+
+def client(tmp_path, text=CLIENT, environment=None, overrides=()):
+    return load_client_settings(
+        write(tmp_path, text), environment=environment or {}, overrides=overrides
+    )
+
+
+def server(tmp_path, text=SERVER, environment=None, overrides=()):
+    return load_server_settings(
+        write(tmp_path, text), environment=environment or {}, overrides=overrides
+    )
+
+
+def complaint_of(action) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        action()
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    return caught.value
+
+
+def test_later_sources_win_and_every_value_knows_its_origin(tmp_path):
+    loaded = client(
+        tmp_path,
+        environment={
+            "SECAGG_POLICY_MIN_CLIENTS": "7",
+            "SECAGG_CLIENT_TASK": "from-environment",
+            "PATH": "/bin",
+        },
+        overrides=["policy.min_clients=9"],
+    )
+    assert loaded.settings.policy.min_clients == 9
+    assert loaded.origins["policy.min_clients"] == "--set"
+    assert loaded.settings.client.task == "from-environment"
+    assert loaded.origins["client.task"] == "SECAGG_CLIENT_TASK"
+    assert loaded.origins["client.server"].endswith("settings.toml")
+    assert loaded.origins["policy.max_clients"] == "default"
+    shown = {key: value for key, value, _ in loaded.rows()}
+    assert shown["client.task"] == "from-environment"
+    assert shown["policy.max_dropouts"] == ""
+
+
+def test_a_relative_path_in_a_file_is_relative_to_that_file(tmp_path):
+    loaded = client(tmp_path, overrides=["tls.certificate=here.pem"])
+    assert loaded.settings.tls.ca == tmp_path / "ca.pem"
+    assert loaded.settings.tls.key == Path("/abs/client.key")
+    assert loaded.settings.tls.certificate == Path("here.pem")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "step"),
+    [
+        (CLIENT + "min_client = 5\n", "policy.min_client", "min_clients"),
+        (CLIENT + "[polcy]\nmin_clients = 5\n", "[polcy]", "policy"),
+    ],
+)
+def test_an_unknown_key_is_an_error_with_a_suggestion(tmp_path, text, expected, step):
+    error = complaint_of(lambda: client(tmp_path, text))
+    assert expected in str(error)
+    assert step in error.next_step
+
+
+def test_an_unknown_variable_is_an_error_unless_it_is_the_other_programs(tmp_path):
+    client(tmp_path, environment={"SECAGG_SERVER_LISTEN": "0.0.0.0:1"})
+    error = complaint_of(
+        lambda: client(tmp_path, environment={"SECAGG_POLICY_MIN_CLIENT": "1"})
+    )
+    assert "SECAGG_POLICY_MIN_CLIENTS" in error.next_step
+
+
+def test_an_unknown_flag_key_is_an_error_with_a_suggestion(tmp_path):
+    error = complaint_of(lambda: client(tmp_path, overrides=["policy.min_cients=1"]))
+    assert "policy.min_clients" in error.next_step
+    complaint_of(lambda: client(tmp_path, overrides=["policy.min_clients"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("policy.min_clients=1", "at least 2"),
+        ("policy.max_clients=65536", "at most 65535"),
+        ("policy.min_clients=three", "whole number"),
+        ("policy.min_clients=3.5", "whole number"),
+        ("policy.max_epsilon=nan", "finite"),
+        ("policy.max_epsilon=inf", "finite"),
+        ("policy.require_noise=maybe", "true or false"),
+        ("client.log_level=loud", "one of debug"),
+    ],
+)
+def test_a_bad_value_names_key_rule_and_origin(tmp_path, override, expected):
+    error = complaint_of(lambda: client(tmp_path, overrides=[override]))
+    assert expected in str(error)
+    assert override.partition("=")[0] in str(error)
+    assert "--set" in str(error)
+    assert error.next_step
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["min_clients = true", 'min_clients = "3"', "profiles = 3", "require_noise = 1"],
+)
+def test_a_value_of_the_wrong_type_in_a_file_is_refused(tmp_path, line):
+    assert "must be a" in str(complaint_of(lambda: client(tmp_path, CLIENT + line)))
+
+
+def test_a_missing_key_says_what_it_is_for_and_where_it_goes(tmp_path):
+    error = complaint_of(lambda: client(tmp_path, CLIENT.replace('task = "t"', "")))
+    assert "client.task is missing" in str(error)
+    assert "[client]" in error.next_step
+    assert "SECAGG_CLIENT_TASK" in error.next_step
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"[client\n", "not valid TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"client = 3\n", "must be a section"),
+        (b"#" * ((1 << 20) + 1), "more than"),
+    ],
+)
+def test_an_unreadable_file_is_a_clear_error(tmp_path, content, expected):
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    error = complaint_of(lambda: load_client_settings(path, environment={}))
+    assert expected in str(error)
+    assert error.next_step
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path):
+    error = complaint_of(
+        lambda: load_client_settings(tmp_path / "absent.toml", environment={})
+    )
+    assert "cannot be read" in str(error)
+
+
+def test_texts_from_the_environment_become_lists_and_empty_optionals(tmp_path):
+    loaded = client(
+        tmp_path,
+        environment={
+            "SECAGG_POLICY_PROFILES": "honest-curious-server, malicious-server",
+            "SECAGG_POLICY_MAX_DROPOUTS": "",
+        },
+    )
+    assert loaded.settings.policy.profiles == (
+        "honest-curious-server",
+        "malicious-server",
+    )
+    assert loaded.settings.policy.max_dropouts is None
+
+
+def test_a_server_without_budget_and_without_acknowledgement_is_refused(tmp_path):
+    error = complaint_of(lambda: server(tmp_path, SERVER.replace("epsilon = 1.0", "")))
+    assert "noise.epsilon" in str(error)
+    assert NO_NOISE_ACKNOWLEDGEMENT in error.next_step
+
+
+def test_waiving_noise_takes_the_whole_sentence_and_excludes_a_budget(tmp_path):
+    bare = SERVER.partition("[noise]")[0]
+    waived = server(tmp_path, bare + f'[noise]\nnone = "{NO_NOISE_ACKNOWLEDGEMENT}"\n')
+    assert waived.settings.noise.none
+    complaint_of(lambda: server(tmp_path, bare + '[noise]\nnone = "yes"\n'))
+    error = complaint_of(
+        lambda: server(tmp_path, SERVER + f'none = "{NO_NOISE_ACKNOWLEDGEMENT}"\n')
+    )
+    assert "noise.epsilon" in str(error)
+
+
+def test_a_client_that_demands_noise_must_say_how_much(tmp_path):
+    text = CLIENT.replace("max_epsilon = 4", "")
+    error = complaint_of(lambda: client(tmp_path, text))
+    assert "max_epsilon" in str(error)
+    client(tmp_path, text + "require_noise = false\n")
