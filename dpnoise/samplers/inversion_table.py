@@ -264,7 +264,7 @@ class InversionTable:
         # Not guide[leading]: `take` converts the index three times as fast. Every index
         # is in range by its width, so that clipping never acts.
         values = self._guide.take(leading, mode="clip")
-        ambiguous = np.flatnonzero(values == _ambiguous(values.dtype))
+        ambiguous = np.flatnonzero(values == _ambiguous(values.itemsize))
         if ambiguous.size:
             values[ambiguous] = self._refine(
                 refinement,
@@ -336,13 +336,13 @@ def _make_guide(
     starts = np.arange((1 << bits) + 1, dtype=np.uint64)
     below = holding.searchsorted(starts, side="left").astype(np.int32)
     guide: _Guide = (below[:-1] + first).astype(dtype)
-    guide[holding.astype(np.intp)] = _ambiguous(dtype)
+    guide[holding.astype(np.intp)] = _ambiguous(dtype.itemsize)
     return guide, bits, below
 
 
-def _ambiguous(dtype: np.dtype[np.int16 | np.int32]) -> int:
-    """The least value of the type, which no outcome takes."""
-    return -(1 << (8 * dtype.itemsize - 1))
+def _ambiguous(itemsize: int) -> int:
+    """The least value of a signed type of so many bytes, which no outcome takes."""
+    return -(1 << (8 * itemsize - 1))
 
 
 def _table_variance(first: int, thresholds: list[int]) -> Fraction:

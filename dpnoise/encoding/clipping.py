@@ -1,0 +1,142 @@
+"""The boundary where a caller's vector enters: checked, then clipped.
+
+Numbered rules:
+
+1. Nothing but a one-dimensional vector of finite real numbers of the agreed length
+   passes. An error names the argument and the position, never the entry.
+2. A clipped vector is never longer than the bound, not even by a rounding error.
+3. A vector within the bound comes back unchanged, except within 2^-40 of it.
+
+What this module does not do: the norm that privacy rests on is measured again in grid
+steps, after rotation and scaling (`dpnoise.encoding.scaling`).
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.encoding.vector_norm import squared_norm_bound
+from dpnoise.errors import InputError, ParameterError
+
+__all__ = ["MAX_L2_CLIP", "MIN_L2_CLIP", "check_vector", "clip_l2", "require_positive"]
+
+MIN_L2_CLIP: Final = 2.0**-500
+"""Below this, products underflow and the bound of rule 2 would not be rigorous."""
+
+MAX_L2_CLIP: Final = 2.0**500
+"""Above this, squares overflow."""
+
+# Integers and floats that float64 holds; bool, complex, text, dates and objects do not
+# mean a vector of reals, and longdouble would be narrowed without notice.
+_ACCEPTED_KINDS: Final = "iuf"
+_MAX_ITEMSIZE: Final = 8
+
+
+def check_vector(
+    vector: npt.ArrayLike, dim: int | None = None, *, name: str = "vector"
+) -> npt.NDArray[np.float64]:
+    """Check a caller's vector and copy it as float64.
+
+    Args:
+        vector: Array or sequence of real numbers, shape (dim,).
+        dim: Length it must have, or None for any length of at least one.
+        name: What the caller calls it, for the error.
+
+    Returns:
+        A fresh contiguous float64 array, shape (dim,).
+
+    Raises:
+        InputError: Not a vector of finite real numbers of this length. Correct the
+            data; nothing has been used up yet.
+    """
+    try:
+        array = np.asarray(vector)
+    except ValueError:
+        # The cause quotes entries; keep it out of the traceback.
+        raise InputError(f"{name} is ragged, expected a flat vector") from None
+    if array.dtype.kind not in _ACCEPTED_KINDS or array.dtype.itemsize > _MAX_ITEMSIZE:
+        raise InputError(
+            f"{name} must hold integers or floats of at most 64 bits, "
+            f"got dtype {array.dtype}"
+        )
+    wanted = "one dimension" if dim is None else f"shape ({dim},)"
+    if array.ndim != 1 or (dim is not None and array.size != dim):
+        raise InputError(f"{name} must have {wanted}, got shape {array.shape}")
+    if array.size == 0:
+        raise InputError(f"{name} is empty, expected at least one entry")
+    checked = array.astype(np.float64, order="C", copy=True)
+    finite = np.isfinite(checked)
+    if not finite.all():
+        position = int(np.argmin(finite))
+        kind = "NaN" if math.isnan(checked[position]) else "infinite"
+        count = checked.size - int(np.count_nonzero(finite))
+        raise InputError(
+            f"{name} has {count} entries that are not finite; the first, "
+            f"at position {position}, is {kind}"
+        )
+    return checked
+
+
+def clip_l2(vector: npt.ArrayLike, l2_clip: float) -> npt.NDArray[np.float64]:
+    """Shrink a vector to an L2 norm of at most `l2_clip`, keeping its direction.
+
+    Args:
+        vector: Finite real numbers, shape (dim,), in the caller's units.
+        l2_clip: The largest norm, in the caller's units, in [2^-500, 2^500].
+
+    Returns:
+        A fresh float64 array, shape (dim,). Its exact norm is at most `l2_clip`; it is
+        the input if that was shorter by a factor of 1 − 2^-40 or more.
+
+    Raises:
+        InputError: See `check_vector`.
+        ParameterError: `l2_clip` is out of range.
+
+    Checked by:
+        tests/unit/dpnoise/encoding/test_clipping.py
+    """
+    limit = require_positive("l2_clip", l2_clip, MIN_L2_CLIP, MAX_L2_CLIP)
+    values = check_vector(vector)
+    peak = float(np.abs(values).max())
+    if peak == 0.0:
+        return values
+    # Scaling by a power of two is exact and keeps the squares in range.
+    exponent = math.frexp(peak)[1]
+    unit = np.ldexp(values, -exponent)
+    norm = math.nextafter(math.sqrt(squared_norm_bound(unit)), math.inf)
+    if Fraction(norm) * Fraction(2) ** exponent <= Fraction(limit):
+        return values
+    # Each product is off by 2^-53 in relative terms, the quotient too; 2^-48 pays for
+    # both, so that ‖unit·factor‖ ≤ norm·factor·(1 + 2^-53) < limit.
+    factor = limit / norm * (1.0 - 2.0**-48)
+    return unit * factor
+
+
+def require_positive(parameter: str, value: float, least: float, most: float) -> float:
+    """Check a positive finite number and return it as a float.
+
+    Raises:
+        ParameterError: Not a real number, or outside [least, most].
+    """
+    kind: object = value
+    if isinstance(kind, bool) or not isinstance(kind, int | float | Fraction):
+        raise ParameterError(
+            f"{parameter} must be a real number, got {type(kind).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    # Written so that NaN fails too.
+    if not least <= value <= most:
+        nearest = None if value != value else (least if value < least else most)  # noqa: PLR0124
+        raise ParameterError(
+            f"{parameter} must lie in [{least:g}, {most:g}], got {value}",
+            parameter=parameter,
+            value=value,
+            nearest=None if nearest is None else repr(nearest),
+        )
+    return float(value)

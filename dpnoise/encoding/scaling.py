@@ -1,0 +1,163 @@
+"""From floats to fixed point: the integers on which every privacy claim rests.
+
+Numbered rules:
+
+1. The input is the rotated vector times `scale_factor`, in grid steps. The result is an
+   integer vector in units of 2^-32 grid steps.
+2. Conversion truncates towards zero: no coordinate ever grows, and every float64 of
+   magnitude up to 2^25 is truncated exactly.
+3. The squared norm of the result, in exact arithmetic, is at most the bound, and no
+   coordinate exceeds the coordinate bound. Rotation and scaling may have lost a few
+   bits; whatever they did, the check comes after them.
+4. Entries are secret: a representation shows the length only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.encoding.clipping import check_vector, require_positive
+from dpnoise.encoding.vector_norm import squared_norm_bound
+from dpnoise.errors import CertificateError, ParameterError
+
+__all__ = [
+    "FRACTIONAL_BITS",
+    "MAX_COORDINATE_BOUND",
+    "FixedPointVector",
+    "coordinate_cap",
+    "to_fixed_point",
+]
+
+FRACTIONAL_BITS: Final = 32
+"""Bits after the binary point: one 32-bit word rounds a coordinate without error."""
+
+MAX_COORDINATE_BOUND: Final = 1 << 25
+"""Keeps sums of squares of 4096 rounded coordinates inside 63 bits."""
+
+_CAP_STANDARD_DEVIATIONS: Final = 8
+_SHRINK: Final = 1.0 - 1e-9
+_ATTEMPTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FixedPointVector:
+    """Coordinates in units of 2^-fractional_bits grid steps.
+
+    Attributes:
+        values: Integers, shape (dim,), read-only.
+        fractional_bits: Always 32; named so that no caller has to know.
+    """
+
+    values: npt.NDArray[np.int64]
+    fractional_bits: int = FRACTIONAL_BITS
+
+    def __post_init__(self) -> None:
+        """Check the type and protect the entries from being written to."""
+        if self.values.dtype != np.int64 or self.values.ndim != 1:
+            raise ParameterError(
+                "values must be a one-dimensional int64 array, "
+                f"got {self.values.dtype} of shape {self.values.shape}",
+                parameter="values",
+            )
+        if self.fractional_bits != FRACTIONAL_BITS:
+            raise ParameterError(
+                f"fractional_bits must be {FRACTIONAL_BITS}",
+                parameter="fractional_bits",
+                value=self.fractional_bits,
+                nearest=str(FRACTIONAL_BITS),
+            )
+        self.values.setflags(write=False)
+
+    def __repr__(self) -> str:
+        return f"FixedPointVector(dim={self.values.size}, entries=<redacted>)"
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return self.values.size
+
+
+def coordinate_cap(l2_clip_steps: float, dim: int) -> int:
+    """Choose a bound for single coordinates that a rotated vector hardly ever meets.
+
+    A rotation spreads a vector of norm R over d coordinates of standard deviation about
+    R/√d; eight of those are exceeded with a chance of 10^-14 at most per coordinate.
+
+    Args:
+        l2_clip_steps: Norm bound in grid steps: scale_factor · l2_clip, positive.
+        dim: Number of coordinates after rotation, at least 1.
+
+    Returns:
+        max(1, ⌈8·l2_clip_steps/√dim⌉), but never more than ⌈l2_clip_steps⌉, which
+        bounds a coordinate anyway.
+
+    Raises:
+        ParameterError: The cap would exceed 2^25. Choose a smaller scale factor.
+    """
+    norm = require_positive("l2_clip_steps", l2_clip_steps, 2.0**-500, 2.0**500)
+    require_positive("dim", dim, 1, 2.0**48)
+    spread = _CAP_STANDARD_DEVIATIONS * norm / math.sqrt(dim)
+    cap = max(1, math.ceil(min(spread, norm)))
+    if cap > MAX_COORDINATE_BOUND:
+        raise ParameterError(
+            f"single coordinates may reach {cap:.4g} grid steps, more than 2^25; "
+            "choose a smaller scale factor",
+            parameter="l2_clip_steps",
+            value=l2_clip_steps,
+            nearest=repr(MAX_COORDINATE_BOUND * norm / min(spread, norm)),
+        )
+    return cap
+
+
+def to_fixed_point(
+    scaled: npt.NDArray[np.float64],
+    *,
+    max_squared_norm: float,
+    coordinate_bound: int,
+) -> FixedPointVector:
+    """Clamp, truncate to 32 fractional bits, and verify the norm.
+
+    Args:
+        scaled: Rotated vector times scale factor, in grid steps, shape (dim,).
+        max_squared_norm: Largest squared L2 norm, in grid steps squared: the number
+            that the accountant is told. In [2^-500, 2^500].
+        coordinate_bound: Largest magnitude of a coordinate in grid steps, in
+            [1, 2^25].
+
+    Returns:
+        A vector g with |g_j| ≤ coordinate_bound and Σ g_j² ≤ max_squared_norm exactly
+        (in grid steps), no coordinate of which is larger than the input's. A vector
+        whose norm is above the bound, or within 2^-39 of it, is shrunk to
+        1 − 10^-9 of the bound.
+
+    Raises:
+        InputError: `scaled` is no vector of finite numbers.
+        ParameterError: A bound is out of range.
+        CertificateError: The norm could not be verified. This is a defect.
+
+    Checked by:
+        tests/unit/dpnoise/encoding/test_scaling.py
+    """
+    limit = require_positive("max_squared_norm", max_squared_norm, 2.0**-500, 2.0**500)
+    require_positive("coordinate_bound", coordinate_bound, 1, MAX_COORDINATE_BOUND)
+    steps = check_vector(scaled, name="scaled")
+    np.clip(steps, -coordinate_bound, coordinate_bound, out=steps)
+    limit_units = math.ldexp(limit, 2 * FRACTIONAL_BITS)
+    for _ in range(_ATTEMPTS):
+        # Both operations are exact: below 2^57 every truncated float is an integer that
+        # float64 and int64 hold alike.
+        units = np.trunc(np.ldexp(steps, FRACTIONAL_BITS))
+        bound = squared_norm_bound(units)
+        if bound <= limit_units:
+            return FixedPointVector(units.astype(np.int64))
+        # Shrinking can only make magnitudes smaller, so the clamp still holds.
+        steps *= math.sqrt(limit_units / bound) * _SHRINK
+    raise CertificateError(
+        "the squared norm of an encoded vector could not be brought below its bound; "
+        "this is a defect of dpnoise, please report it"
+    )
