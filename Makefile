@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench proto clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -38,6 +38,13 @@ format: $(STAMP_DEV)
 
 bench: $(STAMP_DEV)  ## timings, as ratios measured side by side
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py
+
+build/proto-venv/bin/python:
+	$(PYTHON) -m venv build/proto-venv
+	$@ -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.72.*'
+
+proto: build/proto-venv/bin/python  ## regenerate secagg/v1 after editing protos/
+	build/proto-venv/bin/python protos/generate.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
