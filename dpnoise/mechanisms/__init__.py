@@ -1,0 +1,24 @@
+"""Mechanisms: float vectors in, noisy residues out, and back."""
+
+from dpnoise.mechanisms.adaptive_clipping import (
+    ClippingSchedule,
+    suggest_flag_amplitude,
+)
+from dpnoise.mechanisms.base import CentralMechanism, Mechanism, Residues
+from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
+from dpnoise.mechanisms.skellam import scale_from_bits
+
+__all__ = [
+    "CentralMechanism",
+    "ClippingSchedule",
+    "ErrorForecast",
+    "Mechanism",
+    "MechanismParameters",
+    "Residues",
+    "make_mechanism",
+    "mechanism_names",
+    "scale_from_bits",
+    "suggest_flag_amplitude",
+]

@@ -1,0 +1,179 @@
+"""Adaptive clipping: the clip follows a quantile of the clients' norms.
+
+Numbered rules:
+
+1. Every client says with one extra coordinate, +a or −a, whether its vector fitted the
+   clip. The coordinate lies in the same L2 ball of radius √(r² + a²) and carries
+   noise like the others, so one release and one privacy figure cover both, and no
+   party ever sees the flags without noise.
+2. The clip of the next session is computed from the released share, so it is
+   post-processing and costs nothing more.
+3. The clip stays between two bounds that the client's own policy holds. A server
+   cannot drive it to a value of its choice.
+4. The schedule has to be planned at its highest clip if noise is fixed in caller's
+   units; here noise is in grid steps and the scale follows the clip (`scaled`), so the
+   noise multiplier, and with it the privacy figure, never changes.
+
+This module deliberately neither encodes nor decodes the flag: mechanisms do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from dpnoise.errors import ParameterError
+from dpnoise.mechanisms.parameters import (
+    MechanismParameters,
+    check_integer,
+    check_number,
+    check_positive,
+)
+
+__all__ = ["ClippingSchedule", "suggest_flag_amplitude"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippingSchedule:
+    """The clip of the coming session and the rule that moves it.
+
+    Args:
+        l2_clip: Present clip, caller's units.
+        lowest_clip: Smallest clip ever used, greater than 0.
+        highest_clip: Largest clip ever used.
+        target_quantile: Share of clients that should fit the clip, in (0, 1).
+        learning_rate: Exponent of one full error, greater than 0.
+
+    Raises:
+        ParameterError: A value is out of range, or the clip outside its bounds.
+    """
+
+    l2_clip: float
+    lowest_clip: float
+    highest_clip: float
+    target_quantile: float = 0.5
+    learning_rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_positive("lowest_clip", self.lowest_clip)
+        check_positive("learning_rate", self.learning_rate)
+        quantile = check_number("target_quantile", self.target_quantile)
+        if not 0.0 < quantile < 1.0:
+            raise ParameterError(
+                f"target_quantile must lie in (0, 1), got {quantile!r}",
+                parameter="target_quantile",
+                value=quantile,
+                nearest="0.01" if quantile <= 0.0 else "0.99",
+            )
+        highest = check_positive("highest_clip", self.highest_clip)
+        if highest < self.lowest_clip:
+            raise ParameterError(
+                f"highest_clip must be at least lowest_clip {self.lowest_clip!r}, got "
+                f"{highest!r}",
+                parameter="highest_clip",
+                value=highest,
+                nearest=repr(self.lowest_clip),
+            )
+        clip = check_positive("l2_clip", self.l2_clip)
+        if not self.lowest_clip <= clip <= self.highest_clip:
+            raise ParameterError(
+                f"l2_clip must lie in [{self.lowest_clip!r}, {self.highest_clip!r}], "
+                f"got {clip!r}",
+                parameter="l2_clip",
+                value=clip,
+                nearest=repr(min(max(clip, self.lowest_clip), self.highest_clip)),
+            )
+
+    def advance(self, unclipped_share: float) -> ClippingSchedule:
+        """Move the clip after a session.
+
+        Args:
+            unclipped_share: Released estimate of the share of clients whose vector
+                fitted, in [0, 1]: the answer of `Mechanism.decode_clip_flag`.
+
+        Returns:
+            The schedule of the next session: the clip times
+            exp(−learning_rate · (share − target_quantile)), within its bounds.
+
+        Raises:
+            ParameterError: The share is no number in [0, 1].
+        """
+        share = check_number("unclipped_share", unclipped_share)
+        if not 0.0 <= share <= 1.0:
+            raise ParameterError(
+                f"unclipped_share must lie in [0, 1], got {share!r}",
+                parameter="unclipped_share",
+                value=share,
+                nearest="0.0" if share < 0.0 else "1.0",
+            )
+        moved = self.l2_clip * math.exp(
+            -self.learning_rate * (share - self.target_quantile)
+        )
+        bounded = min(max(moved, self.lowest_clip), self.highest_clip)
+        return dataclasses.replace(self, l2_clip=bounded)
+
+    def scaled(self, parameters: MechanismParameters) -> MechanismParameters:
+        """Return parameters for the present clip with the same privacy.
+
+        The clip and the flag's amplitude are multiplied by one factor and the scale
+        divided by it, so that the encoded vectors have the same norm bound in grid
+        steps and the same noise.
+
+        Args:
+            parameters: Parameters planned for another clip.
+
+        Returns:
+            The parameters of the coming session.
+        """
+        factor = self.l2_clip / parameters.l2_clip
+        return dataclasses.replace(
+            parameters,
+            l2_clip=self.l2_clip,
+            scale_factor=parameters.scale_factor / factor,
+            clip_flag_amplitude=parameters.clip_flag_amplitude * factor,
+        )
+
+
+def suggest_flag_amplitude(
+    *,
+    l2_clip: float,
+    noise_multiplier: float,
+    num_clients: int,
+    share_stddev: float = 0.05,
+) -> float:
+    """Choose the flag's amplitude from the precision wanted for the share.
+
+    The share is read with standard deviation σ/(2an), where the noise has standard
+    deviation σ = noise_multiplier · √(r² + a²).
+
+    Args:
+        l2_clip: Clip r, caller's units.
+        noise_multiplier: Standard deviation of the sum's noise per unit of L2 bound.
+        num_clients: Number n of clients in the sum.
+        share_stddev: Wanted standard deviation of the share, greater than 0.
+
+    Returns:
+        The amplitude a, caller's units.
+
+    Raises:
+        ParameterError: No amplitude reaches the precision, because noise grows with
+            it; the error names the precision that this cohort can reach.
+    """
+    clip = check_positive("l2_clip", l2_clip)
+    multiplier = check_positive("noise_multiplier", noise_multiplier)
+    clients = check_integer("num_clients", num_clients, 1, 1 << 40)
+    precision = check_positive("share_stddev", share_stddev)
+    ratio = multiplier / (2.0 * clients * precision)
+    # At ratio 1 the flag would need all of the ball; beyond 0.7 it takes half of it.
+    limit = math.sqrt(0.5)
+    if ratio > limit:
+        raise ParameterError(
+            f"{clients} clients cannot read the share to within {precision:.3g} at "
+            f"noise multiplier {multiplier:.3g} without giving the flag most of the "
+            "L2 ball",
+            parameter="share_stddev",
+            value=precision,
+            nearest=f"{multiplier / (2.0 * clients * limit):.3g}",
+        )
+    return clip * ratio / math.sqrt(1.0 - ratio * ratio)

@@ -1,0 +1,111 @@
+"""The central Gaussian mechanism, the baseline of every comparison.
+
+Numbered rules:
+
+1. For simulations only. The noise is a floating-point Gaussian put on a fine grid; an
+   attacker who sees low-order bits of floating-point noise may learn more than the
+   theorem says. Nothing here may protect real data.
+2. Clients add no noise; the imagined trusted party does, with `add_noise`.
+3. It has the same interface as the real mechanisms, so that one loop compares all.
+
+This module deliberately has no exact sampler, and says so through its table's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from fractions import Fraction
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpnoise.encoding.rounding import round_stochastic
+from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.events import GaussianEvent, PrivacyEvent
+from dpnoise.mechanisms.base import CentralMechanism
+from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.samplers import BitSource
+
+__all__ = ["GaussianMechanism", "SimulatedGaussian"]
+
+_UNIFORM_BITS: Final = 53
+
+
+class SimulatedGaussian:
+    """Floating-point Gaussian noise, rounded to integers: for simulations only.
+
+    Args:
+        variance: Variance of one draw, grid steps².
+    """
+
+    name: Final = "simulated-gaussian"
+
+    def __init__(self, variance: Fraction) -> None:
+        self._variance: Final = variance
+
+    @property
+    def variance(self) -> Fraction:
+        """Variance before rounding to integers, grid steps²."""
+        return self._variance
+
+    @property
+    def distance_bound(self) -> float:
+        """Zero by convention: a simulation charges nothing for its sampler."""
+        return 0.0
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that identify the law."""
+        text = f"{self.name}:{self._variance.numerator}/{self._variance.denominator}"
+        return hashlib.sha256(text.encode()).digest()
+
+    def add_to(
+        self, vector: NDArray[np.int64], seed: bytes, label: bytes, *, start: int = 0
+    ) -> None:
+        """Add one rounded Gaussian to every entry, in place.
+
+        Args:
+            vector: Integers, shape (count,).
+            seed: 32 bytes; equal arguments give equal noise on one platform.
+            label: What the stream is for.
+            start: Position of the first draw.
+        """
+        words = BitSource(seed, label).uint64(2 * start, 2 * vector.size)
+        # Midpoints of 2^53 equal intervals: never 0, so the logarithm is finite.
+        kept = (words >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float64)
+        uniforms = (kept + 0.5) * 2.0**-_UNIFORM_BITS
+        radii = np.sqrt(-2.0 * np.log(uniforms[0::2]))
+        normals = radii * np.cos(2.0 * math.pi * uniforms[1::2])
+        vector += np.rint(normals * math.sqrt(self._variance)).astype(np.int64)
+
+
+class GaussianMechanism(CentralMechanism):
+    """Clip at the client, a floating-point Gaussian at an imagined trusted party.
+
+    Source:
+        The Gaussian mechanism with the exact trade-off of [BW18].
+    """
+
+    name: ClassVar[str] = "gaussian"
+    rounding: ClassVar[Rounding] = Rounding.STOCHASTIC
+
+    def event_with_noise(
+        self, noise_variance: Fraction, *, sampler_distance: float = 0.0
+    ) -> PrivacyEvent:
+        """State one release as if its noise had another variance."""
+        return GaussianEvent(
+            dim=self.encoded_dim,
+            noise_variance=float(noise_variance),
+            l2_sensitivity=math.nextafter(
+                math.sqrt(self.l2_clip_squared_steps), math.inf
+            ),
+            sampler_distance=sampler_distance,
+        )
+
+    def _table(self) -> SimulatedGaussian:
+        return SimulatedGaussian(self._parameters.local_noise_variance)
+
+    def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
+        return round_stochastic(fixed, self._rounding_bits(private_seed))
