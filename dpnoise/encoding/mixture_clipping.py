@@ -18,7 +18,6 @@ a spread-out vector far more than an L2 clip would.
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Final
 
@@ -81,7 +80,7 @@ def clip_mixture(
     # [Bao22] Algorithm 5 line 3, as k² + (2k + 1)·f, which does not cancel.
     helpers = floors * floors + (2.0 * floors + 1.0) * (magnitudes - floors)
     # Line 4. Each attempt leaves more room for the rounding of the float arithmetic.
-    ratio = min(1.0, float(limit) / max(math.fsum(helpers), 2.0**-1000))
+    ratio = min(1.0, float(limit) / max(float(helpers.sum()), 2.0**-1000))
     for shrink in _SHRINKS:
         if ratio < 1.0 or shrink < 1.0:
             scaled_helpers = helpers * (ratio * shrink)

@@ -118,7 +118,13 @@ def centre(residues: Residues, modulus: int) -> npt.NDArray[np.int64]:
     if residues.size and int(residues.max()) >= modulus:
         raise InputError(f"residues must lie below the modulus {modulus}")
     lifted = residues.astype(np.int64)
-    lifted[lifted >= (modulus + 1) // 2] -= modulus
+    if modulus & (modulus - 1):
+        lifted -= modulus * (lifted >= (modulus + 1) // 2)
+    else:
+        # Move the sign bit of a b-bit number to the top and let it extend downwards.
+        spare = np.int64(64 - (modulus.bit_length() - 1))
+        lifted <<= spare
+        lifted >>= spare
     return lifted
 
 
