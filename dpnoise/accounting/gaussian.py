@@ -1,0 +1,193 @@
+"""The exact privacy profile of the Gaussian mechanism: target and yardstick.
+
+Numbered rules:
+
+1. The tail of the normal law is evaluated through its Mills ratio, so that no term
+   underflows or overflows while its product with e^epsilon is moderate.
+2. Every delta carries an upward margin for its own rounding errors; every search
+   ends on the side that claims less privacy.
+
+This module deliberately knows no sampling and no composition: a composition of
+Gaussians is a Gaussian, and sampling belongs to the loss-distribution accountants.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from dpnoise.accounting.accountant import check_delta, check_epsilon
+from dpnoise.errors import ParameterError
+
+__all__ = [
+    "analytic_gaussian_stddev",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "log_normal_tail",
+    "mills_ratio",
+]
+
+_HALF_LOG_TWO_PI: Final = 0.5 * math.log(2.0 * math.pi)
+_CONTINUED_FRACTION_FROM: Final = 5.0  # from here 100 terms reach double precision
+_CONTINUED_FRACTION_TERMS: Final = 100
+_ROUNDING_MARGIN: Final = 2.0**-48  # erfc, exp and a dozen operations, 32 ulps
+_BISECTION_STEPS: Final = 200
+
+
+def mills_ratio(x: float) -> float:
+    """Return the normal tail divided by the normal density, at x ≥ -35.
+
+    Args:
+        x: Any number that is at least -35; below, the density underflows.
+
+    Returns:
+        (1 - Φ(x)) / φ(x), to a relative error of a few units in the last place.
+
+    Source:
+        [AS64] 26.2.14 for the continued fraction.
+    """
+    if x < _CONTINUED_FRACTION_FROM:
+        density_inverse = math.exp(0.5 * x * x + _HALF_LOG_TWO_PI)
+        return 0.5 * math.erfc(x / math.sqrt(2.0)) * density_inverse
+    value = x
+    for numerator in range(_CONTINUED_FRACTION_TERMS, 0, -1):
+        value = x + numerator / value
+    return 1.0 / value
+
+
+def log_normal_tail(x: float) -> float:
+    """Return log(1 - Φ(x)) without underflow.
+
+    Args:
+        x: Any finite number.
+
+    Returns:
+        The logarithm, at most 0.
+    """
+    if x < _CONTINUED_FRACTION_FROM:
+        return math.log(0.5 * math.erfc(x / math.sqrt(2.0)))
+    return math.log(mills_ratio(x)) - 0.5 * x * x - _HALF_LOG_TWO_PI
+
+
+def gaussian_delta(epsilon: float, *, noise_multiplier: float) -> float:
+    """Return delta of the Gaussian mechanism, rounded upwards.
+
+    Args:
+        epsilon: Privacy loss in nats, at least 0.
+        noise_multiplier: Noise standard deviation over L2 sensitivity, above 0;
+            `math.inf` for a release that shows nothing of the user.
+
+    Returns:
+        The smallest delta for which the mechanism is (epsilon, delta)-private, with
+        an upward margin of some 2^-48 of the larger of its two terms; in [0, 1].
+
+    Raises:
+        ParameterError: An argument is out of range.
+
+    Source:
+        [BW18] Theorem 8.
+    """
+    epsilon = check_epsilon(epsilon, allow_zero=True)
+    shift = _shift(noise_multiplier)
+    if shift == 0.0:
+        return 0.0
+    low = epsilon / shift - 0.5 * shift
+    high = epsilon / shift + 0.5 * shift
+    if low > 0.0:
+        # e^ε·φ(high) = φ(low), so the exponential factor cancels analytically.
+        ratio_low, ratio_high = mills_ratio(low), mills_ratio(high)
+        log_density = -0.5 * low * low - _HALF_LOG_TWO_PI
+        gap = ratio_low - ratio_high + _ROUNDING_MARGIN * ratio_low
+        exponent = log_density + math.log(gap)
+        # exp turns an absolute error of its argument into a relative one.
+        return min(1.0, math.exp(exponent + _ROUNDING_MARGIN * (1.0 - log_density)))
+    first = 0.5 * math.erfc(low / math.sqrt(2.0))
+    second = math.exp(epsilon + log_normal_tail(high))
+    margin = _ROUNDING_MARGIN * (1.0 + epsilon)
+    return min(1.0, max(0.0, first - second) + margin)
+
+
+def gaussian_epsilon(delta: float, *, noise_multiplier: float) -> float:
+    """Return epsilon of the Gaussian mechanism, rounded upwards.
+
+    Args:
+        delta: Failure probability in (0, 1).
+        noise_multiplier: Noise standard deviation over L2 sensitivity, above 0;
+            `math.inf` for a release that shows nothing of the user.
+
+    Returns:
+        The smallest epsilon ≥ 0 in nats, up to a bisection that ends above it.
+
+    Raises:
+        ParameterError: An argument is out of range.
+    """
+    delta = check_delta(delta)
+    shift = _shift(noise_multiplier)
+    if shift == 0.0 or gaussian_delta(0.0, noise_multiplier=noise_multiplier) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, noise_multiplier=noise_multiplier) > delta:
+        low, high = high, 2.0 * high
+    for _ in range(_BISECTION_STEPS):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if gaussian_delta(middle, noise_multiplier=noise_multiplier) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def analytic_gaussian_stddev(
+    epsilon: float, delta: float, l2_sensitivity: float
+) -> float:
+    """Return the least Gaussian noise that reaches (epsilon, delta).
+
+    Args:
+        epsilon: Privacy loss in nats, above 0.
+        delta: Failure probability in (0, 1).
+        l2_sensitivity: Bound on the change of the sum, at least 0, in any unit.
+
+    Returns:
+        Standard deviation of the noise, in the unit of `l2_sensitivity`.
+
+    Raises:
+        ParameterError: An argument is out of range.
+
+    Source:
+        [BW18] Algorithm 1, solved by bisection.
+    """
+    epsilon = check_epsilon(epsilon)
+    delta = check_delta(delta)
+    if not 0.0 <= l2_sensitivity < math.inf:
+        raise ParameterError(
+            f"l2_sensitivity must be finite and at least 0, got {l2_sensitivity!r}",
+            parameter="l2_sensitivity",
+            value=l2_sensitivity,
+        )
+    low, high = 0.0, 1.0
+    while gaussian_delta(epsilon, noise_multiplier=high) > delta:
+        low, high = high, 2.0 * high
+    for _ in range(_BISECTION_STEPS):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if gaussian_delta(epsilon, noise_multiplier=middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high * l2_sensitivity
+
+
+def _shift(noise_multiplier: float) -> float:
+    """Return the distance of the two means in standard deviations."""
+    if isinstance(noise_multiplier, bool) or not noise_multiplier > 0.0:
+        raise ParameterError(
+            f"noise_multiplier must be greater than 0, got {noise_multiplier!r}",
+            parameter="noise_multiplier",
+            value=noise_multiplier,
+        )
+    # Above this shift any two worlds are told apart in double precision anyway; the
+    # cap keeps the Mills ratio inside its range.
+    return min(1.0 / noise_multiplier, 60.0)
