@@ -1,0 +1,1 @@
+"""What survives a crash: journals of sessions, and large bytes beside them."""

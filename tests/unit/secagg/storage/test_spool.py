@@ -1,0 +1,218 @@
+"""One suite for both spools."""
+
+import errno
+import hashlib
+import pickle
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.storage.spool import PAYLOAD, SUM, MemorySpool, UploadSpool
+
+SESSION = bytes(range(32))
+OTHER = bytes(32)
+DATA = bytes(range(256)) * 10
+DIGEST = hashlib.sha256(DATA).digest()
+
+
+@pytest.fixture(params=["memory", "disk"])
+def spool(request, tmp_path):
+    return MemorySpool() if request.param == "memory" else disk_spool(tmp_path)
+
+
+def disk_spool(tmp_path, min_free_bytes=0):
+    return UploadSpool(tmp_path / "spool", min_free_bytes=min_free_bytes)
+
+
+def send(spool, offset, data, sender="u", **other):
+    arguments = {"digest": DIGEST, "total_size": len(DATA), **other}
+    digest = arguments.pop("digest")
+    return spool.append(SESSION, sender, digest, offset=offset, data=data, **arguments)
+
+
+def test_an_upload_arrives_in_chunks_and_becomes_visible_at_once(spool):
+    assert spool.received(SESSION, "u", DIGEST) == 0
+    assert send(spool, 0, DATA[:1000]) == 1000
+    assert send(spool, 1000, DATA[1000:]) == len(DATA)
+    assert not spool.has_upload(SESSION, DIGEST)
+    spool.commit(SESSION, "u", DIGEST)
+    assert spool.has_upload(SESSION, DIGEST)
+    assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
+    assert spool.read_upload(SESSION, DIGEST, 700, 5) == DATA[700:705]
+
+
+def test_repeated_and_overlapping_chunks_are_no_ops(spool):
+    send(spool, 0, DATA[:1000])
+    assert send(spool, 0, DATA[:1000]) == 1000
+    assert send(spool, 500, DATA[500:800]) == 1000
+    assert send(spool, 900, DATA[900:]) == len(DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    spool.commit(SESSION, "u", DIGEST)
+    assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
+
+
+def test_a_gap_is_refused_and_the_next_offset_named(spool):
+    send(spool, 0, DATA[:10])
+    with pytest.raises(ServiceError, match="only 10 have arrived") as caught:
+        send(spool, 11, DATA[11:20])
+    assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+    assert spool.received(SESSION, "u", DIGEST) == 10
+
+
+def test_bytes_beyond_the_total_are_refused(spool):
+    with pytest.raises(RemoteProtocolError) as caught:
+        send(spool, 0, DATA, total_size=len(DATA) - 1)
+    assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+    assert spool.received(SESSION, "u", DIGEST) == 0
+
+
+def test_a_corrupt_upload_is_discarded_and_begins_again(spool):
+    send(spool, 0, DATA[:-1] + b"\x00")
+    with pytest.raises(ServiceError, match="digest") as caught:
+        spool.commit(SESSION, "u", DIGEST)
+    assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+    assert spool.received(SESSION, "u", DIGEST) == 0
+    assert not spool.has_upload(SESSION, DIGEST)
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+
+
+def test_one_sender_cannot_open_a_second_upload(spool):
+    send(spool, 0, DATA[:10])
+    with pytest.raises(RemoteProtocolError) as caught:
+        send(spool, 0, DATA[:10], digest=b"\x01" * 32)
+    assert caught.value.code is ErrorCode.EQUIVOCATION
+    send(spool, 0, DATA[:10], sender="v", digest=b"\x01" * 32)
+
+
+def test_discarding_forgets_both_kinds(spool):
+    send(spool, 0, DATA)
+    spool.discard(SESSION, "u", DIGEST)
+    assert spool.received(SESSION, "u", DIGEST) == 0
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    spool.discard(SESSION, "u", DIGEST)
+    assert not spool.has_upload(SESSION, DIGEST)
+    spool.discard(SESSION, "u", DIGEST)
+
+
+def test_reading_beyond_an_upload_is_a_failure_of_the_storage(spool):
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    with pytest.raises(ServiceError) as caught:
+        spool.read_upload(SESSION, DIGEST, 0, len(DATA) + 1)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    with pytest.raises(ServiceError) as caught:
+        spool.read_upload(SESSION, OTHER, 0, 1)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+def test_payload_and_sum_are_read_in_pieces(spool):
+    assert spool.read(SESSION, PAYLOAD, 0, 10) is None
+    spool.put(SESSION, PAYLOAD, b"old")
+    spool.put(SESSION, PAYLOAD, b"payload")
+    spool.put(SESSION, SUM, b"")
+    assert spool.read(SESSION, PAYLOAD, 3, 2) == (b"lo", 7)
+    assert spool.read(SESSION, PAYLOAD, 100, 2) == (b"", 7)
+    assert spool.read(SESSION, SUM, 0, 10) == (b"", 0)
+    assert spool.read(OTHER, PAYLOAD, 0, 10) is None
+
+
+def test_uploads_go_first_and_then_the_whole_session(spool):
+    spool.put(SESSION, SUM, b"sum")
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    send(spool, 0, DATA[:5], sender="v", digest=OTHER)
+    assert spool.session_ids() == (SESSION,)
+    spool.drop_uploads(SESSION)
+    spool.drop_uploads(SESSION)
+    assert not spool.has_upload(SESSION, DIGEST)
+    assert spool.received(SESSION, "v", OTHER) == 0
+    assert spool.read(SESSION, SUM, 0, 10) == (b"sum", 3)
+    spool.remove(SESSION)
+    spool.remove(SESSION)
+    assert spool.session_ids() == ()
+
+
+# --- what only a disk can do ----------------------------------------------------------
+
+
+def test_an_upload_goes_on_after_a_restart(tmp_path):
+    send(disk_spool(tmp_path), 0, DATA[:1000])
+    second = disk_spool(tmp_path)
+    assert second.received(SESSION, "u", DIGEST) == 1000
+    send(second, 1000, DATA[1000:])
+    second.commit(SESSION, "u", DIGEST)
+    third = disk_spool(tmp_path)
+    assert third.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
+
+
+def test_no_file_name_is_chosen_by_a_peer(tmp_path):
+    spool = disk_spool(tmp_path)
+    send(spool, 0, DATA[:10], sender="../../../../etc/passwd")
+    inside = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(inside) == 1
+    assert "passwd" not in str(inside.pop())
+
+
+def test_a_full_disk_refuses_uploads_with_a_hint_when_to_come_back(
+    tmp_path, monkeypatch
+):
+    spool = disk_spool(tmp_path, min_free_bytes=1000)
+    usage = namedtuple("usage", "total used free")  # noqa: PYI024 - as shutil's
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 999 + len(DATA)))
+    with pytest.raises(ServiceError, match="does not fit") as caught:
+        send(spool, 0, DATA[:10])
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert caught.value.retry_after_seconds is not None
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 1000 + len(DATA)))
+    send(spool, 0, DATA[:10])
+
+
+def test_a_failed_write_leaves_a_resumable_upload(tmp_path, monkeypatch):
+    spool = disk_spool(tmp_path)
+    send(spool, 0, DATA[:10])
+    real_open = Path.open
+
+    class FullFile:
+        def __init__(self, file):
+            self._file = file
+
+        def write(self, data):
+            self._file.write(data[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *details):
+            self._file.close()
+
+    monkeypatch.setattr(Path, "open", lambda *a, **k: FullFile(real_open(*a, **k)))
+    with pytest.raises(ServiceError, match="No space left") as caught:
+        send(spool, 10, DATA[10:])
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    monkeypatch.undo()
+    assert spool.received(SESSION, "u", DIGEST) == 10
+    send(spool, 10, DATA[10:])
+    spool.commit(SESSION, "u", DIGEST)
+
+
+def test_a_spool_in_an_impossible_place_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ServiceError, match="file") as caught:
+        UploadSpool(tmp_path / "file" / "spool")
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+def test_a_spool_can_be_sent_to_a_worker(tmp_path):
+    spool = disk_spool(tmp_path)
+    spool.put(SESSION, SUM, b"sum")
+    copy = pickle.loads(pickle.dumps(spool))
+    assert copy.read(SESSION, SUM, 0, 10) == (b"sum", 3)
