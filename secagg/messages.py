@@ -12,6 +12,7 @@ It checks form only.  Whether a message is acceptable now is the business of
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Self, TypeVar
 
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -162,7 +163,7 @@ class Roster:
         if len(graph_seed) not in (0, 32):
             raise ValueError(f"a graph seed has 0 or 32 bytes, not {len(graph_seed)}")
         names = [advert.identity.encode() for advert in adverts]
-        if any(a >= b for a, b in zip(names, names[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(names)):
             raise ValueError("identities are not strictly ascending")
         return cls(tuple(adverts), graph_seed)
 

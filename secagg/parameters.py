@@ -38,6 +38,9 @@ MAX_CLIENTS: Final = 65_535
 MAX_DIMENSION: Final = 1 << 30
 # Masks read words of at most eight bytes; two bits of reserve keep sums in int64.
 MAX_MODULUS: Final = 1 << 62
+MIN_MODULUS: Final = 2
+# One client's sum is its input.
+MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
 MAX_TASK_ID_BYTES: Final = 256
@@ -120,7 +123,7 @@ class ProtocolParameters:
     """
 
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
-    suite: CipherSuite = CipherSuite.X25519_AES256CTR
+    suite: CipherSuite = CipherSuite.AES_256_CTR
     modulus: int
     dimension: int
     min_clients: int
@@ -162,22 +165,28 @@ class ProtocolParameters:
         return (
             (
                 self.profile in SUPPORTED_PROFILES,
-                f"profile {self.profile.label} is not part of this release; "
-                f"available: {supported}",
+                (
+                    f"profile {self.profile.label} is not part of this release; "
+                    f"available: {supported}"
+                ),
             ),
             (
-                2 <= self.modulus <= MAX_MODULUS,
+                MIN_MODULUS <= self.modulus <= MAX_MODULUS,
                 f"modulus must be between 2 and 2^62, not {self.modulus}",
             ),
             (
                 1 <= self.dimension <= MAX_DIMENSION,
-                f"dimension must be between 1 and {MAX_DIMENSION}, "
-                f"not {self.dimension}",
+                (
+                    f"dimension must be between 1 and {MAX_DIMENSION}, "
+                    f"not {self.dimension}"
+                ),
             ),
             (
-                2 <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
-                "need 2 <= min_clients <= max_clients <= "
-                f"{MAX_CLIENTS}, not {self.min_clients} and {self.max_clients}",
+                MIN_COHORT <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
+                (
+                    "need 2 <= min_clients <= max_clients <= "
+                    f"{MAX_CLIENTS}, not {self.min_clients} and {self.max_clients}"
+                ),
             ),
             (
                 self.colluders >= 0,
@@ -186,40 +195,55 @@ class ProtocolParameters:
             # PROTOCOL §7: one share would be the secret; c corrupt holders hold c.
             (
                 t >= max(2, self.colluders + 1),
-                f"threshold must be at least {max(2, self.colluders + 1)} "
-                f"(two, and more than the {self.colluders} colluders), not {t}",
+                (
+                    f"threshold must be at least {max(2, self.colluders + 1)} "
+                    f"(two, and more than the {self.colluders} colluders), not {t}"
+                ),
             ),
             (
                 t <= self.min_survivors <= self.min_clients,
-                "need threshold <= min_survivors <= min_clients, not "
-                f"{t}, {self.min_survivors} and {self.min_clients}",
+                (
+                    "need threshold <= min_survivors <= min_clients, not "
+                    f"{t}, {self.min_survivors} and {self.min_clients}"
+                ),
             ),
             (
                 # PROTOCOL §5: an honest party must be left beside the colluders,
                 # and a sum of one honest input is that input.
                 self.min_survivors >= self.colluders + 2,
-                f"min_survivors must be at least {self.colluders + 2}: two clients "
-                f"beyond the {self.colluders} colluders, not {self.min_survivors}",
+                (
+                    f"min_survivors must be at least {self.colluders + 2}: two clients "
+                    f"beyond the {self.colluders} colluders, not {self.min_survivors}"
+                ),
             ),
             (
                 0 <= self.max_dropouts <= self.max_clients,
-                f"max_dropouts must be between 0 and {self.max_clients}, "
-                f"not {self.max_dropouts}",
+                (
+                    f"max_dropouts must be between 0 and {self.max_clients}, "
+                    f"not {self.max_dropouts}"
+                ),
             ),
             (
                 k == 0 or (k % 2 == 0 and t <= k <= self.min_clients - 2),
-                f"degree must be 0 (complete graph) or an even number between the "
-                f"threshold {t} and min_clients - 2 = {self.min_clients - 2}, not {k}",
+                (
+                    "degree must be 0 (complete graph) or an even number between the "
+                    f"threshold {t} and min_clients - 2 = {self.min_clients - 2}, "
+                    f"not {k}"
+                ),
             ),
             (
                 len(self.noise_block) <= MAX_NOISE_BLOCK_BYTES,
-                f"noise block has {len(self.noise_block)} bytes, "
-                f"at most {MAX_NOISE_BLOCK_BYTES} are allowed",
+                (
+                    f"noise block has {len(self.noise_block)} bytes, "
+                    f"at most {MAX_NOISE_BLOCK_BYTES} are allowed"
+                ),
             ),
             (
                 all(1 <= value <= MAX_DEADLINE_SECONDS for value in seconds),
-                f"each round deadline must be between 1 and {MAX_DEADLINE_SECONDS} "
-                "seconds",
+                (
+                    f"each round deadline must be between 1 and {MAX_DEADLINE_SECONDS} "
+                    "seconds"
+                ),
             ),
         )
 
@@ -228,7 +252,7 @@ class ProtocolParameters:
         writer = Writer()
         writer.u16(PROTOCOL_VERSION)
         writer.u16(self.profile)
-        writer.u16(self.suite.value)
+        writer.u16(self.suite)
         writer.u64(self.modulus)
         writer.u64(self.dimension)
         for number in (
@@ -317,7 +341,7 @@ class SessionDescriptor:
             "configuration",
             self.parameters.encode(),
             self.payload_hash,
-            suite=self.parameters.suite.value,
+            suite=self.parameters.suite,
         )
 
     @property
@@ -329,7 +353,7 @@ class SessionDescriptor:
             self.session_number.to_bytes(8, "big"),
             self.server_nonce,
             self.configuration_hash,
-            suite=self.parameters.suite.value,
+            suite=self.parameters.suite,
         )
 
     def encode(self) -> bytes:

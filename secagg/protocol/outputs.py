@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from secagg.errors import ErrorCode
+from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.rounds import DropReason, Round
@@ -76,7 +77,7 @@ class ComputeSum:
         mask_context: ctx2.
         modulus: m.
         dimension: d.
-        suite: Named algorithms (a `CipherSuite`).
+        suite: Named algorithms.
         uploads: Digest of each survivor's upload, by index.
         survivor_seeds: One per client of U3.
         dropped_keys: One per client of U2 but not in U3.
@@ -86,7 +87,7 @@ class ComputeSum:
     mask_context: bytes
     modulus: int
     dimension: int
-    suite: int
+    suite: CipherSuite
     uploads: tuple[tuple[int, bytes], ...]
     survivor_seeds: tuple[SurvivorSeed, ...]
     dropped_keys: tuple[DroppedKey, ...]
@@ -128,7 +129,7 @@ class MaskJob:
         session_id: For key derivation.
         mask_context: ctx2.
         modulus: m.
-        suite: Named algorithms (a `CipherSuite`).
+        suite: Named algorithms.
         index: Own roster index.
         self_mask_seed: b_u.
         mask_private_key: s_u^SK.
@@ -138,7 +139,7 @@ class MaskJob:
     session_id: bytes
     mask_context: bytes
     modulus: int
-    suite: int
+    suite: CipherSuite
     index: int
     self_mask_seed: SecretBytes
     mask_private_key: SecretBytes

@@ -1,0 +1,144 @@
+"""The floors and caps that a client enforces, whatever the server proposes.
+
+The server proposes, the client compares and leaves with POLICY_VIOLATION, naming the
+floor (PROTOCOL §5.0).  No server setting can lower any of these.
+
+Noise has floors of its own, which need `dpnoise` to evaluate: they live in
+`secagg.distributed_dp`; here stands only whether noise is demanded at all.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.parameters import Profile, ProtocolParameters
+from secagg.primitives.cipher_suite import CipherSuite
+
+__all__ = ["ClientPolicy"]
+
+# A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
+DEFAULT_MAX_DIMENSION: Final = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientPolicy:
+    """What one client insists on.
+
+    Attributes:
+        profiles: Threat models that the client accepts.
+        suites: Algorithms that the client accepts.
+        min_clients: Smallest roster that the client shares with.
+        max_clients: Largest roster that the client computes for.
+        min_survivors: Smallest sum, in number of inputs, that the client unmasks.
+        max_dropouts: Most lost clients (U2 to U3) that the client unmasks; None for
+            no cap beyond `min_survivors`.
+        min_colluders: The session must tolerate at least this many colluders.
+        require_majority: On the complete graph the threshold must exceed n/2, so
+            that two disjoint groups cannot both rebuild secrets.
+        max_dimension: Longest vector that the client masks.
+        max_modulus_bits: Widest coordinate that the client masks.
+        require_noise: Refuse sessions that release an exact sum.
+    """
+
+    profiles: frozenset[Profile] = frozenset({Profile.HONEST_CURIOUS_SERVER})
+    suites: frozenset[CipherSuite] = frozenset(CipherSuite)
+    min_clients: int = 3
+    max_clients: int = 10_000
+    min_survivors: int = 3
+    max_dropouts: int | None = None
+    min_colluders: int = 0
+    require_majority: bool = True
+    max_dimension: int = DEFAULT_MAX_DIMENSION
+    max_modulus_bits: int = 62
+    require_noise: bool = True
+
+    def check(self, parameters: ProtocolParameters) -> None:
+        """Compare a proposal with every floor and cap.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor and both values.
+                Stay out of the session, or change the policy on purpose.
+        """
+        for holds, complaint in self._rules(parameters):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the session breaks this client's policy: {complaint}",
+                    code=ErrorCode.POLICY_VIOLATION,
+                    next_step="Ask the operator for other parameters, or change "
+                    "[policy] in the client's settings if that is what you want.",
+                )
+
+    def _rules(self, proposed: ProtocolParameters) -> tuple[tuple[bool, str], ...]:
+        return (
+            (
+                proposed.profile in self.profiles,
+                f"profile {proposed.profile.label} is not accepted",
+            ),
+            (
+                proposed.suite in self.suites,
+                f"suite {proposed.suite:#06x} is not accepted",
+            ),
+            (
+                proposed.min_clients >= self.min_clients,
+                (
+                    f"min_clients is {proposed.min_clients}, at least "
+                    f"{self.min_clients} is demanded"
+                ),
+            ),
+            (
+                proposed.max_clients <= self.max_clients,
+                (
+                    f"max_clients is {proposed.max_clients}, at most "
+                    f"{self.max_clients} is accepted"
+                ),
+            ),
+            (
+                proposed.min_survivors >= self.min_survivors,
+                (
+                    f"min_survivors is {proposed.min_survivors}, at least "
+                    f"{self.min_survivors} is demanded"
+                ),
+            ),
+            (
+                self.max_dropouts is None or proposed.max_dropouts <= self.max_dropouts,
+                (
+                    f"max_dropouts is {proposed.max_dropouts}, at most "
+                    f"{self.max_dropouts} is accepted"
+                ),
+            ),
+            (
+                proposed.colluders >= self.min_colluders,
+                (
+                    f"colluders is {proposed.colluders}, at least {self.min_colluders} "
+                    "is demanded"
+                ),
+            ),
+            (
+                not self.require_majority
+                or not proposed.is_complete_graph
+                or 2 * proposed.threshold > proposed.max_clients,
+                (
+                    f"threshold {proposed.threshold} is no majority of "
+                    f"{proposed.max_clients} clients; at least "
+                    f"{proposed.max_clients // 2 + 1} is demanded"
+                ),
+            ),
+            (
+                proposed.dimension <= self.max_dimension,
+                (
+                    f"dimension is {proposed.dimension}, at most {self.max_dimension} "
+                    "is accepted"
+                ),
+            ),
+            (
+                proposed.bits <= self.max_modulus_bits,
+                (
+                    f"coordinates have {proposed.bits} bits, at most "
+                    f"{self.max_modulus_bits} are accepted"
+                ),
+            ),
+            (
+                bool(proposed.noise_block) or not self.require_noise,
+                "the task releases the sum without noise",
+            ),
+        )

@@ -1,0 +1,177 @@
+"""The checks a client runs on what the server sends, in the order of PROTOCOL §5.
+
+The first check that fails names the abort code.  Each one has a test that fails when
+the check is removed.
+"""
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Advert, Roster
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
+from secagg.primitives.transcript import decode_set
+from secagg.protocol.events import SharesReceived
+from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.rounds import BUNDLE_BYTES
+
+__all__ = ["check_delivery", "check_roster", "check_survivors", "check_unique_keys"]
+
+
+def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) -> int:
+    """Check U1 as published (PROTOCOL §5.2).
+
+    Args:
+        parameters: The session's parameters, already within the client's policy.
+        roster: What the server published.
+        own: The advert that this client sent.
+
+    Returns:
+        The client's own roster index.
+
+    Raises:
+        RemoteProtocolError: ROSTER_TOO_SMALL, ROSTER_TOO_LARGE, SELF_MISSING,
+            BAD_PUBLIC_KEY or DUPLICATE_KEY.
+    """
+    if len(roster) < parameters.min_clients:
+        raise RemoteProtocolError(
+            f"the roster has {len(roster)} clients, the session promised at least "
+            f"{parameters.min_clients}",
+            code=ErrorCode.ROSTER_TOO_SMALL,
+        )
+    if len(roster) > parameters.max_clients:
+        raise RemoteProtocolError(
+            f"the roster has {len(roster)} clients, the session promised at most "
+            f"{parameters.max_clients}",
+            code=ErrorCode.ROSTER_TOO_LARGE,
+        )
+    # Identities are strictly ascending, so at most one entry can be ours.
+    own_places = [i for i, advert in enumerate(roster.adverts) if advert == own]
+    if not own_places:
+        raise RemoteProtocolError(
+            "this client's advert is not in the roster as it was sent",
+            code=ErrorCode.SELF_MISSING,
+        )
+    for advert in roster.adverts:
+        for key in (advert.encryption_key, advert.masking_key):
+            try:
+                check_public_key(key)
+            except BadPublicKeyError as error:
+                raise RemoteProtocolError(
+                    f"a public key of {advert.identity!r} is unusable: {error}",
+                    code=ErrorCode.BAD_PUBLIC_KEY,
+                    sender=advert.identity,
+                ) from None
+    check_unique_keys(roster.adverts)
+    return own_places[0]
+
+
+def check_unique_keys(adverts: tuple[Advert, ...]) -> None:
+    """Check that no public key occurs twice, both kinds taken together.
+
+    Raises:
+        RemoteProtocolError: DUPLICATE_KEY.
+    """
+    keys = [advert.encryption_key for advert in adverts]
+    keys += [advert.masking_key for advert in adverts]
+    if len(set(keys)) != len(keys):
+        raise RemoteProtocolError(
+            "a public key occurs twice in the roster", code=ErrorCode.DUPLICATE_KEY
+        )
+
+
+def check_delivery(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    graph: SharingGraph,
+    index: int,
+    event: SharesReceived,
+) -> frozenset[int]:
+    """Check U2 and the size of the delivery (PROTOCOL §5.3).
+
+    Returns:
+        U2 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, SELF_MISSING, U2_TOO_SMALL or
+            BAD_SHARE_CIPHERTEXT.
+    """
+    sharers = _decode_bitmap(event.sharers, roster_size, "U2")
+    if index not in sharers:
+        raise RemoteProtocolError(
+            "this client is not in U2, yet it was sent shares",
+            code=ErrorCode.SELF_MISSING,
+        )
+    needed = max(parameters.threshold, parameters.min_survivors)
+    if len(sharers) < needed:
+        raise RemoteProtocolError(
+            f"{len(sharers)} clients shared their keys, {needed} are needed",
+            code=ErrorCode.U2_TOO_SMALL,
+        )
+    senders = sharers.intersection(graph.neighbors(index))
+    # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
+    holders = sharers.intersection(graph.holders(index))
+    if len(holders) < parameters.threshold:
+        raise RemoteProtocolError(
+            f"{len(holders)} holders of this client's shares are left, "
+            f"{parameters.threshold} are needed",
+            code=ErrorCode.U2_TOO_SMALL,
+        )
+    if len(event.bundles) != len(senders) * BUNDLE_BYTES:
+        raise RemoteProtocolError(
+            f"expected {len(senders)} bundles of {BUNDLE_BYTES} bytes, "
+            f"got {len(event.bundles)} bytes",
+            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
+        )
+    return sharers
+
+
+def check_survivors(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    index: int,
+    sharers: frozenset[int],
+    bitmap: bytes,
+) -> frozenset[int]:
+    """Check U3 before anything is revealed (PROTOCOL §5.5).
+
+    Returns:
+        U3 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, U3_INVALID, U3_TOO_SMALL or
+            TOO_MANY_DROPOUTS.
+    """
+    survivors = _decode_bitmap(bitmap, roster_size, "U3")
+    if not survivors <= sharers:
+        raise RemoteProtocolError(
+            "U3 names a client that is not in U2", code=ErrorCode.U3_INVALID
+        )
+    if index not in survivors:
+        raise RemoteProtocolError(
+            "this client is declared lost, yet it is asked to unmask",
+            code=ErrorCode.U3_INVALID,
+        )
+    needed = max(parameters.threshold, parameters.min_survivors)
+    if len(survivors) < needed:
+        raise RemoteProtocolError(
+            f"the sum would add up {len(survivors)} inputs, {needed} are needed",
+            code=ErrorCode.U3_TOO_SMALL,
+        )
+    lost = len(sharers) - len(survivors)
+    if lost > parameters.max_dropouts:
+        raise RemoteProtocolError(
+            f"{lost} clients are declared lost, at most {parameters.max_dropouts} "
+            "are unmasked",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
+    return survivors
+
+
+def _decode_bitmap(data: bytes, roster_size: int, name: str) -> frozenset[int]:
+    try:
+        return frozenset(decode_set(data, roster_size))
+    except ValueError as error:
+        raise RemoteProtocolError(
+            f"the bitmap of {name} is malformed: {error}", code=ErrorCode.BAD_ENCODING
+        ) from None

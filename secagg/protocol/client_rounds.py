@@ -1,0 +1,382 @@
+"""What the client does in each round: the handlers of `client.TRANSITIONS`.
+
+A handler checks first; what it raises as `RemoteProtocolError` ends the session for
+this client, with that code.
+"""
+
+import hashlib
+
+import numpy as np
+
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.messages import Advert, Roster, SessionAborted, SumReleased
+from secagg.parameters import ProtocolParameters
+from secagg.policy import ClientPolicy
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.key_agreement import KeyPair
+from secagg.primitives.modular import word_dtype
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import context, share_bundles
+from secagg.protocol.checks import check_delivery, check_roster, check_survivors
+from secagg.protocol.client_states import (
+    Aborted,
+    Accepted,
+    Advertised,
+    Answered,
+    ClientState,
+    ClientStep,
+    Delivered,
+    Finished,
+    Idle,
+    Masked,
+    ReadyForNoisedInput,
+    ReadyForPlainInput,
+    SessionFacts,
+    Shared,
+)
+from secagg.protocol.events import (
+    ClientEvent,
+    InputBound,
+    NoisedInputReady,
+    NoisedVector,
+    PlainInputReady,
+    PlainVector,
+    RosterReceived,
+    SessionEnded,
+    SessionOffered,
+    SharesReceived,
+    SurvivorsReceived,
+)
+from secagg.protocol.neighbors import sharing_graph
+from secagg.protocol.outputs import (
+    FinishSession,
+    MaskJob,
+    SendAdvert,
+    SendBundles,
+    SendShares,
+    Step,
+    UploadMasked,
+)
+
+__all__ = [
+    "abort",
+    "advertise",
+    "end",
+    "ignore",
+    "input_digest",
+    "mask_noised",
+    "mask_plain",
+    "open_bundles",
+    "rebind",
+    "remask",
+    "repeat",
+    "reveal",
+    "share_keys",
+]
+
+
+def input_digest(vector: PlainVector | NoisedVector) -> bytes:
+    """Return 32 bytes that bind an input to a session (PROTOCOL §12)."""
+    residues = vector.residues
+    little_endian = residues.astype(residues.dtype.newbyteorder("<"), copy=False)
+    return hashlib.sha256(little_endian.tobytes()).digest()
+
+
+# --- round 0 ------------------------------------------------------------------------
+
+
+def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
+    """Check the offer, derive all secrets, advertise (PROTOCOL §5.0, §5.1)."""
+    # PROTOCOL §5.0: every field against the client's own floors, before any key.
+    descriptor = event.descriptor
+    parameters = descriptor.parameters.validate()
+    policy.check(parameters)
+    facts = SessionFacts(
+        parameters=parameters,
+        session_id=descriptor.session_id,
+        ctx0=context.session_context(descriptor),
+        identity=event.identity,
+    )
+    encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, event.seed)
+    advert = Advert(
+        identity=event.identity,
+        encryption_key=encryption_keys.public_bytes,
+        masking_key=mask_keys.public_bytes,
+        self_mask_commitment=context.self_mask_commitment(
+            facts.session_id, event.identity, self_mask_seed, parameters.suite
+        ),
+    )
+    return Step(Advertised(facts, event.seed, advert), (SendAdvert(advert.encode()),))
+
+
+def _own_secrets(
+    facts: SessionFacts, seed: SecretBytes
+) -> tuple[KeyPair, KeyPair, SecretBytes]:
+    """Derive (c^SK, s^SK, b_u) of this session."""
+    return (
+        KeyPair.generate(_stream(facts, seed, b"encryption key")),
+        KeyPair.generate(_stream(facts, seed, b"masking key")),
+        SecretBytes(_stream(facts, seed, b"self-mask seed").token(32)),
+    )
+
+
+def _stream(facts: SessionFacts, seed: SecretBytes, label: bytes) -> SeededEntropy:
+    # The session id is part of the label: even a seed used twice by mistake would
+    # give unrelated secrets in two sessions.
+    return SeededEntropy(seed, label + b"/" + facts.session_id)
+
+
+# --- round 1 ------------------------------------------------------------------------
+
+
+def share_keys(state: Advertised, event: RosterReceived, _: ClientPolicy) -> ClientStep:
+    """Check the roster and deal shares (PROTOCOL §5.2)."""
+    facts = state.facts
+    roster = Roster.decode(event.roster)
+    index = check_roster(facts.parameters, roster, state.advert)
+    graph = sharing_graph(facts.parameters, roster)
+    ctx1 = context.roster_context(facts.ctx0, event.roster, facts.parameters.suite)
+    encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
+    dealing = share_bundles.deal(
+        facts.parameters,
+        session_id=facts.session_id,
+        ctx1=ctx1,
+        roster=roster,
+        graph=graph,
+        index=index,
+        encryption_keys=encryption_keys,
+        mask_private_key=mask_keys.private_bytes,
+        self_mask_seed=self_mask_seed,
+        polynomials=_stream(facts, state.seed, b"polynomials"),
+    )
+    return Step(
+        Shared(
+            facts=facts,
+            accepted=Accepted(roster=hashlib.sha256(event.roster).digest()),
+            roster=roster,
+            graph=graph,
+            index=index,
+            ctx1=ctx1,
+            channels=dealing.channels,
+            own_shares=dealing.own_shares,
+            mask_private_key=mask_keys.private_bytes,
+            self_mask_seed=self_mask_seed,
+            bundles=dealing.bundles,
+        ),
+        (SendBundles(dealing.bundles),),
+    )
+
+
+# --- round 2 ------------------------------------------------------------------------
+
+
+def open_bundles(state: Shared, event: SharesReceived, _: ClientPolicy) -> ClientStep:
+    """Check U2 and open the bundles of others (PROTOCOL §5.3)."""
+    facts = state.facts
+    sharers = check_delivery(
+        facts.parameters,
+        roster_size=len(state.roster),
+        graph=state.graph,
+        index=state.index,
+        event=event,
+    )
+    # Bundles are opened now and not in round 4 as in [Bon17]: a client that could not
+    # answer later must leave before its input is in (PROTOCOL §5.3).
+    held = share_bundles.collect(
+        facts.parameters.suite,
+        session_id=facts.session_id,
+        ctx1=state.ctx1,
+        graph=state.graph,
+        index=state.index,
+        sharers=sharers,
+        channels=state.channels,
+        own_shares=state.own_shares,
+        bundles=event.bundles,
+    )
+    ctx2 = context.mask_context(state.ctx1, event.sharers, facts.parameters.suite)
+    job = MaskJob(
+        session_id=facts.session_id,
+        mask_context=ctx2,
+        modulus=facts.parameters.modulus,
+        suite=facts.parameters.suite,
+        index=state.index,
+        self_mask_seed=state.self_mask_seed,
+        mask_private_key=state.mask_private_key,
+        peers=tuple(
+            (peer, state.roster.adverts[peer].masking_key)
+            for peer in state.graph.neighbors(state.index)
+            if peer in sharers
+        ),
+    )
+    # Rule 6: the parameters choose the state, and the state chooses the rows.
+    ready = ReadyForNoisedInput if facts.parameters.noise_block else ReadyForPlainInput
+    return Step(
+        ready(
+            facts=facts,
+            accepted=Accepted(
+                roster=state.accepted.roster, delivery=_delivery_digest(event)
+            ),
+            roster_size=len(state.roster),
+            index=state.index,
+            sharers=sharers,
+            ctx2=ctx2,
+            held=held,
+            job=job,
+        )
+    )
+
+
+def _delivery_digest(event: SharesReceived) -> bytes:
+    return hashlib.sha256(
+        hashlib.sha256(event.sharers).digest() + hashlib.sha256(event.bundles).digest()
+    ).digest()
+
+
+def mask_plain(
+    state: ReadyForPlainInput, event: PlainInputReady, _: ClientPolicy
+) -> ClientStep:
+    """Bind an input of a task without noise (PROTOCOL §5.3)."""
+    _check_vector(state.facts.parameters, event.vector)
+    return _bind(state, event.vector)
+
+
+def mask_noised(
+    state: ReadyForNoisedInput, event: NoisedInputReady, _: ClientPolicy
+) -> ClientStep:
+    """Bind an input that carries its noise share (PROTOCOL §5.3)."""
+    _check_vector(state.facts.parameters, event.vector)
+    if event.vector.noise_block != state.facts.parameters.noise_block:
+        raise LocalProtocolError(
+            "the vector carries noise of another task than the session's"
+        )
+    return _bind(state, event.vector)
+
+
+def _bind(
+    state: ReadyForPlainInput | ReadyForNoisedInput, vector: PlainVector | NoisedVector
+) -> ClientStep:
+    masked = _masked(state, input_digest(vector))
+    return Step(masked, (UploadMasked(vector, masked.job),))
+
+
+def _masked(state: Delivered, digest: bytes) -> Masked:
+    return Masked(
+        facts=state.facts,
+        accepted=state.accepted,
+        roster_size=state.roster_size,
+        index=state.index,
+        sharers=state.sharers,
+        ctx2=state.ctx2,
+        held=state.held,
+        job=state.job,
+        bound_input=digest,
+    )
+
+
+def _check_vector(
+    parameters: ProtocolParameters, vector: PlainVector | NoisedVector
+) -> None:
+    residues = vector.residues
+    expected = word_dtype(parameters.modulus)
+    if residues.shape != (parameters.dimension,) or residues.dtype != expected:
+        raise LocalProtocolError(
+            f"the input must be {expected} of shape ({parameters.dimension},), "
+            f"not {residues.dtype} of shape {residues.shape}",
+            code=ErrorCode.BAD_INPUT,
+        )
+    if residues.size and int(np.max(residues)) >= parameters.modulus:
+        raise LocalProtocolError(
+            f"the input has entries outside [0, {parameters.modulus})",
+            code=ErrorCode.BAD_INPUT,
+        )
+
+
+def rebind(
+    state: ReadyForPlainInput | ReadyForNoisedInput, event: InputBound, _: ClientPolicy
+) -> ClientStep:
+    """Repeat, on replay, the binding that the journal records."""
+    return Step(_masked(state, event.digest))
+
+
+def remask(
+    state: Masked, event: PlainInputReady | NoisedInputReady, _: ClientPolicy
+) -> ClientStep:
+    """Mask the bound input again after a restart; refuse any other."""
+    # Two inputs under one mask would reveal their difference (PROTOCOL §12).
+    if input_digest(event.vector) != state.bound_input:
+        raise LocalProtocolError(
+            "another input is already bound to this session",
+            next_step="Supply the same input again, or wait for the next session.",
+        )
+    return Step(state, (UploadMasked(event.vector, state.job),))
+
+
+# --- round 4 ------------------------------------------------------------------------
+
+
+def reveal(state: Masked, event: SurvivorsReceived, _: ClientPolicy) -> ClientStep:
+    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    survivors = check_survivors(
+        state.facts.parameters,
+        roster_size=state.roster_size,
+        index=state.index,
+        sharers=state.sharers,
+        bitmap=event.survivors,
+    )
+    answer = state.held.answer(survivors)
+    return Step(
+        Answered(
+            facts=state.facts,
+            accepted=Accepted(
+                roster=state.accepted.roster,
+                delivery=state.accepted.delivery,
+                survivors=event.survivors,
+            ),
+            answer=answer,
+        ),
+        (SendShares(answer),),
+    )
+
+
+# --- repeats and endings ------------------------------------------------------------
+
+
+def repeat(
+    state: Shared | ReadyForPlainInput | ReadyForNoisedInput | Masked | Answered,
+    event: RosterReceived | SharesReceived | SurvivorsReceived,
+    _: ClientPolicy,
+) -> ClientStep:
+    """Accept a repeated message as a no-op, refuse a contradiction."""
+    if isinstance(event, RosterReceived):
+        same = hashlib.sha256(event.roster).digest() == state.accepted.roster
+    elif isinstance(event, SharesReceived):
+        same = _delivery_digest(event) == state.accepted.delivery
+    else:
+        same = event.survivors == state.accepted.survivors
+    if not same:
+        raise RemoteProtocolError(
+            f"the server sent a second, different message ({type(event).__name__})",
+            code=ErrorCode.EQUIVOCATION,
+        )
+    return Step(state)
+
+
+def end(_: ClientState, event: SessionEnded, __: ClientPolicy) -> ClientStep:
+    """Take note of how the session ended."""
+    outcome = event.outcome
+    if isinstance(outcome, SumReleased):
+        return Step(Finished(outcome), (FinishSession(None, "a sum was released"),))
+    return abort(outcome)
+
+
+def abort(outcome: SessionAborted) -> ClientStep:
+    """Leave the session; the new state holds no key."""
+    return Step(
+        Aborted(outcome.code, outcome.reason),
+        (FinishSession(outcome.code, outcome.reason),),
+    )
+
+
+def ignore(state: Finished | Aborted, _: ClientEvent, __: ClientPolicy) -> ClientStep:
+    """Disregard what arrives after the end."""
+    return Step(state)

@@ -1,0 +1,174 @@
+"""Who shares secrets and masks with whom.
+
+* The complete graph: everybody with everybody.  A dealer holds one share of its own
+  secrets, so each secret has n holders.
+* The Harary ring of degree k, for the honest-curious profile only: clients stand in a
+  ring in an order drawn by the server after the roster is fixed, and share with the
+  k/2 next on either side.  A dealer holds no share of its own secrets, so each secret
+  has k holders (PROTOCOL §11).
+
+Source:
+    [Bell20] section 3; [Bon17] for the complete graph.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Protocol
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Roster
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.transcript import domain_tag
+
+__all__ = ["CompleteGraph", "HararyRing", "SharingGraph", "sharing_graph"]
+
+
+class SharingGraph(Protocol):
+    """A symmetric graph over roster indices 0..n-1."""
+
+    def neighbors(self, index: int) -> tuple[int, ...]:
+        """Return the clients that `index` shares masks and secrets with, ascending."""
+
+    def holders(self, dealer: int) -> tuple[int, ...]:
+        """Return who holds a share of the secrets of `dealer`, ascending."""
+
+    def dealers(self, holder: int) -> tuple[int, ...]:
+        """Return whose shares `holder` holds, ascending."""
+
+    @property
+    def has_common_holders(self) -> bool:
+        """Whether all secrets have the same holders."""
+
+    def rank(self, index: int, neighbor: int) -> int:
+        """Return the place of `neighbor` in `neighbors(index)`."""
+
+    def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
+        """Return how many holders of `dealer` are in `alive`, a set of clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteGraph:
+    """Every client shares with every other one and keeps a share of its own."""
+
+    size: int
+
+    @property
+    def has_common_holders(self) -> bool:
+        """See `SharingGraph`."""
+        return True
+
+    def neighbors(self, index: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return tuple(other for other in range(self.size) if other != index)
+
+    def holders(self, dealer: int) -> tuple[int, ...]:  # noqa: ARG002 - all hold
+        """See `SharingGraph`."""
+        return tuple(range(self.size))
+
+    def dealers(self, holder: int) -> tuple[int, ...]:  # noqa: ARG002 - of all
+        """See `SharingGraph`."""
+        return tuple(range(self.size))
+
+    def rank(self, index: int, neighbor: int) -> int:
+        """See `SharingGraph`."""
+        return neighbor if neighbor < index else neighbor - 1
+
+    def count_holders(
+        self,
+        dealer: int,  # noqa: ARG002 - all hold
+        alive: frozenset[int],
+    ) -> int:
+        """See `SharingGraph`."""
+        return len(alive)
+
+
+@dataclass(frozen=True, slots=True)
+class HararyRing:
+    """A random ring in which each client shares with the k nearest.
+
+    Attributes:
+        degree: k, even.
+        order: Roster index at each position of the ring.
+        position: Position of each roster index.
+    """
+
+    degree: int
+    order: tuple[int, ...]
+    position: tuple[int, ...]
+
+    @property
+    def has_common_holders(self) -> bool:
+        """See `SharingGraph`."""
+        return False
+
+    def neighbors(self, index: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        here, size = self.position[index], len(self.order)
+        reach = self.degree // 2
+        return tuple(
+            sorted(
+                self.order[(here + step) % size]
+                for step in range(-reach, reach + 1)
+                if step != 0
+            )
+        )
+
+    def holders(self, dealer: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.neighbors(dealer)
+
+    def dealers(self, holder: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.neighbors(holder)
+
+    def rank(self, index: int, neighbor: int) -> int:
+        """See `SharingGraph`."""
+        return self.neighbors(index).index(neighbor)
+
+    def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
+        """See `SharingGraph`."""
+        return len(alive.intersection(self.neighbors(dealer)))
+
+
+def sharing_graph(parameters: ProtocolParameters, roster: Roster) -> SharingGraph:
+    """Return the graph that a roster and its seed define.
+
+    Everybody derives it from the same public bytes, hence a neighbour list that is
+    asymmetric, repeats a client, names oneself or has the wrong degree cannot be
+    expressed (PROTOCOL §11).
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION if the seed is missing on a ring or
+            present on the complete graph, or the ring would overlap itself.
+    """
+    size = len(roster)
+    if parameters.is_complete_graph:
+        if roster.graph_seed:
+            raise RemoteProtocolError(
+                "the roster carries a graph seed, but the session's graph is complete",
+                code=ErrorCode.POLICY_VIOLATION,
+            )
+        return CompleteGraph(size)
+    if not roster.graph_seed:
+        raise RemoteProtocolError(
+            f"the roster has no graph seed for a ring of degree {parameters.degree}",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+    if size < parameters.degree + 2:
+        raise RemoteProtocolError(
+            f"a ring of degree {parameters.degree} needs at least "
+            f"{parameters.degree + 2} clients, the roster has {size}",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+    # Sorting by a hash is a uniform permutation up to collisions of SHA-256, and any
+    # language can repeat it.
+    prefix = domain_tag("ring", "order", parameters.suite) + roster.graph_seed
+    keys = [
+        hashlib.sha256(prefix + index.to_bytes(4, "big")).digest()
+        for index in range(size)
+    ]
+    order = sorted(range(size), key=keys.__getitem__)
+    position = [0] * size
+    for place, index in enumerate(order):
+        position[index] = place
+    return HararyRing(parameters.degree, tuple(order), tuple(position))

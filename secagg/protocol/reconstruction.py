@@ -1,0 +1,212 @@
+"""Rebuilding the secrets of U2 from the answers of U5, checked and with blame.
+
+Rule 1: every rebuilt secret is compared with what its owner advertised: a mask key
+        with the public key s^PK, a self-mask seed with its commitment (PROTOCOL §7.3).
+Rule 2: wrong shares are corrected while there are enough right ones, and their
+        holders named.  Blame is a report: without signatures a holder and a dealer
+        can accuse each other.
+Rule 3: for each client of U2 one of its two secrets is rebuilt, never both.
+
+Source:
+    PROTOCOL §7.3; error correction in `secagg.primitives.share_correction`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Advert, Roster
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.key_agreement import public_key_of
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.shamir import (
+    UncorrectableError,
+    decode_with_errors,
+    reconstruct,
+    reconstruct_sparse,
+)
+from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.protocol.context import self_mask_commitment
+from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.outputs import DroppedKey, SurvivorSeed
+
+__all__ = ["Rebuilt", "rebuild"]
+
+_Shares = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The secrets that remove the masks of one session.
+
+    Attributes:
+        survivor_seeds: Self-mask seed of every client in U3.
+        dropped_keys: Mask key of every client in U2 but not in U3.
+        liars: Roster indices of holders whose shares did not fit.
+    """
+
+    survivor_seeds: tuple[SurvivorSeed, ...]
+    dropped_keys: tuple[DroppedKey, ...]
+    liars: frozenset[int]
+
+
+def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
+    parameters: ProtocolParameters,
+    *,
+    session_id: bytes,
+    roster: Roster,
+    graph: SharingGraph,
+    sharers: frozenset[int],
+    survivors: frozenset[int],
+    answers: Mapping[int, bytes],
+) -> Rebuilt:
+    """Rebuild one secret of every client in U2.
+
+    Args:
+        parameters: Threshold and suite.
+        session_id: Enters the commitments.
+        roster: U1 with what each client advertised.
+        graph: Who holds whose shares.
+        sharers: U2.
+        survivors: U3.
+        answers: Of each client in U5, one canonical share per dealer in U2 that it
+            holds shares of, ascending by dealer.
+
+    Returns:
+        All secrets, verified.
+
+    Raises:
+        RemoteProtocolError: RECONSTRUCTION_FAILED, naming the client whose secret
+            cannot be rebuilt.  Abort the session and run it again without that client.
+    """
+
+    def fits(dealer: int, secret: SecretBytes) -> bool:
+        advert = roster.adverts[dealer]
+        if dealer in survivors:
+            commitment = self_mask_commitment(
+                session_id, advert.identity, secret, parameters.suite
+            )
+            return commitment == advert.self_mask_commitment
+        return public_key_of(secret) == advert.masking_key
+
+    table = _ShareTable(graph, sharers, answers)
+    secrets: dict[int, SecretBytes] = {}
+    suspects: set[int] = set()
+    pending = sorted(sharers)
+    while pending:
+        batch = table.reconstruct(pending, parameters.threshold, suspects)
+        secrets |= {
+            dealer: secret
+            for dealer, secret in zip(pending, batch, strict=True)
+            if secret is not None and fits(dealer, secret)
+        }
+        pending = [dealer for dealer in pending if dealer not in secrets]
+        if pending:
+            # One dealer is decoded with all its shares.  Whoever lied to it is asked
+            # last for the others; nobody is excluded, since the dealer may have
+            # dealt badly and framed its holders.
+            dealer = pending.pop(0)
+            secret, liars = _correct(
+                table, dealer, parameters.threshold, roster.adverts[dealer]
+            )
+            if not liars or not fits(dealer, secret):
+                raise _failure(roster.adverts[dealer])
+            secrets[dealer] = secret
+            suspects |= liars
+    return Rebuilt(
+        survivor_seeds=tuple(
+            SurvivorSeed(index, secrets[index]) for index in sorted(survivors)
+        ),
+        dropped_keys=tuple(
+            DroppedKey(
+                index,
+                secrets[index],
+                tuple(
+                    (peer, roster.adverts[peer].masking_key)
+                    for peer in graph.neighbors(index)
+                    if peer in survivors
+                ),
+            )
+            for index in sorted(sharers - survivors)
+        ),
+        liars=frozenset(suspects),
+    )
+
+
+class _ShareTable:
+    """The revealed shares, addressed by dealer and holder."""
+
+    def __init__(
+        self,
+        graph: SharingGraph,
+        sharers: frozenset[int],
+        answers: Mapping[int, bytes],
+    ) -> None:
+        self._graph = graph
+        self._rows: dict[int, _Shares] = {}
+        self._place: dict[int, dict[int, int]] = {}
+        shared_place: dict[int, int] | None = None
+        for holder, answer in answers.items():
+            self._rows[holder] = np.frombuffer(answer, np.uint8).reshape(-1, SHARE_SIZE)
+            if graph.has_common_holders and shared_place is not None:
+                self._place[holder] = shared_place
+                continue
+            dealers = [d for d in graph.dealers(holder) if d in sharers]
+            shared_place = {dealer: place for place, dealer in enumerate(dealers)}
+            self._place[holder] = shared_place
+
+    def holders(self, dealer: int) -> list[int]:
+        return [h for h in self._graph.holders(dealer) if h in self._rows]
+
+    def shares(self, dealer: int, holders: Sequence[int]) -> _Shares:
+        return np.stack([self._rows[h][self._place[h][dealer]] for h in holders])
+
+    def reconstruct(
+        self, dealers: Sequence[int], threshold: int, suspects: set[int]
+    ) -> list[SecretBytes | None]:
+        """Interpolate the secrets of `dealers`, each from `threshold` holders."""
+        if self._graph.has_common_holders:
+            chosen = self._choose(dealers[0], threshold, suspects)
+            place = self._place[chosen[0]]
+            columns = [place[dealer] for dealer in dealers]
+            stacked = np.stack([self._rows[holder][columns] for holder in chosen])
+            return reconstruct(np.array(chosen, np.int64) + 1, stacked)
+        sets = [self._choose(dealer, threshold, suspects) for dealer in dealers]
+        return reconstruct_sparse(
+            np.array(sets, np.int64) + 1,
+            np.stack(
+                [
+                    self.shares(d, chosen)
+                    for d, chosen in zip(dealers, sets, strict=True)
+                ]
+            ),
+        )
+
+    def _choose(self, dealer: int, threshold: int, suspects: set[int]) -> list[int]:
+        by_trust = sorted(self.holders(dealer), key=lambda h: (h in suspects, h))
+        return sorted(by_trust[:threshold])
+
+
+def _correct(
+    table: _ShareTable, dealer: int, threshold: int, advert: Advert
+) -> tuple[SecretBytes, set[int]]:
+    holders = table.holders(dealer)
+    try:
+        secret, faulty = decode_with_errors(
+            np.array(holders, np.int64) + 1, table.shares(dealer, holders), threshold
+        )
+    except UncorrectableError:
+        raise _failure(advert) from None
+    return secret, {abscissa - 1 for abscissa in faulty}
+
+
+def _failure(advert: Advert) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the shares of {advert.identity!r} do not rebuild what it advertised",
+        code=ErrorCode.RECONSTRUCTION_FAILED,
+        sender=advert.identity,
+        next_step="Run the session again, without this client if it happens twice.",
+    )

@@ -1,0 +1,266 @@
+"""Dealing, sealing, opening and revealing shares: the middle of the client's protocol.
+
+A bundle carries two shares from one dealer to one holder: of the dealer's mask key
+s^SK and of its self-mask seed b.  It is sealed under a directional single-use key
+bound to ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one length.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Roster
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.aead import AuthenticationError, open_sealed, seal
+from secagg.primitives.canonical import Reader, Writer
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.entropy import Entropy
+from secagg.primitives.kdf import share_channel_key
+from secagg.primitives.key_agreement import BadPublicKeyError, KeyPair
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.shamir import share_secrets
+from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
+from secagg.primitives.transcript import domain_tag
+from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.rounds import BUNDLE_BYTES
+
+__all__ = ["Dealing", "HeldShares", "collect", "deal"]
+
+_PAIR_BYTES: Final = 2 * SHARE_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Dealing:
+    """What dealing leaves behind.
+
+    Attributes:
+        bundles: One sealed bundle per neighbour, ascending by index, concatenated.
+        channels: X25519 secret with each neighbour, for opening its bundle later.
+        own_shares: The dealer's own pair of shares on the complete graph, else b"".
+    """
+
+    bundles: bytes = field(repr=False)
+    channels: Mapping[int, SecretBytes] = field(repr=False)
+    own_shares: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShares:
+    """The shares of others (and, on the complete graph, one's own) after round 2.
+
+    Attributes:
+        dealers: Whose shares these are, roster indices in U2, ascending.
+        pairs: Share of s^SK and share of b of each dealer, 68 bytes each.
+    """
+
+    dealers: tuple[int, ...]
+    pairs: tuple[bytes, ...] = field(repr=False)
+
+    def answer(self, survivors: frozenset[int]) -> bytes:
+        """Return one share per dealer: of b for survivors, of s^SK for the lost.
+
+        Membership in one set decides, so that no call reveals both (PROTOCOL §5.5).
+        """
+        return b"".join(
+            pair[SHARE_SIZE:] if dealer in survivors else pair[:SHARE_SIZE]
+            for dealer, pair in zip(self.dealers, self.pairs, strict=True)
+        )
+
+
+def deal(  # noqa: PLR0913 - everything that a dealing depends on
+    parameters: ProtocolParameters,
+    *,
+    session_id: bytes,
+    ctx1: bytes,
+    roster: Roster,
+    graph: SharingGraph,
+    index: int,
+    encryption_keys: KeyPair,
+    mask_private_key: SecretBytes,
+    self_mask_seed: SecretBytes,
+    polynomials: Entropy,
+) -> Dealing:
+    """Share both secrets among the holders and seal every neighbour's bundle.
+
+    Args:
+        parameters: Threshold and suite.
+        session_id: For key derivation.
+        ctx1: Binds every bundle to this configuration and roster.
+        roster: U1.
+        graph: Who holds whose shares.
+        index: Own roster index.
+        encryption_keys: c^SK of this client.
+        mask_private_key: s^SK, the first secret.
+        self_mask_seed: b, the second secret.
+        polynomials: Source of the coefficients; a replay must give the same ones,
+            because each sealing key serves one message.
+
+    Raises:
+        RemoteProtocolError: BAD_PUBLIC_KEY, if a neighbour's key gives no secret.
+    """
+    holders = graph.holders(index)
+    shares = share_secrets(
+        (mask_private_key, self_mask_seed),
+        parameters.threshold,
+        np.array(holders, np.int64) + 1,
+        polynomials,
+    )
+    # (2, holders, 34) -> (holders, 2 * 34): one holder's pair is contiguous.
+    pairs = np.ascontiguousarray(shares.transpose(1, 0, 2)).reshape(-1, _PAIR_BYTES)
+    channels: dict[int, SecretBytes] = {}
+    bundles, own_shares = [], b""
+    for holder, pair in zip(holders, pairs, strict=True):
+        if holder == index:
+            own_shares = pair.tobytes()
+            continue
+        advert = roster.adverts[holder]
+        try:
+            channels[holder] = encryption_keys.agree(advert.encryption_key)
+        except BadPublicKeyError as error:
+            raise RemoteProtocolError(
+                f"no key can be agreed with {advert.identity!r}: {error}",
+                code=ErrorCode.BAD_PUBLIC_KEY,
+                sender=advert.identity,
+            ) from None
+        header = Writer().u32(index).u32(holder).u32(holder + 1).getvalue()
+        bundles.append(
+            seal(
+                _channel_key(
+                    channels[holder],
+                    session_id=session_id,
+                    ctx1=ctx1,
+                    sender=index,
+                    receiver=holder,
+                    suite=parameters.suite,
+                ),
+                header + pair.tobytes(),
+                _associated_data(ctx1, index, holder, parameters.suite),
+            )
+        )
+    return Dealing(b"".join(bundles), channels, own_shares)
+
+
+def collect(  # noqa: PLR0913 - everything that opening depends on
+    suite: CipherSuite,
+    *,
+    session_id: bytes,
+    ctx1: bytes,
+    graph: SharingGraph,
+    index: int,
+    sharers: frozenset[int],
+    channels: Mapping[int, SecretBytes],
+    own_shares: bytes,
+    bundles: bytes,
+) -> HeldShares:
+    """Open the bundles of all neighbours in U2.
+
+    Args:
+        suite: Named algorithms.
+        session_id: For key derivation.
+        ctx1: What every bundle must be bound to.
+        graph: Who holds whose shares.
+        index: Own roster index.
+        sharers: U2.
+        channels: X25519 secret with each neighbour.
+        own_shares: Own pair of shares, or b"" where a dealer keeps none.
+        bundles: As delivered, length already checked.
+
+    Raises:
+        RemoteProtocolError: BAD_SHARE_CIPHERTEXT if one does not authenticate,
+            SHARE_CONFUSION if its inside contradicts its outside or a share is not
+            canonical.
+    """
+    dealers, pairs = [], []
+    position = 0
+    for dealer in graph.dealers(index):
+        if dealer not in sharers:
+            continue
+        if dealer == index:
+            pair = own_shares
+        else:
+            sealed = bundles[position : position + BUNDLE_BYTES]
+            position += BUNDLE_BYTES
+            key = _channel_key(
+                channels[dealer],
+                session_id=session_id,
+                ctx1=ctx1,
+                sender=dealer,
+                receiver=index,
+                suite=suite,
+            )
+            pair = _open(sealed, key, ctx1, dealer, index, suite)
+        dealers.append(dealer)
+        pairs.append(pair)
+    _check_canonical(dealers, pairs)
+    return HeldShares(tuple(dealers), tuple(pairs))
+
+
+def _open(  # noqa: PLR0913, PLR0917 - one bundle and its context
+    sealed: bytes,
+    key: SecretBytes,
+    ctx1: bytes,
+    dealer: int,
+    holder: int,
+    suite: CipherSuite,
+) -> bytes:
+    try:
+        plaintext = open_sealed(
+            key, sealed, _associated_data(ctx1, dealer, holder, suite)
+        )
+    except AuthenticationError:
+        raise RemoteProtocolError(
+            f"the share bundle of client {dealer} does not authenticate",
+            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ) from None
+    reader = Reader(plaintext, "share bundle")
+    # PROTOCOL §5.3: the inside must repeat the outside; the sealed length is fixed,
+    # so the reader cannot run short.
+    if (reader.u32(), reader.u32(), reader.u32()) != (dealer, holder, holder + 1):
+        raise RemoteProtocolError(
+            f"the share bundle of client {dealer} names other ends than its own",
+            code=ErrorCode.SHARE_CONFUSION,
+        )
+    return reader.fixed(_PAIR_BYTES)
+
+
+def _check_canonical(dealers: list[int], pairs: list[bytes]) -> None:
+    encoded: npt.NDArray[np.uint8] = np.frombuffer(b"".join(pairs), np.uint8).reshape(
+        -1, 2, SHARE_SIZE
+    )
+    canonical: list[bool] = np.all(check_shares(encoded), axis=-1).tolist()
+    for dealer, is_canonical in zip(dealers, canonical, strict=True):
+        if not is_canonical:
+            raise RemoteProtocolError(
+                f"a share of client {dealer} is not canonical",
+                code=ErrorCode.SHARE_CONFUSION,
+            )
+
+
+def _channel_key(  # noqa: PLR0913 - one direction of one pair in one context
+    secret: SecretBytes,
+    *,
+    session_id: bytes,
+    ctx1: bytes,
+    sender: int,
+    receiver: int,
+    suite: CipherSuite,
+) -> SecretBytes:
+    return share_channel_key(
+        secret,
+        session_id=session_id,
+        context=ctx1,
+        sender=sender,
+        receiver=receiver,
+        suite=suite,
+    )
+
+
+def _associated_data(
+    ctx1: bytes, sender: int, receiver: int, suite: CipherSuite
+) -> bytes:
+    tag = domain_tag("client", "share bundle", suite)
+    return Writer().fixed(tag).blob(ctx1).u32(sender).u32(receiver).getvalue()
