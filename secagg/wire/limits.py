@@ -1,0 +1,127 @@
+"""How large anything on the wire may be, each number with its reason.
+
+Rule 1: a limit that needs no session is a constant; one that follows from a
+        session's parameters is computed from them and from nothing else.
+Rule 2: sizes are checked on the bytes, before anything is parsed from them.
+
+What a task may configure is said by `secagg.parameters`; what one client tolerates,
+by `secagg.policy`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import MAX_ADVERT_BYTES
+from secagg.parameters import (
+    MAX_CLIENTS,
+    MAX_NOISE_BLOCK_BYTES,
+    MAX_TASK_ID_BYTES,
+    ProtocolParameters,
+)
+
+__all__ = [
+    "BUNDLE_BYTES",
+    "MAX_CHUNK_BYTES",
+    "MAX_DESCRIPTOR_BYTES",
+    "MAX_DETAIL_BYTES",
+    "MAX_INLINE_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "MAX_OBJECT_BYTES",
+    "MAX_REASON_BYTES",
+    "MAX_RETRY_AFTER_SECONDS",
+    "MAX_SET_BYTES",
+    "SHARE_BYTES",
+    "MessageSizes",
+    "check_transportable",
+    "message_sizes",
+]
+
+# The largest message that every gRPC implementation accepts without being told to.
+MAX_MESSAGE_BYTES: Final = 4 << 20
+
+# One chunk of an upload or of a fetched object.  Smaller chunks pay more for calls
+# than for bytes; larger ones lose more when a link breaks.
+MAX_CHUNK_BYTES: Final = 1 << 20
+
+# Above this, an update carries a reference and the client reads the object in
+# chunks: a phone on a bad link resumes a chunk, not a roster.
+MAX_INLINE_BYTES: Final = MAX_CHUNK_BYTES
+
+# One bit per client of the largest roster.
+MAX_SET_BYTES: Final = (MAX_CLIENTS + 7) // 8
+
+# Sealed bundle (PROTOCOL §5.2) and revealed share (PROTOCOL §7.2).
+BUNDLE_BYTES: Final = 96
+SHARE_BYTES: Final = 34
+
+# The largest object that a reference may name: a full roster is larger than the
+# bundles of a full complete graph.  Four bytes of length stand before each advert;
+# four of count and 4 + 32 of graph seed stand around them.
+MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 40
+
+# Length prefixes, session number, nonce, payload hash and the fixed parameters take
+# less than 256 bytes.
+MAX_DESCRIPTOR_BYTES: Final = MAX_TASK_ID_BYTES + MAX_NOISE_BLOCK_BYTES + 256
+
+# Error details travel in trailing metadata, of which gRPC takes 8 KiB by default.
+MAX_DETAIL_BYTES: Final = 4096
+MAX_REASON_BYTES: Final = 1000
+MAX_NEXT_STEP_BYTES: Final = 500
+
+# Nobody is told to wait longer than an hour without asking again: by then the
+# address, the certificate or the task has changed.
+MAX_RETRY_AFTER_SECONDS: Final = 3600.0
+
+# Session id, tags and lengths around the payload of a request.
+_ENVELOPE_BYTES: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSizes:
+    """Bytes of one client's messages in a full session, without transport overhead.
+
+    The packed vector is not among them: `secagg.wire.packing` says its size.
+
+    Attributes:
+        roster: At most; to every client in round 1.
+        bundles: From and to one client in rounds 1 and 2.
+        shares: From one client in round 4.
+    """
+
+    roster: int
+    bundles: int
+    shares: int
+
+
+def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
+    """Return what the largest session with these parameters puts on the wire."""
+    n = parameters.max_clients
+    neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
+    return MessageSizes(
+        roster=n * (MAX_ADVERT_BYTES + 4) + 40,
+        bundles=neighbours * BUNDLE_BYTES,
+        # The own share is revealed too on the complete graph.
+        shares=(neighbours + 1) * SHARE_BYTES,
+    )
+
+
+def check_transportable(parameters: ProtocolParameters) -> None:
+    """Check that every message of a session fits into one call.
+
+    The roster, the delivered bundles and the vectors travel in chunks and always
+    fit; what one client sends in rounds 1 and 4 travels whole.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG, with the largest number of neighbours that
+            fits.  Give the task a degree, or fewer clients.
+    """
+    room = MAX_MESSAGE_BYTES - _ENVELOPE_BYTES
+    if message_sizes(parameters).bundles > room:
+        raise RemoteProtocolError(
+            f"{parameters.max_clients} clients on the complete graph make one message "
+            f"of round 1 larger than {MAX_MESSAGE_BYTES} bytes; at most "
+            f"{room // BUNDLE_BYTES} neighbours fit",
+            code=ErrorCode.BAD_CONFIG,
+            next_step="Give the task a degree, or lower max_clients.",
+        )

@@ -1,0 +1,73 @@
+"""Every decoder of the wire: a value or the documented error, whatever the bytes."""
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
+from secagg.wire import answers, requests, status
+
+DECODERS = [
+    *(getattr(requests, name).decode for name in requests.__all__),
+    answers.decode_offer,
+    answers.decode_nothing,
+    answers.decode_upload_progress,
+    answers.decode_fetched,
+    answers.decode_update,
+    answers.decode_watched,
+]
+
+VARINT = st.integers(0, (1 << 64) - 1).map(
+    lambda n: b"".join(
+        bytes([(n >> s & 127) | (128 if n >> (s + 7) else 0)])
+        for s in range(0, max(1, -(-n.bit_length() // 7)) * 7, 7)
+    )
+)
+
+
+@st.composite
+def protobuf_like(draw, depth=3):
+    """Bytes with the shape of protobuf, so that the parser lets many of them in."""
+    out = b""
+    for _ in range(draw(st.integers(0, 5))):
+        number = draw(st.integers(1, 7))
+        if draw(st.booleans()):
+            out += bytes([number << 3]) + draw(VARINT)
+        else:
+            inner = draw(
+                st.one_of(
+                    st.binary(max_size=40),
+                    st.just(bytes(32)),
+                    *([protobuf_like(depth - 1)] if depth else []),
+                )
+            )
+            out += bytes([number << 3 | 2]) + bytes([min(len(inner), 127)])
+            out += inner[:127]
+    return out
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda f: f.__qualname__)
+@settings(max_examples=150, deadline=None)
+@given(data=st.one_of(st.binary(max_size=200), protobuf_like()))
+def test_a_decoder_gives_a_value_or_the_documented_error(decode, data):
+    refusal = None
+    try:
+        decode(data)
+    except RemoteProtocolError as error:
+        refusal = error
+    assert refusal is None or refusal.code is ErrorCode.BAD_ENCODING
+    assert str(refusal).isprintable()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    code=st.sampled_from(list(grpc.StatusCode)),
+    text=st.text(),
+    detail=st.one_of(st.binary(max_size=200), protobuf_like()),
+)
+def test_any_failed_call_means_one_of_our_errors(code, text, detail):
+    error = status.decode_error(code, text, ((status.DETAIL_KEY, detail),))
+    assert isinstance(error, SecAggError)
+    assert str(error).isprintable()
+    assert error.next_step.isprintable()

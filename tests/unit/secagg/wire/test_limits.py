@@ -1,0 +1,67 @@
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import MAX_IDENTITY_BYTES, Advert, Roster
+from secagg.parameters import (
+    MAX_CLIENTS,
+    MAX_NOISE_BLOCK_BYTES,
+    MAX_TASK_ID_BYTES,
+    ProtocolParameters,
+    SessionDescriptor,
+)
+from secagg.wire import limits
+
+
+def parameters(**changes):
+    fields = {
+        "modulus": 1 << 20,
+        "dimension": 1000,
+        "min_clients": 10,
+        "max_clients": 100,
+        "threshold": 7,
+        "min_survivors": 8,
+        "max_dropouts": 2,
+    }
+    return ProtocolParameters(**{**fields, **changes})
+
+
+def test_sizes_follow_from_the_parameters():
+    complete = limits.message_sizes(parameters())
+    assert complete.bundles == 99 * 96
+    assert complete.shares == 100 * 34
+    ring = limits.message_sizes(parameters(degree=8))
+    assert ring.bundles == 8 * 96
+    assert ring.shares == 9 * 34
+    assert ring.roster == complete.roster
+
+
+def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
+    adverts = tuple(
+        Advert(f"{i:0255d}", bytes(32), bytes(32), bytes(32), bytes(64))
+        for i in range(100)
+    )
+    assert len(adverts[0].identity) == MAX_IDENTITY_BYTES
+    encoded = Roster(adverts, bytes(32)).encode()
+    # The limit has a little room around the fields of one advert.
+    assert len(encoded) <= limits.message_sizes(parameters()).roster
+    assert limits.message_sizes(parameters()).roster - len(encoded) < 100 * 16
+
+
+def test_the_largest_descriptor_fits():
+    descriptor = SessionDescriptor(
+        task_id="t" * MAX_TASK_ID_BYTES,
+        session_number=(1 << 64) - 1,
+        server_nonce=bytes(32),
+        payload_hash=bytes(32),
+        parameters=parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
+    )
+    assert len(descriptor.encode()) <= limits.MAX_DESCRIPTOR_BYTES
+
+
+def test_a_complete_graph_that_fits_into_no_message_is_refused_with_a_way_out():
+    limits.check_transportable(parameters(max_clients=43_000))
+    limits.check_transportable(parameters(max_clients=MAX_CLIENTS, degree=8))
+    with pytest.raises(RemoteProtocolError, match="43689 neighbours") as caught:
+        limits.check_transportable(parameters(max_clients=MAX_CLIENTS))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+    assert "degree" in caught.value.next_step
