@@ -1,0 +1,1 @@
+"""Federated training on handwritten digits with real processes on one machine."""

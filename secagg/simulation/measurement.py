@@ -1,0 +1,81 @@
+"""What a simulated session cost: processor seconds, bytes and memory.
+
+Rule 1: processor time, not wall time: it does not depend on what else runs.
+Rule 2: bytes are those of the protocol's own messages; the transport's framing adds
+        a few percent.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+__all__ = ["CostReport", "Meter", "peak_rss_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """Costs of one session.
+
+    Attributes:
+        client_cpu_seconds_mean: Per client that took part.
+        client_cpu_seconds_max: Of the busiest client.
+        server_cpu_seconds: By round.
+        bytes_up: From all clients to the server.
+        bytes_down: From the server to all clients.
+        peak_rss_bytes: Most memory that the process has held, all clients included.
+    """
+
+    client_cpu_seconds_mean: float
+    client_cpu_seconds_max: float
+    server_cpu_seconds: dict[str, float]
+    bytes_up: int
+    bytes_down: int
+    peak_rss_bytes: int
+
+
+@dataclass(slots=True)
+class Meter:
+    """Adds up costs while a session runs."""
+
+    clients: dict[int, float] = field(default_factory=dict)
+    server: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    @contextmanager
+    def client(self, index: int) -> Iterator[None]:
+        """Charge the processor time of the block to one client."""
+        before = time.process_time()
+        yield
+        spent = time.process_time() - before
+        self.clients[index] = self.clients.get(index, 0.0) + spent
+
+    @contextmanager
+    def round(self, name: str) -> Iterator[None]:
+        """Charge the processor time of the block to one round of the server."""
+        before = time.process_time()
+        yield
+        spent = time.process_time() - before
+        self.server[name] = self.server.get(name, 0.0) + spent
+
+    def report(self) -> CostReport:
+        """Return the costs so far."""
+        spent = list(self.clients.values()) or [0.0]
+        return CostReport(
+            client_cpu_seconds_mean=sum(spent) / len(spent),
+            client_cpu_seconds_max=max(spent),
+            server_cpu_seconds=dict(self.server),
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+            peak_rss_bytes=peak_rss_bytes(),
+        )
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory that this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts kibibytes, macOS bytes.
+    return peak if sys.platform == "darwin" else peak * 1024
