@@ -1,0 +1,496 @@
+"""Each check of the client, broken alone, ends the session with its own code."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.messages import Roster, RosterPublished, SharesDelivered
+from secagg.parameters import Profile, SessionDescriptor
+from secagg.policy import ClientPolicy
+from secagg.primitives.aead import seal
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import decode_set, encode_set
+from secagg.protocol import client, server, share_bundles
+from secagg.protocol.client_states import Aborted
+from secagg.protocol.events import (
+    NoisedInputReady,
+    NoisedVector,
+    PlainInputReady,
+    PlainVector,
+    RosterReceived,
+    SessionOffered,
+    SharesReceived,
+)
+from secagg.protocol.rounds import BUNDLE_BYTES, Round
+from secagg.testing.in_process import (
+    LENIENT_POLICY,
+    InProcessSession,
+    event_of,
+    identity_of,
+    one_hot,
+    parameters_for,
+)
+
+CLIENTS = 5
+
+
+def new_session(**overrides):
+    fields = {"dimension": 4, "threshold": 3} | overrides
+    return InProcessSession(
+        parameters_for(CLIENTS, **fields),
+        [one_hot(number, 4, 1 << 20) for number in range(CLIENTS)],
+    )
+
+
+def advertised(**overrides):
+    session = new_session(**overrides)
+    for number in session.clients:
+        session.send(number, session.offer(number))
+    session.close(Round.ADVERTISE_KEYS)
+    return session, Roster.decode(
+        server.update_for(session.server_state, identity_of(0)).roster
+    )
+
+
+def shared(**overrides):
+    session, _ = advertised(**overrides)
+    for number in session.clients:
+        session.send(number, session.update(number))
+    session.close(Round.SHARE_KEYS)
+    return session, server.update_for(session.server_state, identity_of(0))
+
+
+def refusal(session, number, event):
+    """Return the code with which a client leaves; it must send nothing."""
+    outputs = session.to_client(number, event)
+    state = session.clients[number]
+    assert isinstance(state, Aborted), state
+    assert {type(output).__name__ for output in outputs} == {"FinishSession"}
+    return state.code
+
+
+def with_advert(roster, index, **changes):
+    adverts = list(roster.adverts)
+    adverts[index] = replace(adverts[index], **changes)
+    return Roster(tuple(adverts), roster.graph_seed)
+
+
+def send_roster(roster):
+    session, honest = advertised()
+    changed = roster(honest)
+    data = changed if isinstance(changed, bytes) else changed.encode()
+    return refusal(session, 0, RosterReceived(data))
+
+
+LOW_ORDER = b"\0" * 32
+NOT_CANONICAL = b"\xff" * 32
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda r: Roster(r.adverts[:2]), ErrorCode.ROSTER_TOO_SMALL),
+        (
+            lambda r: Roster(
+                (*r.adverts, replace(r.adverts[-1], identity="zz")), r.graph_seed
+            ),
+            ErrorCode.ROSTER_TOO_LARGE,
+        ),
+        (lambda r: Roster(r.adverts[1:]), ErrorCode.SELF_MISSING),
+        (
+            lambda r: with_advert(r, 0, self_mask_commitment=b"\1" * 32),
+            ErrorCode.SELF_MISSING,
+        ),
+        (
+            lambda r: with_advert(r, 0, masking_key=r.adverts[1].masking_key),
+            ErrorCode.SELF_MISSING,
+        ),
+        (
+            lambda r: with_advert(r, 1, masking_key=LOW_ORDER),
+            ErrorCode.BAD_PUBLIC_KEY,
+        ),
+        (
+            lambda r: with_advert(r, 1, encryption_key=NOT_CANONICAL),
+            ErrorCode.BAD_PUBLIC_KEY,
+        ),
+        # A3: own key reflected under another identity, and a key used for two things
+        (
+            lambda r: with_advert(r, 1, masking_key=r.adverts[0].masking_key),
+            ErrorCode.DUPLICATE_KEY,
+        ),
+        (
+            lambda r: with_advert(r, 1, masking_key=r.adverts[2].encryption_key),
+            ErrorCode.DUPLICATE_KEY,
+        ),
+        (lambda r: Roster(r.adverts, b"\7" * 32), ErrorCode.POLICY_VIOLATION),
+        (lambda r: Roster(r.adverts[::-1]), ErrorCode.BAD_ENCODING),
+        (
+            lambda r: Roster((r.adverts[0], *r.adverts[:4])),
+            ErrorCode.BAD_ENCODING,
+        ),
+        (lambda r: r.encode() + b"\0", ErrorCode.BAD_ENCODING),
+        (lambda r: r.encode()[:-1], ErrorCode.BAD_ENCODING),
+        (lambda _: b"", ErrorCode.BAD_ENCODING),
+        (lambda _: b"\xff" * 64, ErrorCode.BAD_ENCODING),
+    ],
+)
+def test_a_bad_roster_is_refused(change, code):
+    assert send_roster(change) is code
+
+
+def test_a_ring_without_a_seed_is_refused():
+    session = InProcessSession(
+        parameters_for(8, dimension=4, threshold=3, degree=4, min_clients=6),
+        [one_hot(number, 4, 1 << 20) for number in range(8)],
+    )
+    for number in session.clients:
+        session.send(number, session.offer(number))
+    session.close(Round.ADVERTISE_KEYS)
+    roster = Roster.decode(
+        server.update_for(session.server_state, identity_of(0)).roster
+    )
+    assert (
+        refusal(session, 0, RosterReceived(Roster(roster.adverts).encode()))
+        is ErrorCode.POLICY_VIOLATION
+    )
+
+
+def test_a_second_different_roster_is_equivocation():
+    session, roster = advertised()
+    session.update(0)
+    other = with_advert(roster, 1, self_mask_commitment=b"\2" * 32)
+    assert refusal(session, 0, RosterReceived(other.encode())) is (
+        ErrorCode.EQUIVOCATION
+    )
+
+
+def delivery(change):
+    session, honest = shared()
+    changed = change(honest)
+    return refusal(session, 0, SharesReceived(changed.sharers, changed.bundles))
+
+
+def swap(bundles, i, j):
+    parts = [
+        bundles[k : k + BUNDLE_BYTES] for k in range(0, len(bundles), BUNDLE_BYTES)
+    ]
+    parts[i], parts[j] = parts[j], parts[i]
+    return b"".join(parts)
+
+
+def flip(data, position):
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (
+            lambda d: SharesDelivered(encode_set({1, 2, 3, 4}, CLIENTS), d.bundles),
+            ErrorCode.SELF_MISSING,
+        ),
+        (
+            lambda d: SharesDelivered(
+                encode_set({0, 1}, CLIENTS), d.bundles[:BUNDLE_BYTES]
+            ),
+            ErrorCode.U2_TOO_SMALL,
+        ),
+        (
+            lambda d: SharesDelivered(d.sharers, d.bundles[:-1]),
+            ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ),
+        (
+            lambda d: SharesDelivered(d.sharers, d.bundles + d.bundles[:BUNDLE_BYTES]),
+            ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ),
+        (
+            lambda d: SharesDelivered(d.sharers, flip(d.bundles, 3)),
+            ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ),
+        (
+            lambda d: SharesDelivered(d.sharers, flip(d.bundles, -1 % len(d.bundles))),
+            ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ),
+        # A13: bundles of two dealers swapped
+        (
+            lambda d: SharesDelivered(d.sharers, swap(d.bundles, 0, 1)),
+            ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ),
+        (
+            lambda d: SharesDelivered(d.sharers + b"\0", d.bundles),
+            ErrorCode.BAD_ENCODING,
+        ),
+        (lambda d: SharesDelivered(b"\xff", d.bundles), ErrorCode.BAD_ENCODING),
+    ],
+)
+def test_a_bad_delivery_is_refused(change, code):
+    assert delivery(change) is code
+
+
+def test_a_bundle_reflected_to_its_sender_does_not_authenticate():
+    session, _ = advertised()
+    outputs = session.update(0)
+    for number in range(1, CLIENTS):
+        session.send(number, session.update(number))
+    session.send(0, outputs)
+    session.close(Round.SHARE_KEYS)
+    honest = server.update_for(session.server_state, identity_of(0))
+    # Client 0's own bundle for client 1, sent back to it in place of client 1's.
+    reflected = outputs[0].bundles[:BUNDLE_BYTES] + honest.bundles[BUNDLE_BYTES:]
+    assert (
+        refusal(session, 0, SharesReceived(honest.sharers, reflected))
+        is ErrorCode.BAD_SHARE_CIPHERTEXT
+    )
+
+
+def resealed(position, value):
+    """Return a delivery whose first bundle has other bytes inside, sealed validly."""
+    session, honest = shared()
+    state, peer = session.clients[0], session.clients[1]
+    key = share_bundles._channel_key(  # noqa: SLF001 - the attack needs the key
+        peer.channels[0],
+        session_id=state.facts.session_id,
+        ctx1=state.ctx1,
+        sender=1,
+        receiver=0,
+        suite=CipherSuite.AES_256_CTR,
+    )
+    data = share_bundles._associated_data(  # noqa: SLF001 - ditto
+        state.ctx1, 1, 0, CipherSuite.AES_256_CTR
+    )
+    inside = bytearray(12 + 68)
+    inside[:12] = (1).to_bytes(4, "big") + (0).to_bytes(4, "big") + b"\0\0\0\1"
+    inside[position : position + len(value)] = value
+    bundle = seal(key, bytes(inside), data)
+    return session, SharesReceived(
+        honest.sharers, bundle + honest.bundles[BUNDLE_BYTES:]
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, b"\0\0\0\2"),  # another sender inside than outside
+        (4, b"\0\0\0\3"),  # another receiver
+        (8, b"\0\0\0\2"),  # another abscissa
+        (12, b"\0\1" + b"\0" * 30 + b"\0\1"),  # flag over a limb that is not zero
+    ],
+)
+def test_a_bundle_that_contradicts_itself_is_confusion(position, value):
+    session, event = resealed(position, value)
+    assert refusal(session, 0, event) is ErrorCode.SHARE_CONFUSION
+
+
+def test_a_second_different_delivery_is_equivocation():
+    session, honest = shared()
+    session.update(0)
+    indices = set(decode_set(honest.sharers, CLIENTS)) - {4}
+    other = SharesReceived(
+        encode_set(indices, CLIENTS), honest.bundles[: 3 * BUNDLE_BYTES]
+    )
+    assert refusal(session, 0, other) is ErrorCode.EQUIVOCATION
+
+
+def test_a_delivery_for_a_roster_that_others_did_not_see_does_not_authenticate():
+    """A6: two rosters in one session; the shares bind ctx1, so they do not open."""
+    session, roster = advertised()
+    other = with_advert(roster, 4, self_mask_commitment=b"\3" * 32)
+    session.send(0, session.to_client(0, RosterReceived(other.encode())))
+    for number in range(1, CLIENTS):
+        session.send(number, session.update(number))
+    session.close(Round.SHARE_KEYS)
+    update = server.update_for(session.server_state, identity_of(0))
+    assert refusal(session, 0, event_of(update)) is ErrorCode.BAD_SHARE_CIPHERTEXT
+
+
+STRICT = ClientPolicy(
+    min_clients=3,
+    max_clients=8,
+    min_survivors=3,
+    max_dropouts=2,
+    min_colluders=1,
+    max_dimension=100,
+    max_modulus_bits=24,
+)
+ACCEPTABLE = {
+    "dimension": 4,
+    "threshold": 3,
+    "min_clients": 5,
+    "min_survivors": 4,
+    "max_dropouts": 1,
+    "colluders": 1,
+    "noise_block": b"noise",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"min_clients": 2, "min_survivors": 2, "threshold": 2, "colluders": 0},
+        {"max_clients": 9},
+        {"min_survivors": 2, "threshold": 2, "colluders": 0},
+        {"max_dropouts": 3},
+        {"colluders": 0},
+        {"threshold": 2},
+        {"dimension": 101},
+        {"modulus": 1 << 25},
+        {"noise_block": b""},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
+    STRICT.check(parameters_for(CLIENTS, **ACCEPTABLE))
+    proposal = parameters_for(CLIENTS, **(ACCEPTABLE | change))
+    session = InProcessSession(
+        proposal, [one_hot(n, 4, 1 << 20) for n in range(CLIENTS)], policy=STRICT
+    )
+    session.offer(0)
+    state = session.clients[0]
+    assert isinstance(state, Aborted)
+    assert state.code is ErrorCode.POLICY_VIOLATION
+    assert (
+        next(iter(change)).split("_")[0] in state.reason
+        or "modulus" in change
+        or ("without noise" in state.reason or "coordinates" in state.reason)
+    )
+
+
+def test_profiles_and_suites_outside_the_policy_are_refused():
+    parameters = parameters_for(CLIENTS, dimension=4, threshold=3)
+    with pytest.raises(RemoteProtocolError) as profile:
+        replace(LENIENT_POLICY, profiles=frozenset()).check(parameters)
+    with pytest.raises(RemoteProtocolError) as suite:
+        replace(LENIENT_POLICY, suites=frozenset()).check(parameters)
+    assert profile.value.code is suite.value.code is ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"modulus": 1},
+        {"modulus": (1 << 62) + 1},
+        {"dimension": 0},
+        {"threshold": 1},
+        {"threshold": 6},
+        {"colluders": 3},
+        {"degree": 3},
+        {"degree": 4},
+        {"max_dropouts": 99},
+        {"min_survivors": 1},
+        {"profile": Profile.MALICIOUS_SERVER},
+        {"noise_block": b"x" * 5000},
+    ],
+    ids=lambda change: "-".join(map(str, change.items()))[:40],
+)
+def test_parameters_that_no_session_can_have_are_bad_config(change):
+    fields = {"dimension": 4, "threshold": 3} | change
+    parameters = parameters_for(CLIENTS, **fields)
+    with pytest.raises(RemoteProtocolError) as caught:
+        parameters.validate()
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_the_session_id_is_recomputed_so_every_field_changes_it():
+    """A19: any difference in configuration gives another session, hence other keys."""
+    base = new_session().descriptor
+    ids = {base.session_id}
+    for change in (
+        {"task_id": "other"},
+        {"session_number": 2},
+        {"server_nonce": b"\1" * 32},
+        {"payload_hash": b"\2" * 32},
+        {"parameters": replace(base.parameters, modulus=1 << 21)},
+        {"parameters": replace(base.parameters, suite=CipherSuite.AES_128_CTR)},
+        {"parameters": replace(base.parameters, noise_block=b"n")},
+    ):
+        ids.add(replace(base, **change).session_id)
+    assert len(ids) == 8
+    assert SessionDescriptor.decode(base.encode()) == base
+
+
+def test_two_views_of_u2_give_garbage_and_not_a_partial_sum():
+    """A6: masks are bound to ctx2; a client shown another U2 does not cancel."""
+    session, _ = shared()
+    full = server.update_for(session.server_state, identity_of(0))
+    part = SharesReceived(
+        encode_set({0, 1, 2, 3}, CLIENTS), full.bundles[: 3 * BUNDLE_BYTES]
+    )
+    session.to_client(0, part)
+    session.send(0, session.supply_input(0))
+    for number in range(1, CLIENTS):
+        session.send(number, session.update(number))
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    for number in range(1, CLIENTS):
+        session.send(number, session.update(number))
+    session.close(Round.UNMASKING)
+    clean = sum(np.asarray(v, np.int64) for v in session.inputs) % (1 << 20)
+    assert (session.total != clean).mean() > 0.5
+
+
+def ready(noise_block=b""):
+    session, update = shared(noise_block=noise_block)
+    session.to_client(0, event_of(update))
+    return session
+
+
+def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
+    """A31: not a flag but a missing row of the table."""
+    session = ready(noise_block=b"noise")
+    state = session.clients[0]
+    assert type(state) is client.ReadyForNoisedInput
+    with pytest.raises(LocalProtocolError):
+        session.to_client(0, PlainInputReady(PlainVector(session.inputs[0])))
+    with pytest.raises(LocalProtocolError):
+        session.to_client(
+            0, NoisedInputReady(NoisedVector(session.inputs[0], b"other noise"))
+        )
+    assert session.clients[0] is state
+
+
+def test_a_second_different_input_is_refused_and_the_same_one_is_masked_alike():
+    session = ready()
+    first = session.supply_input(0)
+    second = session.supply_input(0)
+    assert session.server_event(0, first[0]) == session.server_event(0, second[0])
+    session.inputs[0] = one_hot(2, 4, 1 << 20)
+    with pytest.raises(LocalProtocolError, match="already bound"):
+        session.supply_input(0)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.zeros(5, np.uint32),
+        np.zeros(4, np.uint64),
+        np.zeros(4, np.int32),
+        np.zeros((2, 2), np.uint32),
+        np.array([0, 0, 0, 1 << 20], np.uint32),
+    ],
+    ids=["length", "wide", "signed", "shape", "range"],
+)
+def test_a_vector_that_does_not_fit_is_the_callers_fault_and_loses_nothing(vector):
+    session = ready()
+    state = session.clients[0]
+    with pytest.raises(LocalProtocolError) as caught:
+        session.to_client(0, PlainInputReady(PlainVector(vector)))
+    assert caught.value.code is ErrorCode.BAD_INPUT
+    assert session.clients[0] is state
+
+
+def test_a_second_offer_is_the_callers_fault():
+    session = new_session()
+    session.offer(0)
+    with pytest.raises(LocalProtocolError):
+        session.to_client(
+            0,
+            SessionOffered(session.descriptor, identity_of(0), SecretBytes(b"s" * 32)),
+        )
+
+
+def test_roster_update_type_is_what_the_client_expects():
+    session, _ = advertised()
+    update = server.update_for(session.server_state, identity_of(1))
+    assert isinstance(update, RosterPublished)

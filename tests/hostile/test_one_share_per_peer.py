@@ -1,0 +1,231 @@
+"""Whatever the server sends, a client reveals one kind of share per peer (A8 to A11).
+
+The attack: learn both the self-mask seed and the mask key of a victim, and thereby
+its input.  Each test tries to obtain both kinds from honest clients.
+"""
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import ErrorCode
+from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.primitives.transcript import encode_set
+from secagg.protocol import client
+from secagg.protocol.client_states import Aborted, Answered, Masked
+from secagg.protocol.events import InputBound, SurvivorsReceived
+from secagg.protocol.outputs import SendShares
+from secagg.protocol.rounds import Round
+from secagg.testing.in_process import InProcessSession, one_hot, parameters_for
+
+CLIENTS = 6
+
+
+@pytest.fixture(name="session", params=[0, 4], ids=["complete", "ring"])
+def _session(request):
+    return masked_session(request.param)
+
+
+def masked_session(degree=0, **overrides):
+    """Return a session whose clients have all uploaded and await U3."""
+    session = InProcessSession(
+        parameters_for(
+            CLIENTS, dimension=6, threshold=3, degree=degree, min_clients=CLIENTS
+        )
+        if not overrides
+        else parameters_for(CLIENTS, dimension=6, threshold=3, **overrides),
+        [one_hot(number, 6, 1 << 20) for number in range(CLIENTS)],
+    )
+    for which in (
+        Round.ADVERTISE_KEYS,
+        Round.SHARE_KEYS,
+        Round.MASKED_INPUT_COLLECTION,
+    ):
+        for number in session.clients:
+            first = which is Round.ADVERTISE_KEYS
+            session.send(
+                number, session.offer(number) if first else session.update(number)
+            )
+        if which is not Round.MASKED_INPUT_COLLECTION:
+            session.close(which)
+    assert all(isinstance(state, Masked) for state in session.clients.values())
+    return session
+
+
+def ask(session, number, survivors):
+    """Send an unmask request; return the shares that came back, by dealer."""
+    event = SurvivorsReceived(encode_set(survivors, CLIENTS))
+    held = (
+        session.clients[number].held
+        if hasattr(session.clients[number], "held")
+        else None
+    )
+    outputs = session.to_client(number, event)
+    revealed = b"".join(o.shares for o in outputs if isinstance(o, SendShares))
+    if held is None or not revealed:
+        return {}
+    parts = [
+        revealed[low : low + SHARE_SIZE] for low in range(0, len(revealed), SHARE_SIZE)
+    ]
+    kinds = {}
+    for dealer, pair, part in zip(held.dealers, held.pairs, parts, strict=True):
+        kinds[dealer] = {
+            kind
+            for kind, share in (("key", pair[:SHARE_SIZE]), ("seed", pair[SHARE_SIZE:]))
+            if share == part
+        }
+    return kinds
+
+
+def test_an_answer_has_the_seed_share_of_survivors_and_the_key_share_of_the_lost(
+    session,
+):
+    kinds = ask(session, 0, {0, 1, 2, 3})
+    assert kinds
+    for dealer, kind in kinds.items():
+        assert kind == ({"seed"} if dealer in {0, 1, 2, 3} else {"key"})
+
+
+def test_a_second_different_request_ends_the_session_without_an_answer(session):
+    assert ask(session, 0, {0, 1, 2, 3})
+    outputs = session.to_client(0, SurvivorsReceived(encode_set({0, 1, 2}, CLIENTS)))
+    assert not any(isinstance(output, SendShares) for output in outputs)
+    assert isinstance(session.clients[0], Aborted)
+    assert session.clients[0].code is ErrorCode.EQUIVOCATION
+    assert not hasattr(session.clients[0], "answer")
+
+
+def test_a_repeated_request_gives_the_same_bytes_again(session):
+    request = SurvivorsReceived(encode_set({0, 1, 2, 3}, CLIENTS))
+    (first,) = session.to_client(0, request)
+    state = session.clients[0]
+    assert session.to_client(0, request) == ()
+    assert session.clients[0] == state
+    assert client.pending_outputs(state) == (first,)
+
+
+def replay(session, number):
+    """Rebuild a client from its journal, as after kill -9."""
+    state = client.start()
+    for event in session.client_journals[number]:
+        vector = getattr(event, "vector", None)
+        record = event if vector is None else InputBound(client.input_digest(vector))
+        state = client.step(state, record, policy=session.policy).state
+    return state
+
+
+def test_a_restart_between_two_different_requests_does_not_help_the_server(session):
+    assert ask(session, 0, {0, 1, 2, 3})
+    session.clients[0] = replay(session, 0)
+    assert isinstance(session.clients[0], Answered)
+    outputs = session.to_client(0, SurvivorsReceived(encode_set({0, 1, 2}, CLIENTS)))
+    assert not any(isinstance(output, SendShares) for output in outputs)
+    assert session.clients[0].code is ErrorCode.EQUIVOCATION
+
+
+def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
+    session,
+):
+    request = SurvivorsReceived(encode_set({0, 1, 2, 3}, CLIENTS))
+    restarted = client.step(replay(session, 0), request, policy=session.policy)
+    undisturbed = client.step(session.clients[0], request, policy=session.policy)
+    assert restarted.outputs == undisturbed.outputs
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    bitmaps=st.lists(st.binary(min_size=0, max_size=3), min_size=1, max_size=6),
+    restart_at=st.sets(st.integers(0, 5)),
+)
+def test_no_sequence_of_requests_and_restarts_yields_both_kinds(bitmaps, restart_at):
+    session = masked_session()
+    held = session.clients[0].held
+    both = {dealer: set() for dealer in held.dealers}
+    for count, bitmap in enumerate(bitmaps):
+        if count in restart_at:
+            session.clients[0] = replay(session, 0)
+        outputs = session.to_client(0, SurvivorsReceived(bitmap))
+        revealed = b"".join(o.shares for o in outputs if isinstance(o, SendShares))
+        for dealer, pair in zip(held.dealers, held.pairs, strict=True):
+            for kind, share in (("k", pair[:SHARE_SIZE]), ("s", pair[SHARE_SIZE:])):
+                if share in revealed:
+                    both[dealer].add(kind)
+    assert all(len(kinds) <= 1 for kinds in both.values())
+
+
+@pytest.mark.parametrize(
+    ("survivors", "code"),
+    [
+        ({0, 1}, ErrorCode.U3_TOO_SMALL),
+        ({1, 2, 3, 4}, ErrorCode.U3_INVALID),
+        (set(), ErrorCode.U3_INVALID),
+    ],
+)
+def test_an_impossible_set_of_survivors_is_refused(session, survivors, code):
+    assert ask(session, 0, survivors) == {}
+    assert session.clients[0].code is code
+
+
+def test_survivors_outside_u2_are_refused():
+    session = InProcessSession(
+        parameters_for(CLIENTS, dimension=6, threshold=3),
+        [one_hot(number, 6, 1 << 20) for number in range(CLIENTS)],
+    )
+    for number in session.clients:
+        session.send(number, session.offer(number))
+    session.close(Round.ADVERTISE_KEYS)
+    for number in range(CLIENTS - 1):  # the last one never shares
+        session.send(number, session.update(number))
+    session.close(Round.SHARE_KEYS)
+    for number in range(CLIENTS - 1):
+        session.send(number, session.update(number))
+    outputs = session.to_client(
+        0, SurvivorsReceived(encode_set(range(CLIENTS), CLIENTS))
+    )
+    assert not any(isinstance(output, SendShares) for output in outputs)
+    assert session.clients[0].code is ErrorCode.U3_INVALID
+
+
+@pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x3f\x00", b"\x4f"])
+def test_a_malformed_bitmap_is_refused(bitmap):
+    session = masked_session()
+    outputs = session.to_client(0, SurvivorsReceived(bitmap))
+    assert not any(isinstance(output, SendShares) for output in outputs)
+    assert session.clients[0].code is ErrorCode.BAD_ENCODING
+
+
+def test_more_losses_than_promised_are_not_unmasked():
+    session = masked_session(max_dropouts=1, min_clients=3)
+    assert ask(session, 0, {0, 1, 2, 3}) == {}
+    assert session.clients[0].code is ErrorCode.TOO_MANY_DROPOUTS
+
+
+def test_requests_before_an_input_is_in_are_refused():
+    session = InProcessSession(
+        parameters_for(3, dimension=2, threshold=2),
+        [one_hot(number, 2, 1 << 20) for number in range(3)],
+    )
+    for number in session.clients:
+        session.send(number, session.offer(number))
+    outputs = session.to_client(0, SurvivorsReceived(encode_set({0, 1, 2}, 3)))
+    assert not any(isinstance(output, SendShares) for output in outputs)
+    assert session.clients[0].code is ErrorCode.UNEXPECTED_MESSAGE
+
+
+def test_collecting_split_views_never_rebuilds_both_secrets_of_a_victim():
+    """A server that shows half the clients another U3 stays below one threshold."""
+    session = masked_session()
+    kinds = {"seed": set(), "key": set()}
+    for number in session.clients:
+        lied_to = number % 2 and number != CLIENTS - 1
+        everybody = set(range(CLIENTS))
+        shown = everybody - {CLIENTS - 1} if lied_to else everybody
+        answer = ask(session, number, shown)
+        for kind in answer.get(CLIENTS - 1, set()):
+            kinds[kind].add(number)
+    # Honest-curious profile: both sets are non-empty, which is why a malicious server
+    # needs the other profiles; yet no client is in both.
+    assert not kinds["seed"] & kinds["key"]
+    assert all(a != b for a, b in itertools.product(kinds["seed"], kinds["key"]))
