@@ -7,8 +7,10 @@ Numbered rules:
 2. Coordinates of a rotated vector are treated as normal with variance
    flatness · ‖x‖² / dim. Without a rotation nothing is known about single
    coordinates, and the worst case takes the place of the average.
-3. Wrapping around the modulus is part of the error, in closed form for a normal sum,
-   so that a forecast stays true when the modulus is far too small.
+3. Wrapping around the modulus is an error of its own: its whole displacement is added.
+   In truth it partly cancels noise, because a wrapped sum is bounded by the modulus; a
+   sum that is wrapped all the time even has a small squared error, and no content.
+   Counting that as a gain would reward useless moduli.
 4. Forecasts decide about utility only. No privacy figure depends on one.
 
 This module deliberately draws no samples and knows no mechanism.
@@ -61,8 +63,7 @@ class ErrorForecast:
         noise_mse: The part due to noise.
         rounding_mse: The part due to rounding.
         bias_mse: The part due to a clip that shortens vectors inside the ball.
-        wrap_mse: The part due to wrapping around the modulus; it may be negative by
-            a hair, since wrapped noise is bounded.
+        wrap_mse: The part due to wrapping around the modulus, counted in full.
         sum_stddev: Standard deviation of the integer sum, grid steps.
         wrap_probability: Probability that one coordinate wraps.
         expected_wrapped_coordinates: `wrap_probability` times the encoded dimension.
@@ -105,38 +106,27 @@ def rounding_variance(coordinate_stddev: float) -> float:
     return 1.0 / 6.0 - total / math.pi**2
 
 
-def wrap_error(
-    sum_stddev: float, noise_share: float, modulus: int
-) -> tuple[float, float]:
-    """Return the probability of a wrap and what wrapping adds to the squared error.
-
-    With S the integer sum, N its noise part and B the multiple of m that wrapping
-    adds, the error is N + B. For normal S, E[N | S] = noise_share · S, so that
-    E[(N + B)²] − E[N²] = E[B²] + 2 · noise_share · E[S·B] in closed form.
+def wrap_error(sum_stddev: float, modulus: int) -> tuple[float, float]:
+    """Return how often a coordinate wraps, and by how much in the mean square.
 
     Args:
-        sum_stddev: Standard deviation of the sum, grid steps, greater than 0.
-        noise_share: Part of the sum's variance that is error, in [0, 1].
+        sum_stddev: Standard deviation of the sum, taken as normal, grid steps,
+            greater than 0.
         modulus: The modulus m.
 
     Returns:
-        (probability that a coordinate wraps, addition to the mean squared error in
-        grid steps squared).
+        (probability that a coordinate wraps, mean square of the multiple of m that
+        wrapping adds, grid steps squared).
     """
     reach = modulus / (2.0 * sum_stddev)
-    square, cross = 0.0, 0.0
+    square = 0.0
+    # E[k²] for the number k of turns is the sum of (2j − 1)·P(|k| ≥ j).
     for turn in range(1, _MAX_WRAPS + 1):
-        edge = (2 * turn - 1) * reach
-        tail = normal_tail(edge)
+        tail = normal_tail((2 * turn - 1) * reach)
         if tail == 0.0:
             break
         square += 2.0 * (2 * turn - 1) * tail
-        density = math.exp(-0.5 * edge * edge) / math.sqrt(2.0 * math.pi)
-        cross += 2.0 * density
-    added = modulus * modulus * square - 2.0 * noise_share * modulus * (
-        sum_stddev * cross
-    )
-    return 2.0 * normal_tail(reach), added
+    return 2.0 * normal_tail(reach), modulus * modulus * square
 
 
 def mixture_clip_shrinkage(
@@ -223,15 +213,16 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
         )
     rounded = num_clients * per_client
     if rounding is Rounding.TOWARD_ZERO:
-        # Truncation errors of aligned vectors add up instead of averaging out.
-        rounded = num_clients**2 * min(stddev**2, 1.0 / 3.0)
+        # A truncation error f points towards zero: E[f²] → 1/3 and E[f]² → 1/4. Errors
+        # of vectors that point the same way add up instead of averaging out.
+        aligned = max(0.0, (sum_norm_steps / l2_clip_steps) ** 2 - num_clients)
+        rounded = num_clients * min(stddev**2, 1.0 / 3.0) + aligned * min(
+            stddev**2, 0.25
+        )
     bias = (1.0 - shrinkage) ** 2 * sum_norm_steps**2 / encoded_dim
     error_variance = total_noise_variance + rounded
-    sum_variance = error_variance + shrinkage**2 * signal_variance
-    sum_stddev = math.sqrt(sum_variance)
-    probability, wrapped = wrap_error(
-        sum_stddev, error_variance / sum_variance, modulus
-    )
+    sum_stddev = math.sqrt(error_variance + shrinkage**2 * signal_variance)
+    probability, wrapped = wrap_error(sum_stddev, modulus)
     unit = scale_factor * scale_factor
     return ErrorForecast(
         expected_mse=(error_variance + bias + wrapped) / unit,

@@ -155,8 +155,8 @@ class MechanismParameters:
             ParameterError: A value cannot work; the error names it and the nearest
                 value that does.
         """
-        _check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
-        _check_choice("rotation", self.rotation, ROTATION_NAMES)
+        check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
+        check_choice("rotation", self.rotation, ROTATION_NAMES)
         check_integer("dim", self.dim, 1, MAX_DIM)
         check_integer("modulus", self.modulus, 2, MAX_MODULUS)
         check_integer("num_clients", self.num_clients, 2, MAX_CLIENTS)
@@ -377,7 +377,7 @@ def _is_plain_integer(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
-def _check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         text = str(value)[:80].replace("_", "-")
         near = difflib.get_close_matches(text, choices, n=1)

@@ -1,0 +1,181 @@
+"""Adaptive clipping: the flag, its noise, and the rule that moves the clip."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpnoise.errors import ParameterError
+from dpnoise.events import SkellamMixtureEvent
+from dpnoise.mechanisms import (
+    ClippingSchedule,
+    MechanismParameters,
+    make_mechanism,
+    suggest_flag_amplitude,
+)
+
+DEVIATIONS = 5.0  # false-alarm rate 5.7e-7 per test
+
+
+def seed(*parts):
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def flagged(**changes):
+    given = {
+        "mechanism": "skellam-mixture",
+        "dim": 30,
+        "l2_clip": 1.0,
+        "scale_factor": 64.0,
+        "modulus": 1 << 20,
+        "local_noise_variance": Fraction(4),
+        "num_clients": 40,
+        "min_survivors": 40,
+        "clip_flag_amplitude": 0.5,
+    }
+    return MechanismParameters(**(given | changes))
+
+
+@pytest.mark.parametrize("name", ["skellam-mixture", "skellam", "ddgauss", "binomial"])
+def test_the_flag_tells_the_share_of_clients_that_fitted(name):
+    chosen = make_mechanism(flagged(mechanism=name))
+    total = np.zeros(chosen.encoded_dim, np.uint64)
+    for index in range(40):
+        vector = np.zeros(30)
+        vector[index % 30] = 0.9 if index < 30 else 5.0
+        total += chosen.encode(
+            vector, private_seed=seed(name, index), public_seed=seed("p")
+        )
+    total %= np.uint64(chosen.modulus)
+    share = chosen.decode_clip_flag(total, num_contributors=40)
+    deviation = math.sqrt(40 * 4.25) / 64.0 / (2 * 0.5 * 40)
+    assert abs(share - 0.75) < DEVIATIONS * deviation
+    assert chosen.decode(total, public_seed=seed("p")).shape == (30,)
+
+
+def test_the_flag_is_inside_the_norm_that_is_accounted_for():
+    plain = make_mechanism(flagged(clip_flag_amplitude=0.0)).event()
+    event = make_mechanism(flagged()).event()
+    assert isinstance(plain, SkellamMixtureEvent)
+    assert isinstance(event, SkellamMixtureEvent)
+    assert plain.l2_clip_squared_steps == 64.0**2
+    assert event.l2_clip_squared_steps == 64.0**2 * 1.25
+    assert event.dim == plain.dim + 1
+    assert event.linf_bound >= 0.5 * 64.0
+
+
+def test_a_vector_of_exactly_the_clip_counts_as_fitting():
+    chosen = make_mechanism(
+        flagged(dim=1, rotation="none", local_noise_variance=Fraction(1, 1 << 20))
+    )
+    for length, share in ((0.999, 1.0), (1.001, 0.0)):
+        residues = chosen.encode(
+            np.array([length]), private_seed=seed(1), public_seed=seed(2)
+        )
+        assert chosen.decode_clip_flag(residues, num_contributors=1) == pytest.approx(
+            share, abs=0.05
+        )
+
+
+def test_reading_a_flag_that_is_not_there_is_an_error():
+    chosen = make_mechanism(flagged(clip_flag_amplitude=0.0))
+    with pytest.raises(ParameterError, match="clip flag"):
+        chosen.decode_clip_flag(np.zeros(32, np.uint64), num_contributors=40)
+
+
+@pytest.mark.parametrize("count", [0, 41])
+def test_the_number_of_contributors_is_checked(count):
+    chosen = make_mechanism(flagged())
+    with pytest.raises(ParameterError, match="num_contributors"):
+        chosen.decode_clip_flag(np.zeros(33, np.uint64), num_contributors=count)
+
+
+def test_the_clip_follows_the_quantile_geometrically():
+    schedule = ClippingSchedule(l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0)
+    assert schedule.advance(0.5).l2_clip == 1.0
+    assert schedule.advance(1.0).l2_clip == pytest.approx(math.exp(-0.1))
+    assert schedule.advance(0.0).l2_clip == pytest.approx(math.exp(0.1))
+
+
+def test_the_clip_settles_where_the_target_share_fits():
+    norms = np.linspace(0.0, 4.0, 1001)
+    schedule = ClippingSchedule(
+        l2_clip=0.2, lowest_clip=0.1, highest_clip=10.0, target_quantile=0.75
+    )
+    for _ in range(200):
+        schedule = schedule.advance(float(np.mean(norms <= schedule.l2_clip)))
+    assert schedule.l2_clip == pytest.approx(3.0, abs=0.01)
+
+
+def test_no_sequence_of_answers_drives_the_clip_out_of_its_bounds():
+    schedule = ClippingSchedule(l2_clip=1.0, lowest_clip=0.5, highest_clip=2.0)
+    for share in [0.0] * 50:
+        schedule = schedule.advance(share)
+    assert schedule.l2_clip == 2.0
+    for share in [1.0] * 50:
+        schedule = schedule.advance(share)
+    assert schedule.l2_clip == 0.5
+
+
+def test_a_new_clip_changes_neither_the_release_nor_its_privacy():
+    before = flagged()
+    schedule = ClippingSchedule(l2_clip=2.0, lowest_clip=0.5, highest_clip=4.0)
+    after = schedule.scaled(before)
+    assert after.l2_clip == 2.0
+    assert after.clip_flag_amplitude == 1.0
+    assert make_mechanism(after).event() == make_mechanism(before).event()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("l2_clip", 20.0),
+        ("l2_clip", 0.01),
+        ("l2_clip", math.nan),
+        ("lowest_clip", 0.0),
+        ("highest_clip", 0.05),
+        ("target_quantile", 0.0),
+        ("target_quantile", 1.0),
+        ("learning_rate", 0.0),
+    ],
+)
+def test_a_schedule_that_cannot_work_is_refused(field, value):
+    good = ClippingSchedule(l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0)
+    with pytest.raises(ParameterError) as caught:
+        dataclasses.replace(good, **{field: value})
+    assert caught.value.parameter == field
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
+def test_a_share_outside_zero_to_one_is_refused(share):
+    good = ClippingSchedule(l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0)
+    with pytest.raises(ParameterError, match="unclipped_share"):
+        good.advance(share)
+
+
+def test_the_suggested_amplitude_reaches_the_wanted_precision():
+    amplitude = suggest_flag_amplitude(
+        l2_clip=2.0, noise_multiplier=3.0, num_clients=100, share_stddev=0.05
+    )
+    noise = 3.0 * math.hypot(2.0, amplitude)
+    assert noise / (2.0 * amplitude * 100) == pytest.approx(0.05, rel=1e-12)
+
+
+def test_a_precision_out_of_reach_is_refused_with_the_nearest():
+    with pytest.raises(ParameterError) as caught:
+        suggest_flag_amplitude(
+            l2_clip=1.0, noise_multiplier=10.0, num_clients=50, share_stddev=0.05
+        )
+    assert caught.value.parameter == "share_stddev"
+    assert caught.value.nearest is not None
+    suggest_flag_amplitude(
+        l2_clip=1.0,
+        noise_multiplier=10.0,
+        num_clients=50,
+        share_stddev=1.01 * float(caught.value.nearest),
+    )

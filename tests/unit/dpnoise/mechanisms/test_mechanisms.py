@@ -1,0 +1,403 @@
+"""What every mechanism promises: determinism, exact noise, true forecasts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpnoise.encoding.wrapping import centre
+from dpnoise.errors import InputError, ParameterError, TheoremNotApplicableError
+from dpnoise.events import (
+    BinomialEvent,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    GaussianEvent,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+)
+from dpnoise.mechanisms import (
+    CentralMechanism,
+    MechanismParameters,
+    make_mechanism,
+    mechanism_names,
+)
+from dpnoise.mechanisms.base import NOISE_LABEL
+from dpnoise.mechanisms.skellam import SkellamMechanism
+from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
+from dpnoise.samplers import skellam_table
+
+# Five deviations of a normal statistic: two-sided false-alarm rate 5.7e-7 per test.
+DEVIATIONS = 5.0
+
+DISTRIBUTED = ("skellam-mixture", "skellam", "smm", "ddgauss", "binomial")
+CENTRAL = ("discrete-gaussian", "gaussian")
+
+
+def seed(*parts):
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def parameters(name, **changes):
+    given = {
+        "mechanism": name,
+        "dim": 100,
+        "l2_clip": 1.0,
+        "scale_factor": 32.0,
+        "modulus": 1 << 16,
+        "local_noise_variance": Fraction(9, 2),
+        "num_clients": 12,
+        "min_survivors": 9,
+        "colluders": 2,
+        "linf_bound": 1 if name == "smm" else None,
+    }
+    return MechanismParameters(**(given | changes))
+
+
+def mechanism(name, **changes):
+    return make_mechanism(parameters(name, **changes))
+
+
+def random_vectors(count, dim, *, norm=1.0):
+    # A fixed bit source, so the test data never change.
+    words = np.frombuffer(
+        b"".join(seed("data", i) for i in range(-(-count * dim // 16))), "<u2"
+    )
+    vectors = words[: count * dim].reshape(count, dim).astype(np.float64) - 32767.5
+    return vectors * (norm / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def modular_sum(chosen, vectors, *, label="p"):
+    total = np.zeros(chosen.encoded_dim, np.uint64)
+    for index, vector in enumerate(vectors):
+        total += chosen.encode(
+            vector, private_seed=seed(label, index), public_seed=seed("public")
+        )
+    total %= np.uint64(chosen.modulus)
+    if isinstance(chosen, CentralMechanism):
+        return chosen.add_noise(total, private_seed=seed(label, "server"))
+    return total
+
+
+@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("rotation", ["hadamard", "hadamard-kronecker", "dft", "none"])
+def test_encoding_is_a_function_of_vector_seeds_and_parameters(name, rotation):
+    vector = random_vectors(1, 100)[0]
+    first = mechanism(name, rotation=rotation).encode(
+        vector, private_seed=seed(1), public_seed=seed(2)
+    )
+    again = mechanism(name, rotation=rotation).encode(
+        vector.copy(), private_seed=seed(1), public_seed=seed(2)
+    )
+    assert first.dtype == np.uint16
+    assert first.shape == (mechanism(name, rotation=rotation).encoded_dim,)
+    np.testing.assert_array_equal(first, again)
+    if name != "discrete-gaussian":  # truncation uses no private randomness
+        other = mechanism(name, rotation=rotation).encode(
+            vector, private_seed=seed(3), public_seed=seed(2)
+        )
+        assert np.any(first != other)
+
+
+@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("modulus", [1 << 16, (1 << 16) + 1, 1 << 20, (1 << 33) - 9])
+def test_the_sum_survives_any_modulus_that_holds_it(name, modulus):
+    vectors = random_vectors(12, 100)
+    chosen = mechanism(name, modulus=modulus)
+    estimate = chosen.decode(modular_sum(chosen, vectors), public_seed=seed("public"))
+    reference = mechanism(name, modulus=1 << 40)
+    expected = reference.decode(
+        modular_sum(reference, vectors), public_seed=seed("public")
+    )
+    np.testing.assert_allclose(estimate, expected, rtol=0.0, atol=1e-9)
+
+
+def assert_error_as_forecast(chosen, vectors):
+    exact = vectors.sum(axis=0)
+    forecast = chosen.forecast(sum_l2_norm=float(np.linalg.norm(exact)))
+    estimate = chosen.decode(modular_sum(chosen, vectors), public_seed=seed("public"))
+    measured = float(np.mean((estimate - exact) ** 2))
+    tolerance = DEVIATIONS * math.sqrt(2.0 / chosen.dim) * forecast.expected_mse
+    assert abs(measured - forecast.expected_mse) < tolerance
+
+
+@pytest.mark.parametrize("name", mechanism_names())
+def test_the_error_of_the_sum_is_what_the_forecast_says(name):
+    chosen = mechanism(
+        name,
+        dim=8192,
+        scale_factor=256.0,
+        local_noise_variance=Fraction(400),
+        linf_bound=12 if name == "smm" else None,
+    )
+    assert_error_as_forecast(chosen, random_vectors(12, 8192))
+
+
+@pytest.mark.parametrize("name", ["skellam-mixture", "skellam", "discrete-gaussian"])
+@pytest.mark.parametrize("scale_factor", [16.0, 256.0])
+def test_where_noise_is_small_the_forecast_is_right_about_rounding(name, scale_factor):
+    chosen = mechanism(
+        name,
+        dim=8192,
+        scale_factor=scale_factor,
+        local_noise_variance=Fraction(1, 64),
+        # Conditioning must not bite, or its bias would show beside the rounding.
+        rounding_bias=0.0,
+    )
+    assert_error_as_forecast(chosen, random_vectors(12, 8192))
+
+
+@pytest.mark.parametrize("name", DISTRIBUTED)
+def test_the_noise_of_all_clients_adds_up_to_their_variance(name):
+    dim, clients = 8192, 12
+    chosen = mechanism(name, dim=dim, rotation="none")
+    zeros = np.zeros((clients, dim))
+    noise = centre(modular_sum(chosen, zeros), chosen.modulus).astype(np.float64)
+    expected = clients * 4.5
+    # ddgauss: the variance of a discrete Gaussian of parameter 4.5 is 4.5 - 10^-37.
+    tolerance = DEVIATIONS * math.sqrt(2.0 / dim) * expected * 1.05
+    assert abs(float(np.mean(noise**2)) - expected) < tolerance
+    assert abs(float(np.mean(noise))) < DEVIATIONS * math.sqrt(expected / dim)
+
+
+def test_the_noise_share_is_the_table_s_draw_under_its_own_label():
+    chosen = mechanism("skellam-mixture", rotation="none")
+    residues = chosen.encode(np.zeros(100), private_seed=seed(4), public_seed=seed(5))
+    drawn = skellam_table(Fraction(9, 2)).draw(seed(4), NOISE_LABEL, 100)
+    np.testing.assert_array_equal(centre(residues, chosen.modulus), drawn)
+
+
+@pytest.mark.parametrize("rotation", ["hadamard", "dft", "none"])
+def test_the_default_mechanism_is_unbiased(rotation):
+    vector = random_vectors(1, 100)[0]
+    chosen = mechanism("skellam-mixture", rotation=rotation, scale_factor=4.0)
+    repeats = 2000
+    total = np.zeros(100)
+    for index in range(repeats):
+        residues = chosen.encode(
+            vector, private_seed=seed("u", index), public_seed=seed("p", index % 50)
+        )
+        total += chosen.decode(
+            residues.astype(np.uint64), public_seed=seed("p", index % 50)
+        )
+    # Projected on the vector, where truncation or shrinking would show.
+    shift = float(total @ vector) / repeats - 1.0
+    deviation = math.sqrt((4.5 + 0.25) / 16.0 / repeats)
+    assert abs(shift) < DEVIATIONS * deviation
+
+
+@pytest.mark.parametrize("name", ["skellam", "ddgauss", "binomial"])
+@pytest.mark.parametrize("rotation", ["hadamard", "dft", "none"])
+def test_rounded_vectors_stay_inside_the_bounds_of_the_event(name, rotation):
+    chosen = mechanism(name, rotation=rotation, dim=50, scale_factor=5.0)
+    event = chosen.event()
+    assert isinstance(
+        event, SkellamEvent | DistributedDiscreteGaussianEvent | BinomialEvent
+    )
+    spike, flat = np.zeros(50), np.full(50, 1e6)
+    spike[7] = -1e300
+    for index, vector in enumerate([spike, flat, *random_vectors(40, 50)]):
+        rounded = chosen._quantise(vector, seed("r", index), seed("p"))  # noqa: SLF001
+        assert int(rounded @ rounded) <= event.l2_sensitivity**2
+        assert event.l1_sensitivity is not None
+        assert int(np.abs(rounded).sum()) <= event.l1_sensitivity
+        if isinstance(event, SkellamEvent | BinomialEvent):
+            assert event.linf_sensitivity is not None
+            assert int(np.abs(rounded).max()) <= event.linf_sensitivity
+
+
+def test_truncation_keeps_the_clip_as_the_sensitivity():
+    chosen = mechanism("discrete-gaussian", rotation="none", dim=50)
+    event = chosen.event()
+    assert isinstance(event, DiscreteGaussianEvent)
+    assert event.l2_sensitivity == pytest.approx(32.0)
+    for index, vector in enumerate(random_vectors(40, 50, norm=3.0)):
+        rounded = chosen._quantise(vector, seed("r", index), seed("p"))  # noqa: SLF001
+        assert int(rounded @ rounded) <= 32 * 32
+
+
+def test_each_mechanism_states_its_own_release_with_the_counted_noise():
+    counted = (9 - 2 - 1) * Fraction(9, 2)  # the noise of six shares
+    kinds = {
+        "skellam-mixture": SkellamMixtureEvent,
+        "skellam": SkellamEvent,
+        "smm": SkellamMixtureClippedEvent,
+    }
+    for name, kind in kinds.items():
+        event = mechanism(name).event()
+        assert isinstance(event, kind)
+        assert event.aggregate_noise_variance == counted
+        assert event.dim == 128
+    mixture = mechanism("skellam-mixture").event()
+    assert isinstance(mixture, SkellamMixtureEvent)
+    assert mixture.l2_clip_squared_steps == 1024.0
+    assert mixture.linf_bound == math.ceil(8.0 * 32.0 / math.sqrt(128.0))
+    ddgauss = mechanism("ddgauss").event()
+    assert isinstance(ddgauss, DistributedDiscreteGaussianEvent)
+    assert ddgauss.num_noise_shares == 6
+    assert ddgauss.local_noise_variance == Fraction(9, 2)
+    binomial = mechanism("binomial").event()
+    assert isinstance(binomial, BinomialEvent)
+    assert binomial.num_trials == 4 * counted
+    gaussian = mechanism("gaussian").event()
+    assert isinstance(gaussian, GaussianEvent)
+    assert gaussian.noise_variance == 4.5
+
+
+@pytest.mark.parametrize("name", [*DISTRIBUTED, "discrete-gaussian"])
+def test_the_event_charges_the_sampler_for_every_draw(name):
+    chosen = mechanism(name)
+    event = chosen.event()
+    draws = chosen.encoded_dim * (1 if name == "discrete-gaussian" else 12)
+    assert event.sampler_distance >= draws * chosen.table.distance_bound
+    # Calibration charges 2^-120 per draw; no table may be worse than that.
+    assert 0.0 < chosen.table.distance_bound < 2.0**-120
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_central_mechanisms_add_no_noise_at_the_client(name):
+    chosen = mechanism(name, rotation="none", dim=4)
+    residues = chosen.encode(
+        np.array([0.25, -0.5, 0.0, 0.125]), private_seed=seed(1), public_seed=seed(2)
+    )
+    np.testing.assert_array_equal(centre(residues, chosen.modulus), [8, -16, 0, 4])
+    assert chosen.noise_is_central
+    noisy = chosen.add_noise(residues, private_seed=seed(3))
+    assert np.any(noisy != residues)
+
+
+def test_distributed_mechanisms_say_so():
+    assert not any(mechanism(name).noise_is_central for name in DISTRIBUTED)
+
+
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [
+        (np.full(100, np.nan), "NaN"),
+        (np.full(100, np.inf), "infinite"),
+        (np.zeros(99), "shape"),
+        (np.zeros((100, 1)), "shape"),
+        (np.zeros(100, complex), "dtype"),
+        (np.zeros(100, bool), "dtype"),
+        (["a"] * 100, "dtype"),
+    ],
+)
+@pytest.mark.parametrize("name", mechanism_names())
+def test_a_bad_vector_is_refused_by_name(name, vector, message):
+    with pytest.raises(InputError, match=message):
+        mechanism(name).encode(vector, private_seed=seed(1), public_seed=seed(2))
+
+
+@pytest.mark.parametrize("name", mechanism_names())
+def test_vectors_of_any_finite_length_are_encoded(name):
+    for size in (0.0, 5e-324, 1e-30, 1.0, 1e30, 1.7e308):
+        vector = np.full(100, size)
+        mechanism(name).encode(vector, private_seed=seed(1), public_seed=seed(2))
+
+
+def test_errors_about_seeds_do_not_show_them():
+    chosen = mechanism("skellam-mixture")
+    secret = b"SECRET" * 4
+    for private, public in ((secret, seed(1)), (seed(1), secret), ("text", seed(1))):
+        with pytest.raises(InputError) as caught:
+            chosen.encode(np.zeros(100), private_seed=private, public_seed=public)
+        assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "residues",
+    [
+        np.zeros(127, np.uint16),
+        np.zeros((128, 1), np.uint16),
+        np.zeros(128, np.int64),
+        np.zeros(128, np.float64),
+        np.full(128, 65535, np.uint16),
+        [0] * 128,
+    ],
+)
+def test_a_sum_of_the_wrong_kind_is_refused(residues):
+    chosen = mechanism("skellam-mixture", modulus=65535)
+    with pytest.raises(InputError):
+        chosen.decode(residues, public_seed=seed(2))
+
+
+def test_parameters_of_another_mechanism_are_refused():
+    with pytest.raises(ParameterError, match="smm"):
+        SkellamMechanism(parameters("smm"))
+
+
+def test_smm_demands_its_integer_bound_and_names_one():
+    with pytest.raises(ParameterError) as caught:
+        mechanism("smm", linf_bound=None)
+    assert caught.value.parameter == "linf_bound"
+    assert caught.value.nearest == str(largest_linf_bound(2, Fraction(27)))
+
+
+def test_smm_refuses_noise_that_its_theorem_does_not_cover_and_says_how_much_is():
+    with pytest.raises(TheoremNotApplicableError) as caught:
+        mechanism("smm", local_noise_variance=Fraction(2), linf_bound=1)
+    assert caught.value.theorem == "Corollary 1 [Bao22]"
+    # 30.9/2 counted, six shares.
+    assert caught.value.nearest == "above 2.575"
+    mechanism("smm", local_noise_variance=Fraction(2576, 1000), linf_bound=1)
+    with pytest.raises(TheoremNotApplicableError):
+        mechanism("smm", local_noise_variance=Fraction(2575, 1000), linf_bound=1)
+
+
+def test_smm_has_no_room_for_a_clip_flag():
+    with pytest.raises(ParameterError, match="clip flag"):
+        mechanism("smm", clip_flag_amplitude=0.1)
+
+
+@pytest.mark.parametrize("order", [2, 3, 7, 20])
+def test_the_linf_bound_is_the_largest_integer_within_the_theorem(order):
+    quadratic = Fraction(109 * order * order - 18 * order - 91, 10)
+
+    def admits(bound, variance):
+        return order < variance / bound + 1 and quadratic < 2 * variance / bound**2
+
+    for tenth in range(1, 4000, 7):
+        variance = Fraction(tenth, 2)
+        bound = largest_linf_bound(order, variance)
+        assert bound == 0 or admits(bound, variance)
+        assert not admits(bound + 1, variance)
+    for bound in (1, 2, 9):
+        least = smallest_noise_variance(order, bound)
+        assert largest_linf_bound(order, least) < bound
+        assert largest_linf_bound(order, least + Fraction(1, 1000)) >= bound
+
+
+def test_a_binomial_share_has_an_even_number_of_coins():
+    with pytest.raises(ParameterError) as caught:
+        mechanism("binomial", local_noise_variance=Fraction(17, 4))
+    assert caught.value.nearest == "9/2"
+
+
+def test_the_table_digest_identifies_law_and_variance():
+    digests = [mechanism(name).table_digest() for name in mechanism_names()]
+    digests.append(
+        mechanism("skellam", local_noise_variance=Fraction(5)).table_digest()
+    )
+    assert all(len(digest) == 32 for digest in digests)
+    # Three mechanisms share one Skellam table, two share one discrete Gaussian.
+    assert len(set(digests)) == len(digests) - 3
+
+
+def test_a_longer_vector_is_clipped_and_keeps_its_direction():
+    chosen = mechanism(
+        "gaussian", dim=4, rotation="none", scale_factor=2.0**20, modulus=1 << 40
+    )
+    huge = np.array([3e5, 0.0, -4e5, 0.0])
+    residues = chosen.encode(huge, private_seed=seed(1), public_seed=seed(2))
+    np.testing.assert_allclose(
+        chosen.decode(residues, public_seed=seed(2)), [0.6, 0.0, -0.8, 0.0], atol=1e-5
+    )
+
+
+def test_the_representation_shows_parameters_only():
+    text = repr(mechanism("skellam-mixture"))
+    assert text.startswith("SkellamMixtureMechanism(MechanismParameters(")
