@@ -10,8 +10,11 @@ It configures no logging and knows no metrics backend.
 from typing import Final
 
 __all__ = [
+    "CALL_FAILED",
+    "CALL_REFUSED",
     "CLIENT_DROPPED",
     "CLIENT_LOGGER",
+    "KEY_FILE_READABLE",
     "MESSAGE_ACCEPTED",
     "MESSAGE_REFUSED",
     "ROUND_CLOSED",
@@ -20,7 +23,10 @@ __all__ = [
     "SESSION_COMPLETED",
     "SESSION_OPENED",
     "SESSION_RESUMED",
+    "TRANSPORT_DRAINING",
     "TRANSPORT_LOGGER",
+    "TRANSPORT_STARTED",
+    "TRANSPORT_STOPPED",
     "UPLOAD_PROGRESS",
 ]
 
@@ -37,3 +43,11 @@ CLIENT_DROPPED: Final = "client_dropped"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
 UPLOAD_PROGRESS: Final = "upload_progress"
+
+# Of the transport: calls, its life, and what it found in certificates.
+CALL_REFUSED: Final = "call_refused"
+CALL_FAILED: Final = "call_failed"
+TRANSPORT_STARTED: Final = "transport_started"
+TRANSPORT_DRAINING: Final = "transport_draining"
+TRANSPORT_STOPPED: Final = "transport_stopped"
+KEY_FILE_READABLE: Final = "key_file_readable"

@@ -1,0 +1,280 @@
+"""Certificates of a running process: read, checked, and turned into gRPC credentials.
+
+Rule 1: every mistake that can be seen in the files is reported at start, by file
+        name and with the next step, and not by a failed handshake later.
+Rule 2: both sides always present a certificate and always verify the other's.
+Rule 3: private keys stay in the file, in memory and in the TLS library; they appear
+        in no error, log or repr.
+
+It issues nothing (`secagg.transport.certificates`) and does not revoke.
+"""
+
+import logging
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Self
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import (
+    PrivateKeyTypes,
+)
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER
+from secagg.transport.identity import PeerIdentity, Role
+
+__all__ = ["TLSIdentity", "read_certificates", "read_private_key"]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+# A chain of this many certificates of 4096-bit keys stays below it.
+_MAX_PEM_BYTES: Final = 64 * 1024
+_MAX_CHAIN: Final = 8
+_MIN_RSA_BITS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class TLSIdentity:
+    """What one process needs to speak mutual TLS.
+
+    Attributes:
+        identity: Who the certificate says the process is.
+        certificate_chain: PEM, leaf first.
+        authorities: PEM of the authorities whose certificates are accepted.
+        not_valid_after: When the leaf expires.
+        private_key: PEM.
+    """
+
+    identity: PeerIdentity
+    certificate_chain: bytes
+    authorities: bytes
+    not_valid_after: datetime
+    private_key: bytes = field(repr=False)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        certificate: Path,
+        private_key: Path,
+        authority: Path,
+        role: Role,
+        now: datetime | None = None,
+    ) -> Self:
+        """Read the three files and check that they work together.
+
+        Args:
+            certificate: PEM of the leaf, followed by intermediates if any.
+            private_key: PEM of its key, not encrypted.
+            authority: PEM of one or more authorities.
+            role: Which role the leaf must name.
+            now: For the validity check; the present by default.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; names the file, what is wrong and what to
+                do.
+        """
+        chain = read_certificates(certificate)
+        trusted = read_certificates(authority)
+        key = read_private_key(private_key)
+        leaf = chain[0]
+        _check_key(key, leaf, private_key, certificate)
+        _check_validity(leaf, certificate, now or datetime.now(UTC))
+        _check_issuer(chain, trusted, certificate, authority)
+        identity = identity_of(leaf)
+        if identity.role is not role:
+            raise _bad(
+                f"{certificate} is a {identity.role}'s certificate, "
+                f"a {role}'s is needed",
+                f"Name the file that was issued for the {role}.",
+            )
+        _warn_if_readable(private_key)
+        return cls(
+            identity=identity,
+            certificate_chain=_all_pem(chain),
+            authorities=_all_pem(trusted),
+            not_valid_after=leaf.not_valid_after_utc,
+            private_key=key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return credentials that demand a certificate from every client."""
+        return grpc.ssl_server_credentials(
+            [(self.private_key, self.certificate_chain)],
+            root_certificates=self.authorities,
+            require_client_auth=True,
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return credentials that verify the aggregator and present ourselves."""
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.authorities,
+            private_key=self.private_key,
+            certificate_chain=self.certificate_chain,
+        )
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Return the certificates of a PEM file; at least one, at most eight.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE; the file cannot be read or holds none.
+    """
+    data = _read(path)
+    try:
+        found = x509.load_pem_x509_certificates(data)
+    except ValueError:
+        found = []
+    if not 1 <= len(found) <= _MAX_CHAIN:
+        raise _bad(
+            f"{path} holds {len(found)} readable PEM certificates, "
+            f"1 to {_MAX_CHAIN} are needed",
+            "Check that the setting names a certificate and not a key.",
+        )
+    return found
+
+
+def read_private_key(path: Path) -> PrivateKeyTypes:
+    """Return the private key of a PEM file.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE; the file cannot be read, holds no key, or
+            holds one that needs a password.
+    """
+    data = _read(path)
+    try:
+        return serialization.load_pem_private_key(data, password=None)
+    except TypeError:
+        raise _bad(
+            f"the private key in {path} is encrypted",
+            "Decrypt it into a file that only this user can read.",
+        ) from None
+    except ValueError:
+        raise _bad(
+            f"{path} holds no readable PEM private key",
+            "Check that the setting names a key and not a certificate.",
+        ) from None
+
+
+def identity_of(leaf: x509.Certificate) -> PeerIdentity:
+    """Return whom a certificate names.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE when it names nobody, or more than one.
+    """
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return PeerIdentity.from_uris([])
+    return PeerIdentity.from_uris(
+        names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    )
+
+
+def _check_key(
+    key: PrivateKeyTypes, leaf: x509.Certificate, key_path: Path, path: Path
+) -> None:
+    if not (
+        isinstance(key, ec.EllipticCurvePrivateKey)
+        or (isinstance(key, rsa.RSAPrivateKey) and key.key_size >= _MIN_RSA_BITS)
+    ):
+        raise _bad(
+            f"gRPC's TLS cannot use the kind of key in {key_path}",
+            "Use ECDSA P-256 (as `secagg pki` does) or RSA with 2048 bits or more.",
+        )
+    if key.public_key() != leaf.public_key():
+        raise _bad(
+            f"the private key in {key_path} does not belong to {path}",
+            "Name the key that was made together with the certificate.",
+        )
+
+
+def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
+    if now >= leaf.not_valid_after_utc:
+        raise _bad(
+            f"{path} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
+            "Issue a new certificate, for example with `secagg pki`.",
+        )
+    if now < leaf.not_valid_before_utc:
+        raise _bad(
+            f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
+            "Check this machine's clock.",
+        )
+
+
+def _check_issuer(
+    chain: list[x509.Certificate],
+    trusted: list[x509.Certificate],
+    path: Path,
+    authority: Path,
+) -> None:
+    """Walk from the leaf to an authority; each step verifies one signature."""
+    current = chain[0]
+    for _ in range(_MAX_CHAIN):
+        if any(_has_issued(candidate, current) for candidate in trusted):
+            return
+        above = [link for link in chain[1:] if _has_issued(link, current)]
+        if not above:
+            break
+        current = above[0]
+    raise _bad(
+        f"{path} was not issued by the authority in {authority}",
+        "Name the authority that issued it; both sides must use the same one.",
+    )
+
+
+def _has_issued(issuer: x509.Certificate, subject: x509.Certificate) -> bool:
+    try:
+        subject.verify_directly_issued_by(issuer)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
+
+
+def _warn_if_readable(path: Path) -> None:
+    # Not an error: orchestrators mount secrets with modes of their own.
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        _LOG.warning(
+            "%s path=%s next_step=%s",
+            KEY_FILE_READABLE,
+            path,
+            "chmod 600, unless the directory keeps others out",
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_PEM_BYTES + 1)
+    except OSError as error:
+        raise _bad(
+            f"cannot read {path}: {error.strerror}",
+            "Check the path and who may read it.",
+        ) from None
+    if len(data) > _MAX_PEM_BYTES:
+        raise _bad(
+            f"{path} is larger than {_MAX_PEM_BYTES} bytes",
+            "Name a PEM file with a certificate or a key.",
+        )
+    return data
+
+
+def _all_pem(certificates: list[x509.Certificate]) -> bytes:
+    return b"".join(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        for certificate in certificates
+    )
+
+
+def _bad(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
