@@ -1,0 +1,455 @@
+"""Where secure sums and differential privacy meet: the only importer of `dpnoise`.
+
+A *noised task* is a task whose parameters hold a noise block: the mechanism with all
+its numbers, and the budget that it claims to meet.  The block enters the configuration
+hash, so all clients add noise for the same claim or their masks do not cancel.
+
+Rule 1: noise is calibrated to min_survivors - colluders - 1 shares: neither clients
+        that may be lost, nor colluders, nor the user itself are counted.
+Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
+        block takes nothing else.
+Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
+Rule 4: no amplification by sampling against the server, which knows who takes part.
+Rule 5: noise and rounding derive from one secret seed per session, so that a restarted
+        client sends the same bytes; the rotation from the public session id.
+
+It does no input or output.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.accounting import PrivacyStatement, make_accountant
+from dpnoise.errors import DPNoiseError
+from dpnoise.errors import InputError as NoiseInputError
+from dpnoise.events import Adversary, NoiseEvent, PoissonSampled, Repeated
+from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
+from dpnoise.planning import CurvePoint, Plan, error_curve, plan
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.parameters import MAX_NOISE_BLOCK_BYTES, ProtocolParameters
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import hash_parts
+from secagg.protocol.events import NoisedVector
+
+__all__ = [
+    "CurvePoint",
+    "NoiseBudget",
+    "NoisePolicy",
+    "NoisedTask",
+    "Plan",
+    "PrivacyReport",
+    "central_gaussian_variance",
+    "error_curve",
+    "plan",
+]
+
+_BLOCK_VERSION: Final = 1
+# A claim may be off by the accountant's own rounding, not by a decision.
+_EPSILON_SLACK: Final = 1e-6
+MAX_STEPS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseBudget:
+    """What a task claims to spend on each of its users.
+
+    Attributes:
+        epsilon: Over all sessions of the task, against the server.
+        delta: Failure probability, over all sessions of the task.
+        steps: Sessions of the task, at most.
+        accountant: Name of the accountant that computes epsilon.
+    """
+
+    epsilon: float
+    delta: float
+    steps: int
+    accountant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisePolicy:
+    """The privacy floors that one client insists on.
+
+    Attributes:
+        max_epsilon: Largest epsilon of a whole task, against the server.
+        max_delta: Largest delta of a whole task.
+        statuses: How epsilon must be known.
+        min_local_noise_stddev: The client's own noise in the caller's units: what
+            protects it if all others turn out to be inventions of the server.
+    """
+
+    max_epsilon: float
+    max_delta: float
+    statuses: frozenset[str] = frozenset({"proven", "certified"})
+    min_local_noise_stddev: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyReport:
+    """Privacy figures, each with the adversary that it holds against.
+
+    Attributes:
+        server: Against the server and its colluders; never any amplification.
+        model_reader: Against readers of the released sums.
+        local_noise_stddev: One client's own noise, caller's units: all that is left
+            if secure aggregation is broken.
+        counted_shares: Noise shares that the figures rely on.
+    """
+
+    server: PrivacyStatement
+    model_reader: PrivacyStatement
+    local_noise_stddev: float
+    counted_shares: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as JSON values."""
+        return {
+            "server": self.server.to_dict(),
+            "model_reader": self.model_reader.to_dict(),
+            "local_noise_stddev": self.local_noise_stddev,
+            "counted_shares": self.counted_shares,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedTask:
+    """A task with distributed noise: protocol parameters and mechanism, joined.
+
+    Build it with `from_plan` (operator) or `from_parameters` (client).
+
+    Attributes:
+        parameters: Of the protocol; their noise block describes the other two.
+        mechanism: Encodes vectors and decodes sums.
+        budget: What the task claims.
+    """
+
+    parameters: ProtocolParameters
+    mechanism: Mechanism
+    budget: NoiseBudget
+
+    @classmethod
+    def from_plan(cls, made: Plan, protocol: ProtocolParameters) -> Self:
+        """Join a plan with protocol parameters.
+
+        Args:
+            made: From `plan`; its accountant and budget are what the task claims.
+            protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
+                noise block are replaced by the plan's.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, if the two contradict each other.
+        """
+        mechanism = make_mechanism(made.parameters)
+        budget = NoiseBudget(
+            epsilon=float(made.request.epsilon),
+            delta=float(made.request.delta),
+            steps=made.request.steps,
+            accountant=made.accountant,
+        )
+        parameters = replace(
+            protocol,
+            modulus=mechanism.modulus,
+            dimension=mechanism.encoded_dim,
+            noise_block=_encode_block(mechanism, budget),
+        )
+        return cls(parameters.validate(), mechanism, budget).validate()
+
+    @classmethod
+    def from_parameters(cls, parameters: ProtocolParameters) -> Self:
+        """Read the noise block of a session on offer.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, if the block is missing, malformed,
+                contradicts the parameters, or describes a mechanism outside its
+                theorem.  Stay out of the session.
+        """
+        mechanism, budget = _decode_block(parameters.noise_block)
+        return cls(parameters, mechanism, budget).validate()
+
+    def validate(self) -> Self:
+        """Return self if protocol and mechanism fit each other.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, naming the contradiction.
+        """
+        given, ours = self.mechanism.parameters, self.parameters
+        for holds, complaint in (
+            (
+                not self.mechanism.noise_is_central,
+                f"mechanism {given.mechanism} needs a trusted party",
+            ),
+            (given.modulus == ours.modulus, "its modulus is not the session's"),
+            (
+                self.mechanism.encoded_dim == ours.dimension,
+                (
+                    f"it encodes to {self.mechanism.encoded_dim} coordinates, the "
+                    f"session has {ours.dimension}"
+                ),
+            ),
+            # Rule 1: fewer survivors than the noise is calibrated for would leave
+            # the sum with too little noise.
+            (
+                given.min_survivors <= ours.min_survivors,
+                (
+                    f"noise is calibrated for {given.min_survivors} survivors, the "
+                    f"session unmasks {ours.min_survivors}"
+                ),
+            ),
+            (
+                given.colluders >= ours.colluders,
+                (
+                    f"noise tolerates {given.colluders} colluders, the session "
+                    f"{ours.colluders}"
+                ),
+            ),
+            # More shares than planned for would overflow the modulus unannounced.
+            (
+                given.num_clients >= ours.max_clients,
+                (
+                    f"noise is planned for {given.num_clients} clients, the session "
+                    f"takes {ours.max_clients}"
+                ),
+            ),
+        ):
+            if not holds:
+                raise _bad_block(complaint)
+        return self
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of the caller's vectors."""
+        return self.mechanism.dim
+
+    def encode(
+        self,
+        vector: npt.NDArray[Any],
+        *,
+        session_id: bytes,
+        noise_seed: SecretBytes,
+    ) -> NoisedVector:
+        """Clip, rotate, scale, round, add the noise share, and reduce modulo m.
+
+        Args:
+            vector: Floats of shape (dim,), caller's units.
+            session_id: Of the session on offer; fixes the public rotation.
+            noise_seed: 32 secret bytes that serve this session only.
+
+        Raises:
+            InputError: NaN, infinity, or a wrong length or dtype.
+        """
+        try:
+            residues = self.mechanism.encode(
+                np.asarray(vector),
+                private_seed=noise_seed.reveal(),
+                public_seed=_rotation_seed(session_id, self.parameters.suite),
+            )
+        except NoiseInputError as error:
+            raise InputError(str(error)) from None
+        return NoisedVector(residues, self.parameters.noise_block)
+
+    def decode(
+        self, residues: npt.NDArray[np.unsignedinteger[Any]], *, session_id: bytes
+    ) -> npt.NDArray[np.float64]:
+        """Return the estimate of the sum, shape (dim,), caller's units."""
+        return self.mechanism.decode(
+            residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
+        )
+
+    def report(self, *, sampling_rate: float | None = None) -> PrivacyReport:
+        """State what the whole task costs its users, adversary by adversary.
+
+        Args:
+            sampling_rate: Probability that a user takes part in a session, if users
+                decide by independent coins; helps against model readers only.
+        """
+        given = self.mechanism.parameters
+        return PrivacyReport(
+            server=self._statement(Adversary.SERVER, None),
+            model_reader=self._statement(Adversary.MODEL_READER, sampling_rate),
+            local_noise_stddev=math.sqrt(given.local_noise_variance)
+            / given.scale_factor,
+            counted_shares=given.num_noise_shares,
+        )
+
+    def _statement(
+        self, adversary: Adversary, sampling_rate: float | None
+    ) -> PrivacyStatement:
+        return _statement(self.parameters.noise_block, adversary, sampling_rate)
+
+    def check(self, policy: NoisePolicy) -> PrivacyReport:
+        """Compare the task with a client's privacy floors.
+
+        Returns:
+            The report, recomputed from the mechanism.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor.
+        """
+        report = self.report()
+        stated = report.server
+        for holds, complaint in (
+            (
+                stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
+                (
+                    f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
+                    f"{self.budget.epsilon:.4g}"
+                ),
+            ),
+            (
+                stated.epsilon <= policy.max_epsilon * (1 + _EPSILON_SLACK),
+                (
+                    f"epsilon is {stated.epsilon:.4g}, at most {policy.max_epsilon:.4g} "
+                    "is accepted"
+                ),
+            ),
+            (
+                self.budget.delta <= policy.max_delta,
+                (
+                    f"delta is {self.budget.delta:.3g}, at most {policy.max_delta:.3g} "
+                    "is accepted"
+                ),
+            ),
+            (
+                str(stated.status) in policy.statuses,
+                (
+                    f"epsilon is only {stated.status}; accepted: "
+                    f"{', '.join(sorted(policy.statuses))}"
+                ),
+            ),
+            (
+                report.local_noise_stddev >= policy.min_local_noise_stddev,
+                (
+                    f"each client adds noise of standard deviation "
+                    f"{report.local_noise_stddev:.4g}, at least "
+                    f"{policy.min_local_noise_stddev:.4g} is demanded"
+                ),
+            ),
+        ):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the task breaks this client's privacy policy: {complaint}",
+                    code=ErrorCode.POLICY_VIOLATION,
+                    next_step="Ask the operator for more noise or fewer steps, or "
+                    "change [policy] in the client's settings if that is what you "
+                    "want.",
+                )
+        return report
+
+
+def central_gaussian_variance(made: Plan) -> float:
+    """Return the variance of the central Gaussian with the same budget and steps.
+
+    Returns:
+        Per coordinate of the sum, caller's units squared: the baseline with a
+        trusted party.
+    """
+    return made.gaussian_mse
+
+
+def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
+    # Public and fresh per session: an input cannot be prepared for a known rotation.
+    return hash_parts("rotation", session_id, suite=suite)
+
+
+@lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
+def _statement(
+    noise_block: bytes, adversary: Adversary, sampling_rate: float | None
+) -> PrivacyStatement:
+    mechanism, budget = _decode_block(noise_block)
+    release = mechanism.event()
+    if sampling_rate is not None:
+        # A mechanism states one release, never a composition.
+        release = PoissonSampled(cast(NoiseEvent, release), sampling_rate)
+    accountant = make_accountant(budget.accountant, adversary=adversary)
+    return accountant.compose(Repeated(release, budget.steps)).statement(budget.delta)
+
+
+def _encode_block(mechanism: Mechanism, budget: NoiseBudget) -> bytes:
+    """Return the canonical bytes of a noise block (PROTOCOL §3.2).
+
+    JSON with sorted keys, no white space, floats in their shortest form.
+    """
+    entries = {
+        "version": _BLOCK_VERSION,
+        "mechanism": mechanism.parameters.to_dict(),
+        "noise_table": mechanism.table_digest().hex(),
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "steps": budget.steps,
+        "accountant": budget.accountant,
+    }
+    return _canonical_json(entries)
+
+
+def _canonical_json(entries: object) -> bytes:
+    return json.dumps(
+        entries, sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode()
+
+
+@lru_cache(maxsize=64)
+def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
+    if not 0 < len(block) <= MAX_NOISE_BLOCK_BYTES:
+        raise _bad_block("it is missing" if not block else "it is too long")
+    try:
+        entries = json.loads(block)
+        is_canonical = _canonical_json(entries) == block
+    except (ValueError, RecursionError):
+        raise _bad_block("it is not JSON") from None
+    keys = {
+        "version",
+        "mechanism",
+        "noise_table",
+        "epsilon",
+        "delta",
+        "steps",
+        "accountant",
+    }
+    if not is_canonical:
+        raise _bad_block("it is not in canonical form")
+    if not isinstance(entries, dict) or set(entries) != keys:
+        raise _bad_block(f"it must have exactly the keys {', '.join(sorted(keys))}")
+    if entries["version"] != _BLOCK_VERSION:
+        raise _bad_block(f"its version is not {_BLOCK_VERSION}")
+    try:
+        budget = NoiseBudget(
+            epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
+            delta=_positive(entries["delta"], "delta", 1.0),
+            steps=int(_positive(entries["steps"], "steps", MAX_STEPS + 1)),
+            accountant=str(entries["accountant"]),
+        )
+        if not isinstance(entries["mechanism"], dict):
+            raise _bad_block("its mechanism is not an object")
+        mechanism = make_mechanism(MechanismParameters.from_dict(entries["mechanism"]))
+        # Building the table also proves that the noise can be drawn at all.
+        digest = mechanism.table_digest().hex()
+    except DPNoiseError as error:
+        raise _bad_block(str(error)) from None
+    # Two samplers with another table would not draw what the block promises.
+    if entries["noise_table"] != digest:
+        raise _bad_block("its noise table is not the one that this release builds")
+    return mechanism, budget
+
+
+def _positive(value: object, name: str, below: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < float(value) < below:  # type: ignore[arg-type]
+        raise _bad_block(f"{name} must lie between 0 and {below}")
+    if name == "steps" and not isinstance(value, int):
+        raise _bad_block("steps must be a whole number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _bad_block(complaint: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the noise block cannot be used: {complaint}",
+        code=ErrorCode.BAD_CONFIG,
+        next_step="Plan the task again with `secagg plan`.",
+    )
