@@ -20,13 +20,11 @@ from dpnoise.encoding.rounding import (
     round_stochastic,
     round_toward_zero,
 )
-from dpnoise.encoding.scaling import FixedPointVector, coordinate_cap, to_fixed_point
+from dpnoise.encoding.scaling import FixedPointVector, to_fixed_point
 from dpnoise.encoding.wrapping import (
     centre,
     residue_dtype,
-    sum_stddev,
     wrap,
-    wrap_probability,
 )
 
 __all__ = [
@@ -38,7 +36,6 @@ __all__ = [
     "clip_mixture",
     "conditional_norm_bound",
     "conditional_squared_bound",
-    "coordinate_cap",
     "encoded_dim",
     "flatness",
     "make_rotation",
@@ -48,8 +45,6 @@ __all__ = [
     "round_conditional",
     "round_stochastic",
     "round_toward_zero",
-    "sum_stddev",
     "to_fixed_point",
     "wrap",
-    "wrap_probability",
 ]

@@ -29,7 +29,6 @@ __all__ = [
     "FRACTIONAL_BITS",
     "MAX_COORDINATE_BOUND",
     "FixedPointVector",
-    "coordinate_cap",
     "to_fixed_point",
 ]
 
@@ -39,7 +38,6 @@ FRACTIONAL_BITS: Final = 32
 MAX_COORDINATE_BOUND: Final = 1 << 25
 """Keeps sums of squares of 4096 rounded coordinates inside 63 bits."""
 
-_CAP_STANDARD_DEVIATIONS: Final = 8
 _SHRINK: Final = 1.0 - 1e-9
 _ATTEMPTS: Final = 4
 
@@ -80,38 +78,6 @@ class FixedPointVector:
     def dim(self) -> int:
         """Number of coordinates."""
         return self.values.size
-
-
-def coordinate_cap(l2_clip_steps: float, dim: int) -> int:
-    """Choose a bound for single coordinates that a rotated vector hardly ever meets.
-
-    A rotation spreads a vector of norm R over d coordinates of standard deviation about
-    R/√d; eight of those are exceeded with a chance of 10^-14 at most per coordinate.
-
-    Args:
-        l2_clip_steps: Norm bound in grid steps: scale_factor · l2_clip, positive.
-        dim: Number of coordinates after rotation, at least 1.
-
-    Returns:
-        max(1, ⌈8·l2_clip_steps/√dim⌉), but never more than ⌈l2_clip_steps⌉, which
-        bounds a coordinate anyway.
-
-    Raises:
-        ParameterError: The cap would exceed 2^25. Choose a smaller scale factor.
-    """
-    norm = require_positive("l2_clip_steps", l2_clip_steps, 2.0**-500, 2.0**500)
-    require_positive("dim", dim, 1, 2.0**48)
-    spread = _CAP_STANDARD_DEVIATIONS * norm / math.sqrt(dim)
-    cap = max(1, math.ceil(min(spread, norm)))
-    if cap > MAX_COORDINATE_BOUND:
-        raise ParameterError(
-            f"single coordinates may reach {cap:.4g} grid steps, more than 2^25; "
-            "choose a smaller scale factor",
-            parameter="l2_clip_steps",
-            value=l2_clip_steps,
-            nearest=repr(MAX_COORDINATE_BOUND * norm / min(spread, norm)),
-        )
-    return cap
 
 
 def to_fixed_point(

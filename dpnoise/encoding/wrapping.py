@@ -1,4 +1,4 @@
-"""Residues modulo m: into the group, back out of it, and how often that goes wrong.
+"""Residues modulo m: into the group and back out of it.
 
 Numbered rules:
 
@@ -6,18 +6,18 @@ Numbered rules:
 2. They become signed through `centre` only: z < m/2 stays, any other z becomes z − m.
    For even m the residue m/2 is −m/2.
 3. Wrapping around costs accuracy, never privacy.
+
+What this module does not do: it does not say how often a sum wraps around. That is part
+of the forecast of a mechanism.
 """
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.encoding.clipping import require_positive
 from dpnoise.errors import InputError, ParameterError
 
 __all__ = [
@@ -26,9 +26,7 @@ __all__ = [
     "centre",
     "require_modulus",
     "residue_dtype",
-    "sum_stddev",
     "wrap",
-    "wrap_probability",
 ]
 
 MAX_MODULUS: Final = 1 << 62
@@ -126,71 +124,3 @@ def centre(residues: Residues, modulus: int) -> npt.NDArray[np.int64]:
         lifted <<= spare
         lifted >>= spare
     return lifted
-
-
-def sum_stddev(  # noqa: PLR0913
-    *,
-    dim: int,
-    num_clients: int,
-    local_noise_variance: Fraction | float,
-    l2_clip_steps: float,
-    flatness: float = 1.0,
-    rounding_variance: float = 0.25,
-    aligned: bool = True,
-) -> float:
-    """Standard deviation of one coordinate of the sum before reduction.
-
-    Counts every share that can arrive, not the smaller number that privacy counts.
-
-    Args:
-        dim: Coordinates after rotation, at least 1.
-        num_clients: Clients in the sum, at least 1.
-        local_noise_variance: Variance of one client's noise share, grid steps squared.
-        l2_clip_steps: Norm bound of one client's vector, in grid steps.
-        flatness: ρ of the rotation: 1 for Hadamard, 2 for the real DFT.
-        rounding_variance: Mean of f − f² per coordinate and client, at most 1/4.
-        aligned: True if all vectors may point the same way (the worst case); False if
-            they are nearly orthogonal.
-
-    Returns:
-        √(n·(v + rounding) + ρ·‖Σx‖²/d) with ‖Σx‖ = n·R, or √n·R if not aligned.
-
-    Raises:
-        ParameterError: An argument is out of range.
-
-    Source:
-        [Aga21] section 4.3, with the worst-case factor ρ of the rotation.
-    """
-    require_positive("dim", dim, 1, 2.0**48)
-    require_positive("num_clients", num_clients, 1, 2.0**40)
-    norm = require_positive("l2_clip_steps", l2_clip_steps, 2.0**-500, 2.0**200)
-    require_positive("flatness", flatness, 2.0**-20, 2.0**48)
-    noise = float(local_noise_variance)
-    if not (0.0 <= noise < math.inf and 0.0 <= rounding_variance <= 0.25):  # noqa: PLR2004
-        raise ParameterError(
-            "local_noise_variance must be at least 0 and rounding_variance in "
-            f"[0, 0.25], got {noise} and {rounding_variance}",
-            parameter="local_noise_variance",
-            value=local_noise_variance,
-        )
-    copies = num_clients * num_clients if aligned else num_clients
-    signal = flatness * copies * norm * norm / dim
-    return math.sqrt(num_clients * (noise + rounding_variance) + signal)
-
-
-def wrap_probability(stddev: float, modulus: int) -> float:
-    """Chance that one coordinate of the sum wraps around, in the normal approximation.
-
-    Args:
-        stddev: Standard deviation of the coordinate, in grid steps, positive.
-        modulus: m in [2, 2^62].
-
-    Returns:
-        2·Φ(−m/(2·stddev)). Times the dimension it is the expected number of wrapped
-        coordinates.
-
-    Raises:
-        ParameterError: An argument is out of range.
-    """
-    spread = require_positive("stddev", stddev, 2.0**-500, 2.0**500)
-    return math.erfc(require_modulus(modulus) / (2.0 * math.sqrt(2.0) * spread))

@@ -21,10 +21,10 @@ bits: the result is the one that all 256 bits would have given.
 Numbered rules:
 
 1. Coordinate i reads word i of the stream "cells" (16 bits; with 12 000 thresholds or
-   more, 32 bits whose leading 20 count) and bytes 32·i to 32·i + 31 of the stream "refinement": the first 8 as one
-   word whose leading 48 (or 44) bits count, then 24 as three words. Both streams come
-   from the caller's seed; a draw is thus a function of (table, seed, label, i) alone,
-   whatever the chunks, the order or the platform.
+   more, 32 bits whose leading 20 count) and bytes 32·i to 32·i + 31 of the stream
+   "refinement": the first 8 as one word whose leading 48 (or 44) bits count, then 24 as
+   three words. Both streams come from the caller's seed; a draw is thus a function of
+   (table, seed, label, i) alone, whatever the chunks, the order or the platform.
 2. Preconditions, checked when a table is made: thresholds in order, tails below 2^-136.
 3. Postcondition: the total variation distance of one draw from the law, given perfect
    bits, is at most `distance_bound`. Accountants charge (1 + e^ε) times the sum of it
