@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.accounting import PrivacyStatement, make_accountant
-from dpnoise.errors import DPNoiseError
+from dpnoise.errors import DPNoiseError, ParameterError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary, NoiseEvent, PoissonSampled, Repeated
 from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
@@ -40,9 +40,11 @@ from secagg.protocol.events import NoisedVector
 
 __all__ = [
     "CurvePoint",
+    "DPNoiseError",
     "NoiseBudget",
     "NoisePolicy",
     "NoisedTask",
+    "ParameterError",
     "Plan",
     "PrivacyReport",
     "central_gaussian_variance",
@@ -305,8 +307,8 @@ class NoisedTask:
             (
                 stated.epsilon <= policy.max_epsilon * (1 + _EPSILON_SLACK),
                 (
-                    f"epsilon is {stated.epsilon:.4g}, at most {policy.max_epsilon:.4g} "
-                    "is accepted"
+                    f"epsilon is {stated.epsilon:.4g}, at most "
+                    f"{policy.max_epsilon:.4g} is accepted"
                 ),
             ),
             (

@@ -1,0 +1,388 @@
+"""Hostile clients: a bad message is refused, costs nobody else, and is no crash."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.messages import Advert, SessionAborted, SumReleased
+from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.protocol import reconstruction, server
+from secagg.protocol.events import (
+    AbortRequested,
+    BundlesSent,
+    InputUploaded,
+    KeysAdvertised,
+    RoundClosed,
+    SharesRevealed,
+    SumComputed,
+)
+from secagg.protocol.rounds import BUNDLE_BYTES, DropReason, Round
+from secagg.testing.in_process import (
+    ROUNDS,
+    InProcessSession,
+    identity_of,
+    one_hot,
+    parameters_for,
+)
+
+CLIENTS = 7
+MODULUS = 1 << 20
+
+
+def new_session(threshold=3, **overrides):
+    return InProcessSession(
+        parameters_for(CLIENTS, dimension=CLIENTS, threshold=threshold, **overrides),
+        [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)],
+    )
+
+
+def run_until(session, last, tamper=lambda _number, event: event):
+    """Deliver everything up to and including a round; `tamper` may replace events."""
+    for which in ROUNDS[: ROUNDS.index(last) + 1]:
+        for number in session.clients:
+            first = which is Round.ADVERTISE_KEYS
+            outputs = session.offer(number) if first else session.update(number)
+            for output in outputs:
+                event = tamper(number, session.server_event(number, output))
+                if event is not None:
+                    session.to_server(event)
+        if which is not last:
+            session.close(which)
+
+
+def without_first(kind):
+    """Return a tamper function that holds back client 0's message of one kind."""
+    return lambda number, event: (
+        None if number == 0 and isinstance(event, kind) else event
+    )
+
+
+def refused(session, event):
+    """Return the code of a refusal; the state must be as before, and still work."""
+    before = session.server_state
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.to_server(event)
+    assert session.server_state is before
+    assert caught.value.sender == getattr(event, "sender", None)
+    return caught.value.code
+
+
+def finish(session, last):
+    """Go on from an open round to the end; everybody's input must be in the sum."""
+    session.close(last)
+    for which in ROUNDS[ROUNDS.index(last) + 1 :]:
+        for number in session.clients:
+            session.send(number, session.update(number))
+        session.close(which)
+    return session.total
+
+
+ALL_IN = [MODULUS - 1] * CLIENTS
+
+
+def advert_of(session, number):
+    return session.server_state.adverts[identity_of(number)]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"masking_key": b"\0" * 32}, ErrorCode.BAD_PUBLIC_KEY),
+        ({"encryption_key": b"\1" + b"\0" * 31}, ErrorCode.BAD_PUBLIC_KEY),
+        ({"masking_key": b"\xff" * 32}, ErrorCode.BAD_PUBLIC_KEY),
+        ({"signature": b"s" * 64}, ErrorCode.BAD_SIGNATURE),
+        ({"identity": identity_of(0)}, ErrorCode.UNAUTHENTICATED),
+    ],
+    ids=["zero key", "order-one key", "non-canonical key", "signature", "identity"],
+)
+def test_a_bad_advert_is_refused_and_a_good_one_still_accepted(change, code):
+    session = new_session()
+    outputs = [session.offer(number) for number in session.clients]
+    for number in range(CLIENTS - 1):
+        session.send(number, outputs[number])
+    honest = Advert.decode(outputs[-1][0].advert)
+    bad = replace(honest, **change)
+    sender = identity_of(CLIENTS - 1)
+    assert refused(session, KeysAdvertised(sender, bad.encode())) is code
+    session.send(CLIENTS - 1, outputs[-1])
+    assert finish(session, Round.ADVERTISE_KEYS).tolist() == ALL_IN
+
+
+def test_keys_of_another_client_and_equal_own_keys_are_refused():
+    session = new_session()
+    run_until(session, Round.ADVERTISE_KEYS)
+    honest = advert_of(session, 0)
+    stolen = replace(honest, identity="x", encryption_key=bytes(range(32)))
+    twice = replace(honest, identity="x", masking_key=honest.encryption_key)
+    session.server_state.adverts.pop(identity_of(6))  # make room
+    for advert in (stolen, twice):
+        assert refused(session, KeysAdvertised("x", advert.encode())) is (
+            ErrorCode.DUPLICATE_KEY
+        )
+
+
+def test_a_full_session_and_an_uninvited_client_are_refused():
+    session = new_session()
+    run_until(session, Round.ADVERTISE_KEYS)
+    late = replace(
+        advert_of(session, 0),
+        identity="late",
+        masking_key=bytes(range(32)),
+        encryption_key=bytes(range(1, 33)),
+    )
+    assert refused(session, KeysAdvertised("late", late.encode())) is (
+        ErrorCode.ROSTER_TOO_LARGE
+    )
+    session.server_state = server.start(
+        session.descriptor, packed_bytes=28, invited=frozenset({"somebody"})
+    )
+    assert refused(session, KeysAdvertised("late", late.encode())) is (
+        ErrorCode.NOT_INVITED
+    )
+
+
+@pytest.mark.parametrize("which", list(ROUNDS))
+def test_a_retry_is_a_no_op_and_a_contradiction_is_a_violation(which):
+    session = new_session()
+    seen = {}
+
+    def remember(number, event):
+        seen[number] = event
+        return event
+
+    run_until(session, which, remember)
+    event = seen[0]
+    before = server.progress(session.server_state)
+    session.to_server(event)
+    assert server.progress(session.server_state) == before
+    match event:
+        case KeysAdvertised(sender, advert):
+            other = replace(Advert.decode(advert), self_mask_commitment=b"c" * 32)
+            contradiction = KeysAdvertised(sender, other.encode())
+        case BundlesSent(sender, bundles):
+            contradiction = BundlesSent(sender, bundles[::-1])
+        case InputUploaded(sender, digest, size):
+            contradiction = InputUploaded(sender, digest[::-1], size)
+        case SharesRevealed(sender, shares):
+            # another canonical set of shares: rotate whole shares
+            contradiction = SharesRevealed(
+                sender, shares[SHARE_SIZE:] + shares[:SHARE_SIZE]
+            )
+    assert refused(session, contradiction) is ErrorCode.EQUIVOCATION
+    assert finish(session, which).tolist() == ALL_IN
+
+
+@pytest.mark.parametrize("change", [-1, 1, BUNDLE_BYTES, -BUNDLE_BYTES])
+def test_bundles_of_a_wrong_size_are_refused(change):
+    session = new_session()
+    run_until(session, Round.SHARE_KEYS, without_first(BundlesSent))
+    state = session.clients[0]
+    sized = (state.bundles + b"\0" * BUNDLE_BYTES)[: len(state.bundles) + change]
+    event = BundlesSent(identity_of(0), sized)
+    assert refused(session, event) is ErrorCode.BAD_ENCODING
+
+
+def test_an_upload_of_a_wrong_size_is_refused_and_costs_nobody_else():
+    session = new_session()
+    run_until(session, Round.MASKED_INPUT_COLLECTION, without_first(InputUploaded))
+    event = InputUploaded(identity_of(0), b"d" * 32, session.packed_bytes + 1)
+    assert refused(session, event) is ErrorCode.BAD_VECTOR
+    total = finish(session, Round.MASKED_INPUT_COLLECTION)
+    assert total.tolist() == [0, *ALL_IN[1:]]
+
+
+@pytest.mark.parametrize(
+    ("shares", "code"),
+    [
+        (b"", ErrorCode.BAD_ENCODING),
+        (b"\0" * (CLIENTS * SHARE_SIZE - 1), ErrorCode.BAD_ENCODING),
+        (b"\0" * ((CLIENTS + 1) * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\xff" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+    ],
+    ids=["none", "short", "long", "not canonical"],
+)
+def test_a_malformed_answer_is_refused_and_the_sum_is_exact(shares, code):
+    session = new_session()
+    run_until(session, Round.UNMASKING, without_first(SharesRevealed))
+    assert refused(session, SharesRevealed(identity_of(0), shares)) is code
+    assert finish(session, Round.UNMASKING).tolist() == ALL_IN
+
+
+@pytest.mark.parametrize("degree", [0, 4])
+@pytest.mark.parametrize("liars", [0, 1, 2])
+def test_wrong_shares_are_corrected_and_their_holders_named(liars, degree):
+    session = (
+        new_session(degree=degree, threshold=3, min_clients=6)
+        if degree == 0
+        else new_session(degree=degree, threshold=2, min_clients=6)
+    )
+    liars = min(liars, 1) if degree else liars
+
+    def lie(number, event):
+        if isinstance(event, SharesRevealed) and number < liars:
+            wrong = np.frombuffer(event.shares, np.uint8).copy()
+            wrong[1::SHARE_SIZE] ^= 1  # the low byte of limb 0 of every share
+            return SharesRevealed(event.sender, wrong.tobytes())
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    assert finish(session, Round.UNMASKING).tolist() == ALL_IN
+    assert session.dropped == {
+        identity_of(number): DropReason.BAD_SHARES.value for number in range(liars)
+    }
+
+
+def test_too_many_wrong_shares_abort_and_release_nothing():
+    session = new_session(threshold=5)  # seven answers correct one error
+
+    def lie(number, event):
+        if isinstance(event, SharesRevealed) and number < 3:
+            wrong = bytearray(event.shares)
+            wrong[1] ^= 1 + number
+            return SharesRevealed(event.sender, bytes(wrong))
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    session.close(Round.UNMASKING)
+    assert session.server_state.code is ErrorCode.RECONSTRUCTION_FAILED
+    assert session.total is None
+
+
+def test_a_dealer_with_inconsistent_shares_is_named():
+    session = new_session(threshold=3)
+    run_until(session, Round.SHARE_KEYS)
+    # The dealer advertised another seed than it shares: nothing can fit.
+    index = session.server_state.index_of[identity_of(2)]
+    adverts = list(session.server_state.roster.adverts)
+    adverts[index] = replace(adverts[index], self_mask_commitment=b"\5" * 32)
+    session.close(Round.SHARE_KEYS)
+    run_rest = session.server_state
+    session.server_state = replace(
+        run_rest, roster=replace(run_rest.roster, adverts=tuple(adverts))
+    )
+    for which in (Round.MASKED_INPUT_COLLECTION, Round.UNMASKING):
+        for number in session.clients:
+            session.send(number, session.update(number))
+        session.close(which)
+    assert session.server_state.code is ErrorCode.RECONSTRUCTION_FAILED
+    assert repr(identity_of(2)) in session.server_state.reason
+
+
+@pytest.mark.parametrize("which", list(ROUNDS))
+def test_no_work_across_clients_is_done_below_the_minimum(which, monkeypatch):
+    """A37: reconstruction, the only work quadratic in clients, needs the threshold."""
+    calls = []
+    monkeypatch.setattr(reconstruction, "rebuild", lambda *_, **__: calls.append(1))
+    session = new_session(threshold=4)
+    run_until(session, which, lambda n, e: e if _round_of(e) < which or n < 3 else None)
+    session.close(which)
+    assert isinstance(session.server_state, server.Aborted)
+    assert session.server_state.code in {
+        ErrorCode.ROSTER_TOO_SMALL,
+        ErrorCode.U2_TOO_SMALL,
+        ErrorCode.U3_TOO_SMALL,
+        ErrorCode.TOO_FEW_ANSWERS,
+    }
+    assert not calls
+
+
+def _round_of(event):
+    return {
+        KeysAdvertised: Round.ADVERTISE_KEYS,
+        BundlesSent: Round.SHARE_KEYS,
+        InputUploaded: Round.MASKED_INPUT_COLLECTION,
+        SharesRevealed: Round.UNMASKING,
+    }[type(event)]
+
+
+def test_a_live_client_declared_lost_cannot_be_added_later():
+    """A10: its upload arrives after U3 is fixed and is refused, unread."""
+    session = new_session()
+    late = []
+
+    def hold_back(number, event):
+        if number == 0 and isinstance(event, InputUploaded):
+            late.append(event)
+            return None
+        return event
+
+    run_until(session, Round.MASKED_INPUT_COLLECTION, hold_back)
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    assert refused(session, late[0]) is ErrorCode.UNEXPECTED_MESSAGE
+    update = server.update_for(session.server_state, identity_of(0))
+    assert isinstance(update, SessionAborted)
+    assert update.code is ErrorCode.SESSION_OVER
+    for number in range(1, CLIENTS):
+        session.send(number, session.update(number))
+    session.close(Round.UNMASKING)
+    assert session.total.tolist() == [0, *ALL_IN[1:]]
+
+
+def test_a_stale_or_repeated_close_is_the_runners_fault():
+    session = new_session()
+    run_until(session, Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    with pytest.raises(LocalProtocolError):
+        session.close(Round.ADVERTISE_KEYS)
+    with pytest.raises(LocalProtocolError):
+        session.to_server(SumComputed(b"h" * 32, 1))
+
+
+def test_an_operator_can_abort_in_every_round_and_everybody_is_told():
+    for which in ROUNDS:
+        session = new_session()
+        run_until(session, which)
+        session.to_server(AbortRequested(ErrorCode.CANCELLED, "maintenance"))
+        for number in session.clients:
+            update = server.update_for(session.server_state, identity_of(number))
+            assert update == SessionAborted(ErrorCode.CANCELLED, "maintenance")
+        assert server.pending_outputs(session.server_state) == ()
+
+
+def test_a_finished_session_refuses_messages_and_keeps_no_secret():
+    session = new_session()
+    seen = []
+    run_until(session, Round.UNMASKING, lambda _, e: seen.append(e) or e)
+    session.close(Round.UNMASKING)
+    assert refused(session, seen[-1]) is ErrorCode.SESSION_OVER
+    assert not hasattr(session.server_state, "job")
+    assert not hasattr(session.server_state, "shares")
+    assert isinstance(
+        server.update_for(session.server_state, identity_of(0)), SumReleased
+    )
+    assert server.is_over(session.server_state)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_event_in_any_state_gives_a_legal_state_or_a_documented_error(data):
+    """h2-style: the machine's promise holds for arbitrary bytes."""
+    last = data.draw(st.sampled_from(list(ROUNDS)))
+    session = new_session()
+    run_until(session, last)
+    if data.draw(st.booleans()):
+        session.close(last)
+    sender = data.draw(st.sampled_from([identity_of(0), identity_of(6), "stranger"]))
+    blob = data.draw(st.binary(max_size=300))
+    event = data.draw(
+        st.sampled_from(
+            [
+                KeysAdvertised(sender, blob),
+                BundlesSent(sender, blob),
+                InputUploaded(sender, blob, len(blob)),
+                SharesRevealed(sender, blob),
+                RoundClosed(data.draw(st.sampled_from(list(Round)))),
+                SumComputed(blob, len(blob)),
+            ]
+        )
+    )
+    before = session.server_state
+    try:
+        result = server.step(before, event)
+    except (RemoteProtocolError, LocalProtocolError):
+        return
+    assert type(result.state) in server.TRANSITIONS[type(before), type(event)].may_enter
