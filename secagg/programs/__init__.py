@@ -1,0 +1,1 @@
+"""The two long-running programs, assembled from settings and the parts below."""

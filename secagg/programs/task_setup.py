@@ -1,0 +1,142 @@
+"""From a server's settings to the parameters of its sessions.
+
+Rule 1: with a budget, modulus and dimension come from the planner and the noise block
+        from `secagg.distributed_dp`; without one, the operator has acknowledged in
+        words that sums are exact.
+Rule 2: what is left open in the settings gets the safest value that works: a majority
+        as threshold, and no more losses than the survivors allow.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.config import ServerSettings
+from secagg.distributed_dp import DPNoiseError, NoisedTask, ParameterError, Plan, plan
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+
+__all__ = ["PreparedTask", "prepare_task"]
+
+# Sums of a thousand clients with entries up to four million stay exact.
+_DEFAULT_BITS_WITHOUT_NOISE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTask:
+    """What a server is about to run.
+
+    Attributes:
+        parameters: Of every session of the task.
+        noised: Mechanism and budget; None for a task that releases exact sums.
+        plan: How the noise was chosen; None with `noised`.
+        payload: Bytes handed to every client; b"" for none.
+    """
+
+    parameters: ProtocolParameters
+    noised: NoisedTask | None
+    plan: Plan | None
+    payload: bytes
+
+
+def prepare_task(settings: ServerSettings) -> PreparedTask:
+    """Check the settings of a task and work out what they leave open.
+
+    Raises:
+        ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
+            value that works.
+    """
+    payload = _read_payload(settings)
+    try:
+        if settings.noise.none:
+            parameters = _protocol_parameters(settings)
+            return PreparedTask(parameters.validate(), None, None, payload)
+        made = _plan(settings)
+        parameters = _protocol_parameters(settings)
+        noised = NoisedTask.from_plan(made, parameters)
+    except ParameterError as error:
+        raise ServiceError(
+            f"the budget under [noise] cannot be met: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct the setting, or try values with `secagg plan`.",
+        ) from None
+    except DPNoiseError as error:
+        raise ServiceError(
+            f"no noise meets the budget under [noise]: {error}",
+            code=ErrorCode.INFEASIBLE,
+            next_step="Allow a larger epsilon or delta, or ask for more clients.",
+        ) from None
+    except RemoteProtocolError as error:
+        # Raised for values that no session can have; here they are the operator's.
+        raise ServiceError(
+            f"the task cannot run with these settings: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct the number under [cohort], [vector] or [task].",
+        ) from None
+    return PreparedTask(noised.parameters, noised, made, payload)
+
+
+def _plan(settings: ServerSettings) -> Plan:
+    noise, cohort = settings.noise, settings.cohort
+    if noise.epsilon is None or noise.delta is None or noise.l2_clip is None:
+        raise ServiceError(  # the loader has checked it for files already
+            "noise.epsilon, noise.delta and noise.l2_clip belong together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set all three.",
+        )
+    return plan(
+        clients=cohort.max_clients,
+        dimension=settings.vector.dimension,
+        l2_clip=noise.l2_clip,
+        epsilon=noise.epsilon,
+        delta=noise.delta,
+        bits=settings.vector.modulus_bits,
+        mechanism=noise.mechanism,
+        scale_factor=noise.scale_factor,
+        steps=settings.task.sessions,
+        min_survivors=cohort.min_survivors,
+        colluders=cohort.colluders,
+        accountant=noise.accountant,
+        rotation=noise.rotation,
+    )
+
+
+def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
+    cohort, rounds = settings.cohort, settings.rounds
+    # A majority, so that two disjoint groups cannot both rebuild secrets.
+    threshold = cohort.threshold or (cohort.degree or cohort.max_clients) // 2 + 1
+    max_dropouts = cohort.max_dropouts
+    if max_dropouts is None:
+        max_dropouts = cohort.max_clients - cohort.min_survivors
+    bits = settings.vector.modulus_bits or _DEFAULT_BITS_WITHOUT_NOISE
+    return ProtocolParameters(
+        profile=Profile.from_label(settings.task.profile),
+        modulus=1 << bits,
+        dimension=settings.vector.dimension,
+        min_clients=cohort.min_clients,
+        max_clients=cohort.max_clients,
+        threshold=threshold,
+        degree=cohort.degree,
+        min_survivors=cohort.min_survivors,
+        max_dropouts=max(0, max_dropouts),
+        colluders=cohort.colluders,
+        deadlines=RoundDeadlines(
+            advertise_keys=rounds.advertise_keys,
+            share_keys=rounds.share_keys,
+            masked_input=rounds.masked_input,
+            unmasking=rounds.unmasking,
+        ),
+    )
+
+
+def _read_payload(settings: ServerSettings) -> bytes:
+    path = settings.task.payload
+    if path is None:
+        return b""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ServiceError(
+            f"the payload {path} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct task.payload, or remove it.",
+        ) from None

@@ -1,0 +1,152 @@
+"""Vectors and reports on disk: what clients read, and what both sides write.
+
+Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
+        ever executed.
+Rule 2: a file appears whole or not at all: it is written beside its place, synced, and
+        renamed.
+Rule 3: a file that exists is only ever replaced by the same result.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.modular import word_dtype
+from secagg.protocol.events import PlainVector
+
+__all__ = ["load_vector", "plain_vector", "write_json", "write_vector"]
+
+
+def load_vector(path: Path) -> npt.NDArray[Any]:
+    """Read one client's input.
+
+    Returns:
+        A one-dimensional array of finite numbers.
+
+    Raises:
+        InputError: The file is missing, is no ``.npy`` file, or holds something else
+            than one row of finite numbers.
+    """
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise InputError(
+            f"the input {path} cannot be read: {error.strerror or 'not a .npy file'}",
+            next_step="Check the path given to --input.",
+        ) from None
+    except (ValueError, EOFError):
+        raise InputError(
+            f"the input {path} is not a plain .npy file of numbers",
+            next_step="Write it with numpy.save(path, vector).",
+        ) from None
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()  # an .npz archive
+        raise InputError(
+            f"the input {path} holds several arrays",
+            next_step="Write one vector with numpy.save(path, vector).",
+        )
+    if loaded.ndim != 1:
+        raise InputError(
+            f"the input {path} has shape {loaded.shape}, expected one dimension",
+            next_step="Flatten it with vector.ravel() before saving.",
+        )
+    if loaded.dtype.kind not in "iuf":
+        raise InputError(
+            f"the input {path} holds {loaded.dtype}, expected numbers",
+            next_step="Convert it with vector.astype(float) before saving.",
+        )
+    if loaded.dtype.kind == "f" and not np.isfinite(loaded).all():
+        first = int(np.flatnonzero(~np.isfinite(loaded))[0])
+        raise InputError(
+            f"the input {path} has NaN or infinity, first at entry {first}",
+            next_step="Replace such entries before saving.",
+        )
+    return loaded
+
+
+def plain_vector(
+    vector: npt.NDArray[Any], parameters: ProtocolParameters
+) -> PlainVector:
+    """Turn an input into residues for a task that releases exact sums.
+
+    Args:
+        vector: Whole numbers in [0, m), shape (d,).
+        parameters: The session's.
+
+    Raises:
+        InputError: Another length, fractions, or entries outside [0, m).
+    """
+    if vector.shape != (parameters.dimension,):
+        raise InputError(
+            f"the input has {vector.size} entries, the task adds up vectors of "
+            f"{parameters.dimension}",
+            next_step="Supply a vector of that length.",
+        )
+    if vector.dtype.kind == "f" and not np.array_equal(vector, np.floor(vector)):
+        raise InputError(
+            "the input has fractions, but the task adds up whole numbers exactly",
+            next_step="Round and scale it yourself, or use a task with noise, which "
+            "takes floats.",
+        )
+    if vector.size and (vector.min() < 0 or vector.max() >= parameters.modulus):
+        raise InputError(
+            f"the input has entries outside [0, {parameters.modulus})",
+            next_step="Shift or reduce the entries, or use a task with more bits.",
+        )
+    return PlainVector(vector.astype(word_dtype(parameters.modulus)))
+
+
+def write_vector(path: Path, vector: npt.NDArray[Any]) -> None:
+    """Write a vector in numpy's format, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as stream:
+            np.save(stream, vector, allow_pickle=False)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, save)
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON document for people and programs, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+
+    def save(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8") as stream:
+            json.dump(document, stream, indent=2, ensure_ascii=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, save)
+
+
+def _replace(path: Path, save: Callable[[Path], None]) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ServiceError(
+            f"{path} cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the directory, its owner and the free space, then start "
+            "again: nothing that clients sent is lost.",
+        ) from None

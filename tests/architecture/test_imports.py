@@ -1,0 +1,75 @@
+"""Who may import whom, and that every promised name exists."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpnoise
+import secagg
+
+ROOT = Path(__file__).parents[2]
+GENERATED = "secagg.v1"
+
+
+def modules():
+    for package in (secagg, dpnoise):
+        yield package.__name__
+        for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not found.name.startswith(GENERATED) and "__main__" not in found.name:
+                yield found.name
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_every_name_in_all_exists(name):
+    module = importlib.import_module(name)
+    for exported in getattr(module, "__all__", ()):
+        assert hasattr(module, exported), f"{name}.{exported}"
+
+
+def test_the_import_contracts_hold():
+    program = Path(sys.executable).parent / "lint-imports"
+    if not program.exists():
+        pytest.skip("import-linter is not installed")
+    done = subprocess.run(
+        [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def calls_of(path: Path, name: str) -> bool:
+    tree = ast.parse(path.read_text())
+    return any(
+        isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Name) and node.func.id == name)
+            or (isinstance(node.func, ast.Attribute) and node.func.attr == name)
+        )
+        for node in ast.walk(tree)
+    )
+
+
+def test_only_the_module_that_adds_noise_makes_noised_vectors():
+    makers = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "secagg").rglob("*.py")
+        if calls_of(path, "NoisedVector") and "testing" not in path.parts
+    }
+    assert makers <= {"secagg/distributed_dp.py"}
+
+
+def test_help_imports_no_heavy_library():
+    script = (
+        "import sys; from secagg.cli import main; main(['--help']); "
+        "heavy = {'numpy', 'grpc', 'cryptography', 'nacl', 'sqlite3', 'matplotlib', "
+        "'sklearn', 'scipy', 'dpnoise'} & set(sys.modules); "
+        "sys.exit(','.join(sorted(heavy)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,74 @@
+"""The files under deploy/config stay in step with the settings classes."""
+
+import dataclasses
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+
+from secagg.config import (
+    ClientSettings,
+    ServerSettings,
+    load_client_settings,
+    load_server_settings,
+)
+
+CONFIG = Path(__file__).parents[2] / "deploy" / "config"
+KINDS = {"server": ServerSettings, "client": ClientSettings}
+LOADERS = {"server": load_server_settings, "client": load_client_settings}
+
+
+def keys_of(kind):
+    hints = typing.get_type_hints(kind)
+    return {
+        f"{section.name}.{field.name}"
+        for section in dataclasses.fields(kind)
+        for field in dataclasses.fields(hints[section.name])
+    }
+
+
+@pytest.mark.parametrize("size", ["minimal", "full"])
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_every_sample_is_accepted_by_its_program(role, size):
+    LOADERS[role](CONFIG / f"{role}.{size}.toml", environment={})
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_the_full_sample_lists_every_setting(role):
+    document = tomllib.loads((CONFIG / f"{role}.full.toml").read_text())
+    listed = {f"{name}.{key}" for name, keys in document.items() for key in keys}
+    assert listed == keys_of(KINDS[role])
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_the_full_sample_shows_the_defaults(role):
+    document = tomllib.loads((CONFIG / f"{role}.full.toml").read_text())
+    hints = typing.get_type_hints(KINDS[role])
+    for section in dataclasses.fields(KINDS[role]):
+        for field in dataclasses.fields(hints[section.name]):
+            shown = document[section.name][field.name]
+            if field.default is dataclasses.MISSING or isinstance(field.default, Path):
+                continue  # an example of a required value, or a path of a service
+            if field.default is None:
+                assert shown == "" or field.name in BUDGET, field.name
+                continue
+            expected = (
+                list(field.default)
+                if isinstance(field.default, tuple)
+                else field.default
+            )
+            assert shown == expected, f"{section.name}.{field.name}"
+
+
+# Optional for the loader because the sentence in noise.none can replace them.
+BUDGET = {"epsilon", "delta", "l2_clip", "max_epsilon", "max_delta"}
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_every_key_of_the_full_sample_has_a_comment(role):
+    previous = ""
+    for line in (CONFIG / f"{role}.full.toml").read_text().splitlines():
+        if line and not line.startswith("#"):
+            assert previous.startswith("#"), line
+        previous = line
