@@ -1,7 +1,12 @@
 """What was spent: bounds on the privacy loss of the releases of dpnoise."""
 
 from dpnoise.accounting.accountant import Accountant
-from dpnoise.accounting.registry import accountant_names, make_accountant
+from dpnoise.accounting.calibration import calibrate
+from dpnoise.accounting.registry import (
+    accountant_names,
+    default_accountant,
+    make_accountant,
+)
 from dpnoise.accounting.statement import PrivacyStatement, Status
 
 __all__ = [
@@ -9,5 +14,7 @@ __all__ = [
     "PrivacyStatement",
     "Status",
     "accountant_names",
+    "calibrate",
+    "default_accountant",
     "make_accountant",
 ]

@@ -18,24 +18,71 @@ from types import MappingProxyType
 from typing import Final
 
 from dpnoise.accounting.accountant import Accountant
-from dpnoise.errors import ParameterError
-from dpnoise.events import Adjacency, Adversary
+from dpnoise.accounting.statement import Status
+from dpnoise.errors import ParameterError, UnknownEventError
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    GaussianEvent,
+    NoiseEvent,
+    PrivacyEvent,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+    flatten,
+)
 
 __all__ = ["accountant_class", "accountant_names", "make_accountant"]
 
 _PLACES: Final = MappingProxyType(
     {
         "skellam-gdp": ("skellam_gdp", "SkellamGDPAccountant"),
-        "skellam-rdp": ("rdp", "SkellamRDPAccountant"),
-        "mixture-rdp": ("rdp", "MixtureRDPAccountant"),
+        "skellam-rdp": ("skellam_rdp", "SkellamRDPAccountant"),
+        "mixture-rdp": ("mixture_rdp", "MixtureRDPAccountant"),
         "mixture-contour": ("contour", "MixtureContourAccountant"),
         "mixture-pld": ("mixture_pld", "MixturePLDAccountant"),
-        "zcdp": ("rdp", "ZCDPAccountant"),
+        "zcdp": ("published", "ZCDPAccountant"),
         "gaussian-pld": ("gaussian_pld", "GaussianPLDAccountant"),
-        "skellam-paper": ("rdp", "SkellamPaperAccountant"),
-        "smm-paper": ("rdp", "SMMPaperAccountant"),
-        "ddgauss-paper": ("rdp", "DDGaussPaperAccountant"),
+        "skellam-paper": ("published", "SkellamPaperAccountant"),
+        "smm-paper": ("published", "SMMPaperAccountant"),
+        "ddgauss-paper": ("published", "DDGaussPaperAccountant"),
     }
+)
+
+_TRUSTED: Final = frozenset({Status.PROVEN, Status.CERTIFIED})
+_ONE_RELEASE_ONLY: Final = frozenset({"mixture-contour"})
+
+_GAUSSIANS: Final[frozenset[type[NoiseEvent]]] = frozenset(
+    {GaussianEvent, DiscreteGaussianEvent}
+)
+# The kinds of release in an event, and the accountants that cover them, tightest
+# first. The first row that holds all kinds of an event decides.
+_DEFAULTS: Final[tuple[tuple[frozenset[type[NoiseEvent]], tuple[str, ...]], ...]] = (
+    (frozenset({GaussianEvent}), ("gaussian-pld", "zcdp")),
+    (_GAUSSIANS, ("zcdp",)),
+    (frozenset({SkellamEvent, *_GAUSSIANS}), ("skellam-gdp", "skellam-rdp")),
+    (
+        frozenset({SkellamMixtureEvent}),
+        ("mixture-contour", "mixture-pld", "mixture-rdp"),
+    ),
+    (frozenset({SkellamMixtureClippedEvent}), ("smm-paper",)),
+    (
+        frozenset({DistributedDiscreteGaussianEvent, *_GAUSSIANS}),
+        ("ddgauss-paper",),
+    ),
+    (
+        frozenset(
+            {
+                SkellamEvent,
+                SkellamMixtureEvent,
+                SkellamMixtureClippedEvent,
+                *_GAUSSIANS,
+            }
+        ),
+        ("mixture-rdp",),
+    ),
 )
 
 
@@ -68,6 +115,41 @@ def accountant_class(name: str) -> type[Accountant]:
     module = importlib.import_module(f"dpnoise.accounting.{module_name}")
     found: type[Accountant] = getattr(module, class_name)
     return found
+
+
+def default_accountant(event: PrivacyEvent) -> str:
+    """Name the proven or certified accountant that is tightest for an event.
+
+    Args:
+        event: What is to be released.
+
+    Returns:
+        One of `accountant_names()`. Of several that are certified it is the one that
+        states the smallest epsilon; a numerical accountant is never chosen.
+
+    Raises:
+        UnknownEventError: No single proven or certified accountant has a theorem for
+            every part of the event. Name an accountant yourself.
+    """
+    single_kinds = {type(release) for release, _, _ in flatten(event)}
+    parts = list(flatten(event))
+    candidates: tuple[str, ...] = ()
+    for kinds, names in _DEFAULTS:
+        if single_kinds <= kinds:
+            candidates = names
+            break
+    one_release = len(parts) == 1 and parts[0][1:] == (1.0, 1)
+    for name in candidates:
+        if name in _ONE_RELEASE_ONLY and not one_release:
+            continue
+        if accountant_class(name).status_of_theorem in _TRUSTED:
+            return name
+    raise UnknownEventError(
+        "no proven or certified accountant covers "
+        + " with ".join(sorted(kind.__name__ for kind in single_kinds))
+        + "; name one of "
+        + ", ".join(_PLACES)
+    )
 
 
 def make_accountant(

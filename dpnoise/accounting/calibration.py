@@ -1,0 +1,201 @@
+"""Calibration: the least noise that reaches a privacy target.
+
+Numbered rules:
+
+1. The search is bracketed on a monotone function: more noise never costs privacy. An
+   event that a theorem does not cover counts as having no privacy at all.
+2. The result is a dyadic rational of at most 24 significant bits, rounded *up*, and
+   the target is checked again at exactly that value.
+3. A target that no noise in the bracket reaches is an error, never the nearest miss.
+
+This module deliberately knows no mechanism: the caller builds the event.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+from dpnoise.accounting.accountant import check_delta, check_epsilon
+from dpnoise.accounting.gaussian import analytic_gaussian_stddev
+from dpnoise.accounting.registry import make_accountant
+from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
+from dpnoise.events import Adjacency, Adversary, PrivacyEvent
+
+__all__ = ["calibrate", "round_up_to_dyadic"]
+
+_SIGNIFICANT_BITS: Final = 24
+_RELATIVE_TOLERANCE: Final = 1e-6  # far below the 0.5 % that a sampling error shows
+_MAX_STEPS: Final = 100
+_MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
+_LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
+_DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
+
+
+def round_up_to_dyadic(number: float | Fraction) -> Fraction:
+    """Round a positive number up to a dyadic rational of 24 significant bits.
+
+    Args:
+        number: A finite number above 0.
+
+    Returns:
+        The least such rational that is not below the number.
+
+    Raises:
+        ParameterError: The number is not finite and above 0.
+    """
+    if not 0 < number < math.inf:
+        raise ParameterError(
+            f"number must be finite and greater than 0, got {number!r}",
+            parameter="number",
+            value=number,
+        )
+    exact = Fraction(number)
+    exponent = (
+        exact.numerator.bit_length()
+        - exact.denominator.bit_length()
+        - _SIGNIFICANT_BITS
+    )
+    unit = Fraction(2) ** exponent
+    return math.ceil(exact / unit) * unit
+
+
+def calibrate(  # noqa: PLR0913 - each one changes the answer
+    build_event: Callable[[Fraction], PrivacyEvent],
+    *,
+    accountant: str,
+    epsilon: float,
+    delta: float,
+    adversary: Adversary,
+    adjacency: Adjacency = Adjacency.ZERO_OUT,
+    bracket: tuple[Fraction, Fraction] | None = None,
+) -> Fraction:
+    """Find the least noise variance that reaches (epsilon, delta).
+
+    Args:
+        build_event: Maps an aggregate noise variance to everything that is released.
+            It may raise `TheoremNotApplicableError` for a variance that is too small.
+        accountant: Name of the accountant.
+        epsilon: Target in nats, above 0.
+        delta: Failure probability in (0, 1).
+        adversary: Whom the target must hold against.
+        adjacency: Which two worlds must look alike.
+        bracket: Least and largest variance to consider, in the unit of `build_event`;
+            by default 2^-20 to 2^100.
+
+    Returns:
+        The variance, a dyadic rational rounded up, at which the accountant states at
+        most `epsilon` at `delta`; within 1e-6 of the least such variance.
+
+    Raises:
+        ParameterError: A target, the bracket or the name is invalid.
+        CalibrationError: Even the largest variance misses the target. Relax the
+            target, shrink the clip, or choose another accountant.
+        UnknownEventError: The accountant has no theorem for these events.
+    """
+    epsilon = check_epsilon(epsilon)
+    delta = check_delta(delta)
+    low, high = bracket if bracket is not None else _DEFAULT_BRACKET
+    if not 0 < low <= high:
+        raise ParameterError(
+            f"bracket must satisfy 0 < least <= largest, got ({low}, {high})",
+            parameter="bracket",
+            value=f"({low}, {high})",
+        )
+
+    wanted = analytic_gaussian_stddev(epsilon, delta, 1.0)
+
+    def shortfall(variance: Fraction) -> float:
+        """Logarithm of the factor that the variance misses, judged as a Gaussian."""
+        account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
+        try:
+            reached = account.compose(build_event(variance)).delta(epsilon)
+        except TheoremNotApplicableError:
+            return math.inf
+        if not _LEAST_DELTA < reached < 1.0:
+            return math.inf if reached >= 1.0 else -math.inf
+        return 2.0 * math.log(wanted / analytic_gaussian_stddev(epsilon, reached, 1.0))
+
+    def states_target(variance: Fraction) -> bool:
+        account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
+        return account.compose(build_event(variance)).epsilon(delta) <= epsilon
+
+    found = _least_root(shortfall, low, high)
+    if found is None:
+        raise CalibrationError(
+            f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
+            f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
+            "choose another accountant"
+        )
+    # delta(epsilon) and epsilon(delta) end their searches independently; a last unit
+    # or two of rounding between them is paid for in noise.
+    bump = Fraction(1, 1 << (_SIGNIFICANT_BITS - 2))
+    for _ in range(16):
+        if states_target(found):
+            return found
+        found = round_up_to_dyadic(found * (1 + bump))
+        bump *= 2
+    raise CalibrationError(
+        f"{accountant}: epsilon at the calibrated noise stays above {epsilon:g}; the "
+        "accountant's delta and epsilon disagree, please report the parameters"
+    )
+
+
+def _least_root(
+    shortfall: Callable[[Fraction], float], low: Fraction, high: Fraction
+) -> Fraction | None:
+    """Return the least dyadic variance without a shortfall, or None above `high`.
+
+    Were the release a Gaussian, the shortfall would be exactly the step to take, so a
+    handful of evaluations suffices; bisection takes over where that fails.
+    """
+    # Most calls start far below the top of the bracket, and walking up is cheap.
+    variance = round_up_to_dyadic(min(max(low, Fraction(16)), high))
+    missing_side: tuple[float, float] | None = None
+    reached_side: tuple[float, float] | None = None
+    best: Fraction | None = None
+    for _ in range(_MAX_STEPS):
+        missing = shortfall(variance)
+        here = (math.log(variance), missing)
+        if missing <= 0.0:
+            best, reached_side = variance, here
+            if variance <= low or missing >= -_RELATIVE_TOLERANCE:
+                return best
+        else:
+            missing_side = here
+            if variance >= high:
+                return None
+        step = _propose(missing_side, reached_side, here)
+        if step is None:
+            return best
+        variance = round_up_to_dyadic(min(max(Fraction(math.exp(step)), low), high))
+    return best
+
+
+def _propose(
+    missing_side: tuple[float, float] | None,
+    reached_side: tuple[float, float] | None,
+    here: tuple[float, float],
+) -> float | None:
+    """Propose the next logarithm of the variance; None when the bracket is tight."""
+    # Aim a little beyond the root, so that the last step lands where it counts.
+    aim = 0.5 * _RELATIVE_TOLERANCE
+    if missing_side is None or reached_side is None:
+        step = min(max(here[1] + aim, -_MAX_LOG_STEP), _MAX_LOG_STEP)
+        # Far from the root the Gaussian step is only a guess: lengthen it a little
+        # upwards, so that the root is bracketed soon.
+        return here[0] + (1.01 * step if missing_side is here else step)
+    width = reached_side[0] - missing_side[0]
+    if width <= _RELATIVE_TOLERANCE:
+        return None
+    if not (math.isfinite(missing_side[1]) and math.isfinite(reached_side[1])):
+        gaussian_step = here[0] + here[1] + aim
+        if missing_side[0] < gaussian_step < reached_side[0]:
+            return gaussian_step
+        return missing_side[0] + 0.5 * width
+    share = (missing_side[1] + aim) / (missing_side[1] - reached_side[1])
+    # The clamp keeps the bracket shrinking where the function is far from affine.
+    edge = min(0.25, 0.25 * _RELATIVE_TOLERANCE / width)
+    return missing_side[0] + min(max(share, edge), 1.0 - edge) * width
