@@ -135,15 +135,13 @@ def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     Raises:
         BadShareError: The last axis is not 34 bytes long.
     """
-    words = _words(encoded)
-    canonical = np.ones(words.shape[:-1], np.bool_)
-    flagged = np.argwhere(words[..., LIMBS])
-    if flagged.size:
-        where = tuple(flagged.T)
-        chosen = words[where]
-        broken = (chosen[:, :LIMBS] != 0) & _flag_matrix(chosen[:, LIMBS])
-        canonical[where] = ~broken.any(axis=1)
-    return canonical
+    words = _words(encoded).reshape(-1, LIMBS + 1)
+    canonical = np.ones(len(words), np.bool_)
+    flagged = np.flatnonzero(words[:, LIMBS])
+    chosen = words[flagged]
+    broken = (chosen[:, :LIMBS] != 0) & _flag_matrix(chosen[:, LIMBS])
+    canonical[flagged] = ~broken.any(axis=1)
+    return canonical.reshape(encoded.shape[:-1])
 
 
 def _words(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
