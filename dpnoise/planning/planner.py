@@ -1,0 +1,442 @@
+"""From a privacy budget to parameters: what to configure, what it costs, what it gives.
+
+Numbered rules:
+
+1. The accountant decides how much noise is needed; the plan only divides it. The noise
+   that counts comes from `min_survivors − colluders − 1` clients, so one share is the
+   required variance over that number, rounded up to a dyadic rational.
+2. The finished parameters are accounted for again, sampler's distance included, and
+   the plan is refused if they exceed the budget.
+3. Two adversaries are always reported apart: the server, against whom sampling hides
+   nothing, and readers of the released sums.
+4. The forecast error counts the shares of all clients, since all may arrive.
+5. A modulus that cannot hold the sum is refused, with the bits that can; no plan is
+   made whose estimate would be dominated by wrapping.
+
+This module deliberately draws no noise and sends nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Final, cast
+
+from dpnoise.accounting import (
+    Accountant,
+    PrivacyStatement,
+    calibrate,
+    default_accountant,
+    make_accountant,
+)
+from dpnoise.errors import CalibrationError, ParameterError
+from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
+from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.parameters import (
+    DEFAULT_ROUNDING_BIAS,
+    MAX_NOISE_VARIANCE,
+    MechanismParameters,
+)
+from dpnoise.mechanisms.registry import make_mechanism
+from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
+from dpnoise.planning.error_curve import model_through, packed_bytes
+from dpnoise.planning.noise_share import round_share_up
+from dpnoise.planning.request import DEFAULT_MAX_WRAP_PROBABILITY, PlanRequest
+from dpnoise.planning.result import Plan
+from dpnoise.planning.scale_search import (
+    UNBOUNDED_BITS,
+    NoiseModel,
+    best_scale,
+    forecast_at,
+    smallest_bits,
+)
+
+__all__ = ["plan", "plan_request"]
+
+ERROR_FACTOR: Final = 1.05
+"""Bits are saved as long as the error stays within this factor of the best."""
+
+_DISTANCE_PER_DRAW: Final = 2.0**-120
+"""Charged per draw while calibrating; every sampler's real distance is smaller."""
+
+_RETRIES: Final = 4
+_CLOSE_ENOUGH: Final = 0.01
+_LEAST: Final = Fraction(1, 1 << 40)
+_LARGEST_VARIANCE: Final = Fraction(1 << 100)
+_SLIGHTLY_MORE: Final = 1 + Fraction(1, 1 << 16)
+
+
+def plan(  # noqa: PLR0913  # one keyword per option of the command line
+    *,
+    clients: int,
+    dimension: int,
+    l2_clip: float,
+    epsilon: float,
+    delta: float,
+    bits: int | None = None,
+    mechanism: str = "skellam-mixture",
+    scale_factor: float | None = None,
+    steps: int = 1,
+    sampling_rate: float | None = None,
+    min_survivors: int | None = None,
+    colluders: int = 0,
+    accountant: str | None = None,
+    adjacency: Adjacency = Adjacency.ZERO_OUT,
+    rotation: str = "hadamard",
+    rounding_bias: float = DEFAULT_ROUNDING_BIAS,
+    linf_bound: int | None = None,
+    clip_flag_amplitude: float = 0.0,
+    sum_l2_norm: float | None = None,
+    max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY,
+) -> Plan:
+    """Choose scale, modulus and noise for a privacy budget, and forecast the error.
+
+    Args:
+        clients: Cohort size of one session, at least 2.
+        dimension: Coordinates of the caller's vector, at least 1.
+        l2_clip: Bound on the L2 norm of one client's vector, caller's units.
+        epsilon: Privacy loss to spend over all steps, nats, greater than 0.
+        delta: Failure probability, in (0, 1).
+        bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
+            error is within 1.05 of the best.
+        mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
+        scale_factor: Grid steps per unit; None for the one with the least error.
+        steps: Number of sessions that spend the budget together, at least 1.
+        sampling_rate: Probability that a user takes part in a session, in (0, 1], by
+            independent coins. The noise is then calibrated for readers of the model;
+            the server's ε is reported without any amplification.
+        min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
+            session with a lost client is abandoned.
+        colluders: Tolerated parties that know and subtract their own noise.
+        accountant: One of `dpnoise.accounting.accountant_names()`; None for the
+            default, which is proven or certified.
+        adjacency: Which two worlds must look alike.
+        rotation: One of "hadamard", "hadamard-kronecker", "dft", "none".
+        rounding_bias: The β of conditional rounding, in [0, 1).
+        linf_bound: Bound on coordinates before rounding, grid steps; None to derive.
+        clip_flag_amplitude: Amplitude of the extra coordinate of adaptive clipping,
+            caller's units; 0 for none.
+        sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for the
+            largest possible. It decides how much room the modulus leaves.
+        max_wrap_probability: Largest acceptable probability that one coordinate wraps
+            around, in (0, 1]; 1 accepts useless sums, for reproductions.
+
+    Returns:
+        The plan. Its parameters spend at most ε against `request.calibrated_for`.
+
+    Raises:
+        ParameterError: A value cannot work, or the modulus is too small for the sum;
+            the error names the parameter and the nearest value that works.
+        TheoremNotApplicableError: The accountant's theorem does not cover the scale.
+        UnknownEventError: The accountant has no theorem for the mechanism.
+        CalibrationError: No amount of noise keeps the budget.
+
+    Source:
+        [Aga21] section 5 for the choice of the scale, replaced by the whole forecast.
+    """
+    return plan_request(
+        PlanRequest(
+            clients=clients,
+            dimension=dimension,
+            l2_clip=l2_clip,
+            epsilon=epsilon,
+            delta=delta,
+            bits=bits,
+            mechanism=mechanism,
+            scale_factor=scale_factor,
+            steps=steps,
+            sampling_rate=sampling_rate,
+            min_survivors=min_survivors,
+            colluders=colluders,
+            accountant=accountant,
+            adjacency=adjacency,
+            rotation=rotation,
+            rounding_bias=rounding_bias,
+            linf_bound=linf_bound,
+            clip_flag_amplitude=clip_flag_amplitude,
+            sum_l2_norm=sum_l2_norm,
+            max_wrap_probability=max_wrap_probability,
+        )
+    )
+
+
+def plan_request(request: PlanRequest) -> Plan:
+    """Make the plan for a request; see `plan`."""
+    return _Planner(request).run()
+
+
+class _Planner:
+    """One run from request to plan."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        self._request = request
+        self._unit_variance = gaussian_variance_per_sensitivity(request)
+        self._accountant = request.accountant
+
+    def run(self) -> Plan:
+        request = self._request
+        if request.scale_factor is None:
+            scale_factor, mechanism, variance = self._search_scale()
+        else:
+            scale_factor = request.scale_factor
+            mechanism, variance = self._calibrate(scale_factor)
+        bits = request.bits
+        if bits is None:
+            bits = self._bits_for(scale_factor, mechanism, variance)
+        parameters = self._share(mechanism.parameters, variance, bits)
+        return self._finish(parameters, variance)
+
+    def _search_scale(self) -> tuple[float, Mechanism, Fraction]:
+        """Alternate between the model and one calibration until they agree."""
+        request = self._request
+        model = NoiseModel(request, self._unit_variance)
+        scale_factor = self._best(model)
+        mechanism, variance = self._calibrate(scale_factor)
+        modelled = model.counted_variance(scale_factor)
+        fitted = dataclasses.replace(model, factor=float(variance) / modelled)
+        if abs(fitted.factor - 1.0) > _CLOSE_ENOUGH:
+            moved = self._best(fitted)
+            if abs(moved / scale_factor - 1.0) > _CLOSE_ENOUGH:
+                scale_factor = moved
+                mechanism, variance = self._calibrate(scale_factor)
+        return scale_factor, mechanism, variance
+
+    def _best(self, model: NoiseModel) -> float:
+        bits = self._request.bits
+        if bits is None:
+            bits = smallest_bits(model, error_factor=ERROR_FACTOR)
+        found = best_scale(model, bits)
+        if found is None:
+            raise ParameterError(
+                f"a modulus of {bits} bits cannot hold the sum of "
+                f"{self._request.clients} noisy vectors at any scale",
+                parameter="bits",
+                value=bits,
+                nearest=str(smallest_bits(model, error_factor=math.inf)),
+            )
+        # Twelve significant bits: a readable number, and the error does not notice.
+        scale = found.scale_factor
+        step = 2.0 ** (math.floor(math.log2(scale)) - 11)
+        return math.floor(scale / step) * step
+
+    def _bits_for(
+        self, scale_factor: float, mechanism: Mechanism, variance: Fraction
+    ) -> int:
+        """The smallest modulus for a given scale."""
+        model = model_through(self._request, mechanism.parameters, variance)
+        free = forecast_at(model, scale_factor, UNBOUNDED_BITS)
+        for bits in range(1, UNBOUNDED_BITS):
+            found = forecast_at(model, scale_factor, bits)
+            if (
+                found.expected_mse <= ERROR_FACTOR * free.expected_mse
+                and found.wrap_probability <= self._request.max_wrap_probability
+            ):
+                return bits
+        return UNBOUNDED_BITS
+
+    def _calibrate(self, scale_factor: float) -> tuple[Mechanism, Fraction]:
+        """Ask the accountant how much noise this scale needs."""
+        request = self._request
+        linf_bound = request.linf_bound
+        if request.mechanism == "smm" and linf_bound is None:
+            linf_bound = 1  # the weakest demand on the noise; widened afterwards
+        mechanism = self._mechanism(scale_factor, linf_bound)
+        accountant = self._accountant
+        if accountant is None:
+            typical = Fraction(max(1.0, self._guess(scale_factor)))
+            release = cast("NoiseEvent", mechanism.event_with_noise(typical))
+            accountant = default_accountant(request.releases(release))
+            self._accountant = accountant
+        variance = self._least_variance(mechanism, accountant)
+        if request.mechanism == "smm" and request.linf_bound is None:
+            mechanism = self._widen(mechanism, variance)
+        return mechanism, variance
+
+    def _least_variance(self, mechanism: Mechanism, accountant: str) -> Fraction:
+        """Calibrate near the model's guess first, and anywhere only if that fails."""
+        request = self._request
+        guess = Fraction(self._guess(mechanism.parameters.scale_factor))
+        search = functools.partial(
+            calibrate,
+            self._events(mechanism),
+            accountant=accountant,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            adversary=request.calibrated_for,
+            adjacency=request.adjacency,
+        )
+        low, high = guess * Fraction(9, 10), guess * Fraction(3, 2)
+        try:
+            near = search(bracket=(low, high))
+        except CalibrationError:
+            return search(bracket=(high, _LARGEST_VARIANCE))
+        # At the lower end of the bracket less noise might have done.
+        return near if near > low * _SLIGHTLY_MORE else search(bracket=(_LEAST, near))
+
+    def _guess(self, scale_factor: float) -> float:
+        model = NoiseModel(self._request, self._unit_variance)
+        return model.counted_variance(scale_factor)
+
+    def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
+        request = self._request
+        distance = mechanism.encoded_dim * request.sent_shares * _DISTANCE_PER_DRAW
+
+        def build(variance: Fraction) -> PrivacyEvent:
+            release = mechanism.event_with_noise(variance, sampler_distance=distance)
+            return request.releases(cast("NoiseEvent", release))
+
+        return build
+
+    def _widen(self, mechanism: Mechanism, variance: Fraction) -> Mechanism:
+        """Give smm the largest integer Δ∞ that costs no further noise."""
+        request, given = self._request, mechanism.parameters
+        natural = max(
+            1,
+            math.ceil(
+                8.0
+                * given.scale_factor
+                * given.l2_clip
+                * math.sqrt((mechanism.flatness or 1.0) / mechanism.rotated_dim)
+            ),
+        )
+
+        def works(linf_bound: int) -> Mechanism | None:
+            candidate = self._mechanism(given.scale_factor, linf_bound)
+            event = self._events(candidate)(variance)
+            spent = self._account(event, request.calibrated_for).epsilon(request.delta)
+            return candidate if spent <= request.epsilon else None
+
+        low, high = 1, natural + 1
+        best = mechanism
+        while high - low > 1:
+            middle = (low + high) // 2
+            candidate = works(middle)
+            if candidate is None:
+                high = middle
+            else:
+                low, best = middle, candidate
+        return best
+
+    def _mechanism(self, scale_factor: float, linf_bound: int | None) -> Mechanism:
+        """Build the mechanism with a placeholder for the noise and the modulus."""
+        request = self._request
+        return make_mechanism(
+            MechanismParameters(
+                mechanism=request.mechanism,
+                dim=request.dimension,
+                l2_clip=float(request.l2_clip),
+                scale_factor=scale_factor,
+                modulus=1 << UNBOUNDED_BITS,
+                local_noise_variance=Fraction(MAX_NOISE_VARIANCE),
+                num_clients=request.clients,
+                min_survivors=request.survivors,
+                colluders=request.colluders,
+                rotation=request.rotation,
+                rounding_bias=request.rounding_bias,
+                linf_bound=linf_bound,
+                clip_flag_amplitude=float(request.clip_flag_amplitude),
+            )
+        )
+
+    def _share(
+        self, placeholder: MechanismParameters, variance: Fraction, bits: int
+    ) -> MechanismParameters:
+        """Divide the required noise among the shares that count."""
+        return dataclasses.replace(
+            placeholder,
+            modulus=1 << bits,
+            local_noise_variance=round_share_up(
+                variance / self._request.counted_shares, placeholder.mechanism
+            ),
+        )
+
+    def _finish(self, parameters: MechanismParameters, variance: Fraction) -> Plan:
+        """Account for the finished parameters and forecast their error."""
+        request = self._request
+        mechanism, calibrated = self._verify(parameters)
+        server: PrivacyStatement | None = None
+        reader = calibrated
+        if not request.is_central:
+            # Whoever sees less than the server learns no more than the server.
+            server = calibrated
+            reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
+            if request.sampling_rate is not None:
+                reader = calibrated
+                server = self._statement(mechanism, Adversary.SERVER)
+        forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
+        self._check_modulus(mechanism, forecast)
+        unit = mechanism.parameters.scale_factor**2
+        surplus = float(mechanism.total_noise_variance) - float(variance)
+        return Plan(
+            request=request,
+            parameters=mechanism.parameters,
+            noise_variance=variance,
+            accountant=calibrated.accountant,
+            statement_server=server,
+            statement_model_reader=reader,
+            forecast=forecast,
+            counted_mse=forecast.expected_mse - surplus / unit,
+            gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
+            upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
+        )
+
+    def _verify(
+        self, parameters: MechanismParameters
+    ) -> tuple[Mechanism, PrivacyStatement]:
+        """Recompute ε for what will really run; add noise in tiny steps if needed."""
+        request = self._request
+        spent = math.inf
+        for _ in range(_RETRIES):
+            mechanism = make_mechanism(parameters)
+            statement = self._statement(mechanism, request.calibrated_for)
+            spent = statement.epsilon
+            if spent <= request.epsilon:
+                return mechanism, statement
+            more = parameters.local_noise_variance * (1 + Fraction(1, 1 << 12))
+            parameters = dataclasses.replace(
+                parameters,
+                local_noise_variance=round_share_up(more, parameters.mechanism),
+            )
+        raise CalibrationError(
+            f"the finished parameters spend epsilon {spent:.6g}, more than "
+            f"{request.epsilon:.6g}; ask for a slightly smaller epsilon"
+        )
+
+    def _statement(
+        self, mechanism: Mechanism, adversary: Adversary
+    ) -> PrivacyStatement:
+        event = self._request.releases(cast("NoiseEvent", mechanism.event()))
+        return self._account(event, adversary).statement(self._request.delta)
+
+    def _account(self, event: PrivacyEvent, adversary: Adversary) -> Accountant:
+        name = self._accountant or default_accountant(event)
+        accountant = make_accountant(
+            name, adversary=adversary, adjacency=self._request.adjacency
+        )
+        return accountant.compose(event)
+
+    def _check_modulus(self, mechanism: Mechanism, forecast: ErrorForecast) -> None:
+        limit = self._request.max_wrap_probability
+        if forecast.wrap_probability <= limit:
+            return
+        request, bits = self._request, mechanism.parameters.bits
+        if request.scale_factor is None:
+            variance = mechanism.counted_noise_variance
+            model = model_through(request, mechanism.parameters, variance)
+            enough = max(bits + 1, smallest_bits(model, error_factor=math.inf))
+        else:
+            deviations = -NormalDist().inv_cdf(limit / 2.0)
+            enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
+        raise ParameterError(
+            f"a modulus of {bits} bits is too small for the sum: one coordinate in "
+            f"{1.0 / forecast.wrap_probability:.3g} would wrap around (standard "
+            f"deviation {forecast.sum_stddev:.4g} grid steps)",
+            parameter="bits",
+            value=bits,
+            nearest=str(enough),
+        )

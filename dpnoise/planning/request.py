@@ -1,0 +1,171 @@
+"""What a plan is asked for, checked once.
+
+Numbered rules:
+
+1. Names are those of the command line. An error names the parameter as the caller
+   spelled it, and the nearest value that works.
+2. What is not given has a default that is safe rather than flattering: every client
+   must survive is the only assumption that costs nothing, so it is written down in the
+   plan; nobody colludes is likewise.
+
+This module deliberately plans nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpnoise.accounting import accountant_names
+from dpnoise.accounting.accountant import check_delta, check_epsilon
+from dpnoise.errors import ParameterError
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    NoiseEvent,
+    PoissonSampled,
+    PrivacyEvent,
+    Repeated,
+)
+from dpnoise.mechanisms.parameters import (
+    DEFAULT_ROUNDING_BIAS,
+    MAX_CLIENTS,
+    MAX_DIM,
+    MAX_SCALED_CLIP,
+    MECHANISM_NAMES,
+    ROTATION_NAMES,
+    check_choice,
+    check_integer,
+    check_number,
+    check_positive,
+    check_rounding_bias,
+)
+
+__all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
+
+DEFAULT_MAX_WRAP_PROBABILITY = 0.01
+"""Where more than one coordinate in a hundred wraps, the modulus is too small."""
+
+_MAX_BITS = 62
+_MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
+_CENTRAL = frozenset({"gaussian", "discrete-gaussian"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The question: see `dpnoise.planning.plan` for every field.
+
+    Raises:
+        ParameterError: A value cannot work; the error names it and the nearest value
+            that does.
+    """
+
+    clients: int
+    dimension: int
+    l2_clip: float
+    epsilon: float
+    delta: float
+    bits: int | None = None
+    mechanism: str = "skellam-mixture"
+    scale_factor: float | None = None
+    steps: int = 1
+    sampling_rate: float | None = None
+    min_survivors: int | None = None
+    colluders: int = 0
+    accountant: str | None = None
+    adjacency: Adjacency = Adjacency.ZERO_OUT
+    rotation: str = "hadamard"
+    rounding_bias: float = DEFAULT_ROUNDING_BIAS
+    linf_bound: int | None = None
+    clip_flag_amplitude: float = 0.0
+    sum_l2_norm: float | None = None
+    max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY
+
+    def __post_init__(self) -> None:
+        check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
+        check_choice("rotation", self.rotation, ROTATION_NAMES)
+        if self.accountant is not None:
+            check_choice("accountant", self.accountant, accountant_names())
+        check_integer("clients", self.clients, 2, MAX_CLIENTS)
+        check_integer("dimension", self.dimension, 1, MAX_DIM)
+        check_positive("l2_clip", self.l2_clip)
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        check_integer("steps", self.steps, 1, _MAX_STEPS)
+        check_integer("colluders", self.colluders, 0, self.clients - 2)
+        if self.min_survivors is not None:
+            check_integer(
+                "min_survivors", self.min_survivors, self.colluders + 2, self.clients
+            )
+        if self.bits is not None:
+            check_integer("bits", self.bits, 1, _MAX_BITS)
+        if self.scale_factor is not None:
+            check_positive("scale_factor", self.scale_factor)
+        if self.sum_l2_norm is not None:
+            check_positive("sum_l2_norm", self.sum_l2_norm)
+        check_rounding_bias(self.rounding_bias)
+        if check_number("clip_flag_amplitude", self.clip_flag_amplitude) < 0.0:
+            raise ParameterError(
+                "clip_flag_amplitude must be at least 0",
+                parameter="clip_flag_amplitude",
+                value=self.clip_flag_amplitude,
+                nearest="0.0",
+            )
+        _check_probability("sampling_rate", self.sampling_rate)
+        _check_probability("max_wrap_probability", self.max_wrap_probability)
+
+    @property
+    def survivors(self) -> int:
+        """Smallest set that will be summed: `min_survivors`, or every client."""
+        return self.clients if self.min_survivors is None else self.min_survivors
+
+    @property
+    def is_central(self) -> bool:
+        """Whether the mechanism's noise comes from one trusted party."""
+        return self.mechanism in _CENTRAL
+
+    @property
+    def counted_shares(self) -> int:
+        """Noise shares that privacy counts."""
+        return 1 if self.is_central else self.survivors - self.colluders - 1
+
+    @property
+    def sent_shares(self) -> int:
+        """Noise shares that arrive when nobody is lost."""
+        return 1 if self.is_central else self.clients
+
+    @property
+    def calibrated_for(self) -> Adversary:
+        """The adversary that the noise is calibrated against.
+
+        Sampling protects against readers of the model only, and so does noise that
+        the server adds: whoever asks for either asks about those readers.
+        """
+        if self.is_central or self.sampling_rate is not None:
+            return Adversary.MODEL_READER
+        return Adversary.SERVER
+
+    @property
+    def scaled_bound(self) -> float:
+        """Largest scale factor that the fixed-point encoding can hold."""
+        return MAX_SCALED_CLIP / math.hypot(self.l2_clip, self.clip_flag_amplitude)
+
+    def releases(self, one: NoiseEvent) -> PrivacyEvent:
+        """Return all releases of the plan, given one of them."""
+        single: PrivacyEvent = one
+        if self.sampling_rate is not None:
+            single = PoissonSampled(one, self.sampling_rate)
+        return single if self.steps == 1 else Repeated(single, self.steps)
+
+
+def _check_probability(parameter: str, value: float | None) -> None:
+    if value is None:
+        return
+    number = check_number(parameter, value)
+    if not 0.0 < number <= 1.0:
+        raise ParameterError(
+            f"{parameter} must lie in (0, 1], got {number!r}",
+            parameter=parameter,
+            value=number,
+            nearest="1.0" if number > 1.0 else "any number above 0, such as 0.01",
+        )

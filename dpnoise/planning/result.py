@@ -1,0 +1,141 @@
+"""What a plan says: parameters, figures, and the grounds of each.
+
+Numbered rules:
+
+1. A plan is a value. It holds the request, the parameters and the statements, so that
+   it can be checked again by anybody with the same version of this package.
+2. The keys of `to_dict` are an interface; `secagg plan --json` prints them.
+
+This module deliberately computes nothing that needs an accountant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dpnoise.accounting import PrivacyStatement
+from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.registry import make_mechanism
+from dpnoise.planning.request import PlanRequest
+
+__all__ = ["CurvePoint", "Plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Parameters that keep a budget, with their forecast.
+
+    Args:
+        request: What was asked for.
+        parameters: What to configure.
+        noise_variance: Aggregate variance that the accountant requires, per
+            coordinate, grid steps². The configured shares count at least this much.
+        accountant: Name of the accountant that calibrated the noise.
+        statement_server: What holds against the server; None if nothing does,
+            because the server itself adds the noise.
+        statement_model_reader: What holds against readers of the released sums.
+        forecast: Error of the sum when every client arrives.
+        counted_mse: Expected squared error per coordinate if no more noise arrived
+            than privacy requires, caller's units squared.
+        gaussian_mse: The central analytic Gaussian's, same budget, same steps.
+        upload_bytes: Bytes of one client's packed vector.
+    """
+
+    request: PlanRequest
+    parameters: MechanismParameters
+    noise_variance: Fraction
+    accountant: str
+    statement_server: PrivacyStatement | None
+    statement_model_reader: PrivacyStatement
+    forecast: ErrorForecast
+    counted_mse: float
+    gaussian_mse: float
+    upload_bytes: int
+
+    @property
+    def epsilon_server(self) -> float:
+        """The server's ε; infinite if nothing holds against it."""
+        statement = self.statement_server
+        return math.inf if statement is None else statement.epsilon
+
+    @property
+    def epsilon_model_reader(self) -> float:
+        """The ε of readers of the released sums."""
+        return self.statement_model_reader.epsilon
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan as JSON values.
+
+        An infinite ε becomes the string "inf", since JSON has no infinity. The exact
+        local variance is in `parameters`.
+        """
+        request, given, forecast = self.request, self.parameters, self.forecast
+        calibrated = (
+            self.statement_model_reader
+            if self.statement_server is None or request.sampling_rate is not None
+            else self.statement_server
+        )
+        return {
+            "mechanism": given.mechanism,
+            "clients": request.clients,
+            "dimension": request.dimension,
+            "encoded_dimension": make_mechanism(given).encoded_dim,
+            "l2_clip": given.l2_clip,
+            "epsilon": request.epsilon,
+            "delta": request.delta,
+            "steps": request.steps,
+            "sampling_rate": request.sampling_rate,
+            "min_survivors": given.min_survivors,
+            "colluders": given.colluders,
+            "noise_shares_counted": request.counted_shares,
+            "bits": given.bits,
+            "modulus": given.modulus,
+            "scale_factor": given.scale_factor,
+            "rotation": given.rotation,
+            "noise_variance": float(self.noise_variance),
+            "local_noise_variance": float(given.local_noise_variance),
+            "expected_mse": forecast.expected_mse,
+            "expected_mse_counted": self.counted_mse,
+            "noise_mse": forecast.noise_mse,
+            "rounding_mse": forecast.rounding_mse,
+            "bias_mse": forecast.bias_mse,
+            "wrap_mse": forecast.wrap_mse,
+            "gaussian_mse": self.gaussian_mse,
+            "wrap_probability": forecast.wrap_probability,
+            "expected_wrapped_coordinates": forecast.expected_wrapped_coordinates,
+            "accountant": self.accountant,
+            "status": calibrated.status.value,
+            "calibrated_for": request.calibrated_for.value,
+            "adjacency": request.adjacency.value,
+            "epsilon_server": _json_number(self.epsilon_server),
+            "epsilon_model_reader": _json_number(self.epsilon_model_reader),
+            "assumptions": list(calibrated.assumptions),
+            "upload_bytes": self.upload_bytes,
+            "parameters": given.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """The forecast at one bit width, for tables and pictures.
+
+    Args:
+        bits: Bits per coordinate.
+        scale_factor: Scale with the least error at these bits, grid steps per unit.
+        expected_mse: Forecast error of the sum per coordinate, caller's units².
+        wrap_probability: Probability that one coordinate wraps.
+        upload_bytes: Bytes of one client's packed vector.
+    """
+
+    bits: int
+    scale_factor: float
+    expected_mse: float
+    wrap_probability: float
+    upload_bytes: int
+
+
+def _json_number(number: float) -> float | str:
+    return number if math.isfinite(number) else "inf"

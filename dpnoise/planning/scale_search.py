@@ -1,0 +1,234 @@
+"""The choice of the scale: the least total error that the bits allow.
+
+Numbered rules:
+
+1. Candidates are compared by their whole forecast error: noise, rounding, clipping and
+   wrapping, with the shares of all clients.
+2. Between calibrations the required noise is modelled as a multiple of the central
+   Gaussian's at the encoded sensitivity, plus a constant. One calibration fixes the
+   multiple. The model decides where to look; it never decides how much noise is added.
+3. Of all scales that are as good as the limit allows, to a thousandth, the smallest is
+   taken: finer grids cost bits and larger tables, and gain nothing.
+4. Only scales at which the sum wraps rarely enough are candidates, however small the
+   squared error of a sum that wraps all the time may be.
+5. More bits never forecast a larger error: they admit more scales and remove wrapping.
+
+This module deliberately knows no accountant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from dpnoise.encoding.rotation import encoded_dim, flatness
+from dpnoise.encoding.rounding import conditional_squared_bound
+from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
+from dpnoise.mechanisms.registry import mechanism_class
+from dpnoise.planning.request import PlanRequest
+
+__all__ = ["NoiseModel", "Scale", "best_scale", "forecast_at", "smallest_bits"]
+
+UNBOUNDED_BITS: Final = 62
+_LOWEST_STEPS: Final = 2.0**-12
+_POINTS_PER_OCTAVE: Final = 8
+_REFINEMENTS: Final = 40
+_INDIFFERENCE: Final = 1.001  # scales closer than this to the limit are equally good
+_GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
+_MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
+_MAX_SHARE_VARIANCE: Final = 2.0**27  # half of what the sampler tables hold
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseModel:
+    """How much noise a scale is expected to need.
+
+    Args:
+        request: What is planned.
+        gaussian_variance: Variance the central Gaussian needs per squared
+            sensitivity.
+        factor: Multiple of the Gaussian's variance, fixed by a calibration.
+    """
+
+    request: PlanRequest
+    gaussian_variance: float
+    factor: float = 1.0
+
+    @property
+    def length(self) -> int:
+        """Coordinates of an encoded vector."""
+        request = self.request
+        flag = int(request.clip_flag_amplitude > 0.0)
+        return encoded_dim(request.rotation, request.dimension) + flag
+
+    def counted_variance(self, scale_factor: float) -> float:
+        """Return the variance that must be counted, grid steps²."""
+        request = self.request
+        norm = scale_factor * math.hypot(request.l2_clip, request.clip_flag_amplitude)
+        kind = mechanism_class(request.mechanism)
+        squared = norm * norm
+        # One step of rounding in 12 places is what integer noise costs in 5.1; the
+        # mixture adds up to a quarter of variance per unit of Rényi order.
+        extra = 1.0 / 3.0
+        if kind.rounding is Rounding.CONDITIONAL:
+            squared = float(
+                conditional_squared_bound(norm, self.length, request.rounding_bias)
+            )
+        elif not request.is_central:
+            extra = request.epsilon * self.gaussian_variance / (4.0 * request.steps)
+            extra = min(extra, 0.25 * self.gaussian_variance)
+        if request.is_central:
+            extra = 0.0
+        return self.factor * (self.gaussian_variance * squared + extra)
+
+    def total_variance(self, scale_factor: float) -> float:
+        """Return the variance of all noise that arrives, grid steps²."""
+        request = self.request
+        return (
+            self.counted_variance(scale_factor)
+            * request.sent_shares
+            / request.counted_shares
+        )
+
+    def fits_sampler(self, scale_factor: float) -> bool:
+        """Whether one share's variance is within reach of the sampler tables."""
+        if self.request.mechanism == "gaussian":
+            return True
+        shares = self.request.counted_shares
+        return self.counted_variance(scale_factor) / shares <= _MAX_SHARE_VARIANCE
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A scale factor with its forecast."""
+
+    scale_factor: float
+    bits: int
+    forecast: ErrorForecast
+
+
+def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForecast:
+    """Forecast the error at a scale, with modelled noise.
+
+    Args:
+        model: How much noise the scale needs.
+        scale_factor: Grid steps per unit.
+        bits: Bits of the modulus.
+
+    Returns:
+        The forecast for a sum in which every client arrives.
+    """
+    request = model.request
+    kind = mechanism_class(request.mechanism)
+    norm = scale_factor * request.l2_clip
+    longest = request.clients * request.l2_clip
+    sum_norm = longest if request.sum_l2_norm is None else request.sum_l2_norm
+    rotated = request.rotation != "none"
+    return forecast_error(
+        encoded_dim=encoded_dim(request.rotation, request.dimension),
+        l2_clip_steps=norm,
+        scale_factor=scale_factor,
+        modulus=1 << bits,
+        num_clients=request.clients,
+        total_noise_variance=model.total_variance(scale_factor),
+        sum_norm_steps=scale_factor * sum_norm,
+        flatness=flatness(request.rotation, request.dimension) if rotated else None,
+        rounding=kind.rounding,
+        mixture_norm_bound=norm * norm if request.mechanism == "smm" else None,
+    )
+
+
+def best_scale(model: NoiseModel, bits: int) -> Scale | None:
+    """Find the smallest scale with (nearly) the least forecast error.
+
+    Args:
+        model: How much noise each scale needs.
+        bits: Bits of the modulus.
+
+    Returns:
+        The scale and its forecast, or None if the sum wraps too often at any scale.
+    """
+    free = _minimise(model, UNBOUNDED_BITS)
+    found = _minimise(model, bits)
+    if found is None or free is None:
+        return None
+    target = max(
+        found.forecast.expected_mse, _INDIFFERENCE * free.forecast.expected_mse
+    )
+    low, high = math.log2(_lowest(model)), math.log2(found.scale_factor)
+    # Left of its minimum the error falls: rounding and the constant part of the noise
+    # weigh less and less.
+    for _ in range(_REFINEMENTS):
+        middle = 0.5 * (low + high)
+        if forecast_at(model, 2.0**middle, bits).expected_mse <= target:
+            high = middle
+        else:
+            low = middle
+    chosen = 2.0**high
+    return Scale(chosen, bits, forecast_at(model, chosen, bits))
+
+
+def smallest_bits(model: NoiseModel, *, error_factor: float) -> int:
+    """Find the smallest modulus whose error is close to that of an unbounded one.
+
+    Args:
+        model: How much noise each scale needs.
+        error_factor: Allowed multiple of the least error of any modulus; infinite for
+            the smallest modulus that holds the sum at all.
+
+    Returns:
+        Bits in 1 … 62.
+    """
+    free = _minimise(model, UNBOUNDED_BITS)
+    if free is None:
+        return UNBOUNDED_BITS
+    limit = error_factor * free.forecast.expected_mse
+    for bits in range(1, UNBOUNDED_BITS):
+        found = _minimise(model, bits)
+        if found is not None and found.forecast.expected_mse <= limit:
+            return bits
+    return UNBOUNDED_BITS
+
+
+def _lowest(model: NoiseModel) -> float:
+    return _LOWEST_STEPS / model.request.l2_clip
+
+
+def _minimise(model: NoiseModel, bits: int) -> Scale | None:
+    """Minimise the forecast over the candidates: a grid, then a golden section."""
+    limit = _MARGIN * model.request.max_wrap_probability
+    first = math.log2(_lowest(model))
+    last = math.log2(model.request.scaled_bound)
+
+    def is_candidate(exponent: float) -> bool:
+        return (
+            model.fits_sampler(2.0**exponent)
+            and forecast_at(model, 2.0**exponent, bits).wrap_probability <= limit
+        )
+
+    def error(exponent: float) -> float:
+        return forecast_at(model, 2.0**exponent, bits).expected_mse
+
+    if not is_candidate(first):
+        return None
+    if not is_candidate(last):
+        # The sum widens with the scale, so the candidates are an interval.
+        low, high = first, last
+        for _ in range(_REFINEMENTS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if is_candidate(middle) else (low, middle)
+        last = low
+    points = math.floor((last - first) * _POINTS_PER_OCTAVE) + 1
+    grid = [first + index / _POINTS_PER_OCTAVE for index in range(points)] + [last]
+    start = min(grid, key=error)
+    low = max(first, start - 1.0 / _POINTS_PER_OCTAVE)
+    high = min(last, start + 1.0 / _POINTS_PER_OCTAVE)
+    for _ in range(_REFINEMENTS):
+        inner, outer = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        if error(inner) <= error(outer):
+            high = outer
+        else:
+            low = inner
+    found = min((0.5 * (low + high), start), key=error)
+    return Scale(2.0**found, bits, forecast_at(model, 2.0**found, bits))

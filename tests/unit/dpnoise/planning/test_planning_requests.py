@@ -1,0 +1,92 @@
+"""What a plan refuses, and how it says so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dpnoise.errors import ParameterError
+from dpnoise.events import Adversary
+from dpnoise.planning import PlanRequest, plan
+
+GOOD = {
+    "clients": 100,
+    "dimension": 1000,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "bits": 16,
+    "mechanism": "skellam",
+    "accountant": "skellam-paper",
+}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "nearest"),
+    [
+        ("clients", 1, "2"),
+        ("clients", 2.5, None),
+        ("dimension", 0, "1"),
+        ("l2_clip", 0.0, "any number above 0, such as 1.0"),
+        ("l2_clip", -3.0, "any number above 0, such as 1.0"),
+        ("l2_clip", math.nan, None),
+        ("l2_clip", math.inf, None),
+        ("epsilon", 0.0, None),
+        ("epsilon", -1.0, None),
+        ("epsilon", math.nan, None),
+        ("epsilon", math.inf, "10000.0"),
+        ("delta", 0.0, "5e-324"),
+        ("delta", 1.0, "1 - 2**-53"),
+        ("delta", math.nan, "1 - 2**-53"),
+        ("bits", 0, "1"),
+        ("bits", 63, "62"),
+        ("scale_factor", 0.0, "any number above 0, such as 1.0"),
+        ("scale_factor", math.nan, None),
+        ("steps", 0, "1"),
+        ("sampling_rate", 0.0, "any number above 0, such as 0.01"),
+        ("sampling_rate", 1.5, "1.0"),
+        ("sampling_rate", math.nan, None),
+        ("colluders", -1, "0"),
+        ("colluders", 99, "98"),
+        ("min_survivors", 1, "2"),
+        ("min_survivors", 101, "100"),
+        ("mechanism", "skelam", "skellam"),
+        ("accountant", "skellam-gpd", "skellam-gdp"),
+        ("rotation", "hadmard", "hadamard"),
+        ("clip_flag_amplitude", -1.0, "0.0"),
+        ("sum_l2_norm", 0.0, "any number above 0, such as 1.0"),
+        ("max_wrap_probability", 0.0, "any number above 0, such as 0.01"),
+        ("rounding_bias", 1.0, "0.9999999999999999"),
+    ],
+)
+def test_a_value_that_cannot_work_is_named_with_the_nearest_that_does(
+    parameter, value, nearest
+):
+    with pytest.raises(ParameterError) as caught:
+        plan(**(GOOD | {parameter: value}))
+    assert caught.value.parameter == parameter
+    if nearest is not None:
+        assert caught.value.nearest == nearest
+
+
+def test_survivors_must_outnumber_colluders_by_two():
+    with pytest.raises(ParameterError) as caught:
+        plan(**(GOOD | {"colluders": 30, "min_survivors": 31}))
+    assert caught.value.parameter == "min_survivors"
+    assert caught.value.nearest == "32"
+
+
+def test_the_noise_of_everybody_counts_but_losses_colluders_and_the_user():
+    request = PlanRequest(**(GOOD | {"colluders": 10, "min_survivors": 80}))
+    assert request.counted_shares == 69
+    assert request.sent_shares == 100
+    assert PlanRequest(**GOOD).counted_shares == 99
+
+
+def test_sampling_asks_about_readers_of_the_model_and_nothing_else_does():
+    assert PlanRequest(**GOOD).calibrated_for is Adversary.SERVER
+    sampled = PlanRequest(**(GOOD | {"sampling_rate": 0.1}))
+    assert sampled.calibrated_for is Adversary.MODEL_READER
+    central = PlanRequest(**(GOOD | {"mechanism": "discrete-gaussian"}))
+    assert central.calibrated_for is Adversary.MODEL_READER
