@@ -1,0 +1,91 @@
+"""Where a process listens, and why it cannot."""
+
+import errno
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = ["Address"]
+
+_MAX_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port, as people write them: ``127.0.0.1:7000``, ``[::1]:7000``.
+
+    Attributes:
+        host: DNS name or address, without brackets.
+        port: 0 lets the system choose one to listen on.
+    """
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``host:port``.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; says what was expected.
+        """
+        host, colon, port = text.rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]")
+        is_bracketed = host.startswith("[") and host.endswith("]")
+        if (
+            not colon
+            or not bare
+            or not (port.isascii() and port.isdigit())
+            or int(port) > _MAX_PORT
+            or (":" in bare and not is_bracketed)
+        ):
+            raise ServiceError(
+                f"expected host:port, not {text[:80]!r}",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Write 127.0.0.1:7000, aggregator.example:7000 or "
+                "[::1]:7000.",
+            )
+        return cls(bare, int(port))
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.host}]:{self.port}"
+            if ":" in self.host
+            else (f"{self.host}:{self.port}")
+        )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def why_not(self) -> ServiceError:
+        """Return why nothing could listen here, found out by trying again."""
+        reason = "the transport refused it"
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(where)
+        except socket.gaierror:
+            reason = "the host name cannot be resolved"
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return ServiceError(
+                    f"cannot listen on {self}: the port is in use",
+                    code=ErrorCode.PORT_IN_USE,
+                    next_step="Stop the other process or choose another port.",
+                )
+            reason = error.strerror or type(error).__name__
+        return ServiceError(
+            f"cannot listen on {self}: {reason}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose an address of this machine and a port above 1023.",
+        )

@@ -1,0 +1,77 @@
+"""gRPC's settings, both sides on one page, because they only work in pairs.
+
+Rule 1: a client pings no more often than the server tolerates; half of the client's
+        interval is allowed, or connections end with "too many pings".
+Rule 2: both sides accept and send messages of the same size.
+Rule 3: retries below the application are for UNAVAILABLE only and few; whoever knows
+        the round's deadline decides about the rest.
+
+docs/transport.md has the same numbers in one table; a test compares them.
+"""
+
+import json
+from typing import Final
+
+from secagg.wire.limits import MAX_MESSAGE_BYTES
+
+__all__ = ["CLIENT_OPTIONS", "SERVER_OPTIONS"]
+
+_Options = list[tuple[str, int | str]]
+
+# A mobile carrier forgets idle connections after a few minutes; a minute keeps them.
+KEEPALIVE_CLIENT_MS: Final = 60_000
+KEEPALIVE_SERVER_MS: Final = 120_000
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
+MIN_PING_INTERVAL_MS: Final = KEEPALIVE_CLIENT_MS // 2
+
+# Connections are renewed so that a new server behind a balancer gets its part and
+# new certificates are seen; streams get the grace to end.
+MAX_CONNECTION_AGE_MS: Final = 30 * 60_000
+MAX_CONNECTION_GRACE_MS: Final = 5 * 60_000
+
+# Open calls of one connection; a client needs a handful.
+MAX_CONCURRENT_STREAMS: Final = 32
+
+RETRY_ATTEMPTS: Final = 4
+
+_LIMITS: Final[_Options] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Streams may be silent for as long as a round lasts.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+SERVER_OPTIONS: Final[_Options] = [
+    *_LIMITS,
+    ("grpc.keepalive_time_ms", KEEPALIVE_SERVER_MS),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+    ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
+    ("grpc.max_connection_age_grace_ms", MAX_CONNECTION_GRACE_MS),
+    ("grpc.max_concurrent_streams", MAX_CONCURRENT_STREAMS),
+    # Otherwise a second aggregator on the same port takes half of the clients.
+    ("grpc.so_reuseport", 0),
+]
+
+_SERVICE_CONFIG: Final = {
+    "methodConfig": [
+        {
+            "name": [{"service": "secagg.v1.SecAggService"}],
+            "retryPolicy": {
+                "maxAttempts": RETRY_ATTEMPTS,
+                "initialBackoff": "0.2s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+CLIENT_OPTIONS: Final[_Options] = [
+    *_LIMITS,
+    ("grpc.keepalive_time_ms", KEEPALIVE_CLIENT_MS),
+    ("grpc.enable_retries", 1),
+    ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+]

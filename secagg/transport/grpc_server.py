@@ -1,0 +1,428 @@
+"""The aggregator's gRPC front door: decode, hand over, encode.  It decides nothing.
+
+Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
+        protobuf's own failures never reach gRPC.
+Rule 2: who calls comes from `secagg.transport.interceptors`, never from a message.
+Rule 3: stopping is gentle: health says NOT_SERVING, streams are told to come back,
+        running calls finish within the grace.
+Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.protocol.rounds import Round
+from secagg.runtime.connection import Blob, UploadStatus, Wait
+from secagg.telemetry import (
+    TRANSPORT_DRAINING,
+    TRANSPORT_LOGGER,
+    TRANSPORT_STARTED,
+    TRANSPORT_STOPPED,
+)
+from secagg.transport.address import Address
+from secagg.transport.channel_options import SERVER_OPTIONS
+from secagg.transport.front import AggregatorFront
+from secagg.transport.interceptors import (
+    SERVICE,
+    AdmissionInterceptor,
+    AuthenticationInterceptor,
+    CallContext,
+    CallLimits,
+    ErrorInterceptor,
+    MetadataAuthenticator,
+    TLSAuthenticator,
+    caller,
+)
+from secagg.transport.tls import TLSIdentity
+from secagg.wire import answers, requests
+
+__all__ = ["GrpcServer", "run_until_signalled"]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+# Clients whose streams are ended come back after this long, to whoever serves then.
+_COME_BACK_SECONDS: Final = 1.0
+
+# After which round a client asks for the update that holds the object.
+_OPENED_AFTER: Final = {
+    requests.FetchChunk.ROSTER: Round.ADVERTISE_KEYS,
+    requests.FetchChunk.BUNDLES: Round.SHARE_KEYS,
+}
+
+
+def _round(number: int | None) -> Round | None:
+    return None if number is None else Round(number)
+
+
+def _progress(status: UploadStatus) -> bytes:
+    return answers.encode_upload_progress(
+        answers.UploadProgress(status.next_offset, status.complete)
+    )
+
+
+class _Servicer:
+    """One method per RPC; each is bytes in, bytes out."""
+
+    def __init__(self, front: AggregatorFront) -> None:
+        self._front = front
+        self._watchers: set[asyncio.Task[object]] = set()
+        self._stopping = asyncio.Event()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what gRPC dispatches to."""
+        unary = {
+            "GetOffer": self._get_offer,
+            "AdvertiseKeys": self._advertise_keys,
+            "ShareKeys": self._share_keys,
+            "GetUploadStatus": self._get_upload_status,
+            "UploadChunk": self._upload_chunk,
+            "RevealShares": self._reveal_shares,
+            "GetUpdate": self._get_update,
+            "FetchChunk": self._fetch_chunk,
+        }
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                **{
+                    name: grpc.unary_unary_rpc_method_handler(method)
+                    for name, method in unary.items()
+                },
+                "WatchSession": grpc.unary_stream_rpc_method_handler(
+                    self._watch_session
+                ),
+            },
+        )
+
+    def end_watches(self) -> None:
+        """Tell everybody who watches to come back later."""
+        self._stopping.set()
+        for task in self._watchers:
+            task.cancel()
+
+    async def _get_offer(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.GetOffer.decode(data)
+        answer = await self._front.offer(
+            caller(), request.task_id, after_session=request.after_session
+        )
+        if isinstance(answer, Wait):
+            return answers.encode_offer(answers.Retry(answer.retry_after_seconds))
+        return answers.encode_offer(answer.encode())
+
+    async def _advertise_keys(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.AdvertiseKeys.decode(data)
+        await self._front.advertise(caller(), request.session_id, request.advert)
+        return answers.encode_nothing()
+
+    async def _share_keys(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.ShareKeys.decode(data)
+        await self._front.share(caller(), request.session_id, request.bundles)
+        return answers.encode_nothing()
+
+    async def _get_upload_status(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.GetUploadStatus.decode(data)
+        return _progress(await self._front.upload_status(caller(), request.session_id))
+
+    async def _upload_chunk(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.UploadChunk.decode(data)
+        status = await self._front.upload_chunk(
+            caller(),
+            request.session_id,
+            offset=request.offset,
+            total_size=request.total_size,
+            digest=request.digest,
+            data=request.data,
+        )
+        return _progress(status)
+
+    async def _reveal_shares(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.RevealShares.decode(data)
+        await self._front.reveal(caller(), request.session_id, request.shares)
+        return answers.encode_nothing()
+
+    async def _get_update(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.GetUpdate.decode(data)
+        answer = await self._front.update(
+            caller(), request.session_id, after=_round(request.after)
+        )
+        if isinstance(answer, Wait):
+            return answers.encode_update(answers.Retry(answer.retry_after_seconds))
+        return answers.encode_update(answer)
+
+    async def _watch_session(self, data: bytes, _: CallContext) -> AsyncIterator[bytes]:
+        request = requests.WatchSession.decode(data)
+        task = asyncio.current_task()
+        if self._stopping.is_set() or task is None:
+            raise _stopping()
+        self._watchers.add(task)
+        try:
+            async for update in self._front.watch(
+                caller(), request.session_id, after=_round(request.after)
+            ):
+                yield answers.encode_watched(update)
+        except asyncio.CancelledError:
+            # Either the peer is gone, or `end_watches` wants it told to come back.
+            if not self._stopping.is_set():
+                raise
+            task.uncancel()
+            raise _stopping() from None
+        finally:
+            self._watchers.discard(task)
+
+    async def _fetch_chunk(self, data: bytes, _: CallContext) -> bytes:
+        request = requests.FetchChunk.decode(data)
+        if request.blob in _OPENED_AFTER:
+            return await self._fetch_update_part(request)
+        chunk = await self._front.fetch(
+            caller(),
+            request.session_id,
+            blob=Blob(request.blob),
+            offset=request.offset,
+            max_bytes=request.max_bytes,
+        )
+        return answers.encode_fetched(answers.ObjectChunk(chunk.data, chunk.total_size))
+
+    async def _fetch_update_part(self, request: requests.FetchChunk) -> bytes:
+        """Serve a piece of a roster or of bundles that an update referred to."""
+        update = await self._front.update(
+            caller(), request.session_id, after=_OPENED_AFTER[request.blob]
+        )
+        whole = (
+            None
+            if isinstance(update, Wait)
+            else answers.referenced_object(update, request.blob)
+        )
+        if whole is None:
+            raise RemoteProtocolError(
+                "the round that this object opens is not open now",
+                code=ErrorCode.UNEXPECTED_MESSAGE,
+                sender=caller(),
+                next_step="Ask for the present update.",
+            )
+        if request.offset > len(whole):
+            raise RemoteProtocolError(
+                f"offset {request.offset} lies beyond the object's {len(whole)} bytes",
+                code=ErrorCode.BAD_ENCODING,
+                sender=caller(),
+            )
+        end = request.offset + request.max_bytes
+        return answers.encode_fetched(
+            answers.ObjectChunk(whole[request.offset : end], len(whole))
+        )
+
+
+def _stopping() -> ServiceError:
+    return ServiceError(
+        "the aggregator is stopping",
+        code=ErrorCode.SHUTTING_DOWN,
+        next_step="Come back in a moment; nothing is lost.",
+        retry_after_seconds=_COME_BACK_SECONDS,
+    )
+
+
+class GrpcServer:
+    """A running gRPC server in front of an aggregator.
+
+    Attributes:
+        address: Where it listens, with the real port.
+        health_address: Where it answers health checks without TLS, if anywhere.
+    """
+
+    def __init__(
+        self,
+        servers: tuple[grpc.aio.Server, ...],
+        servicer: _Servicer,
+        health: HealthServicer,
+        address: Address,
+        health_address: Address | None,
+    ) -> None:
+        self._servers = servers
+        self._servicer = servicer
+        self._health = health
+        self._is_stopping = False
+        self.address: Final = address
+        self.health_address: Final = health_address
+
+    @classmethod
+    async def start(  # noqa: PLR0913 - one argument per decision of the deployer
+        cls,
+        front: AggregatorFront,
+        address: Address,
+        *,
+        identity: TLSIdentity | None = None,
+        insecure_for_tests: bool = False,
+        health_address: Address | None = None,
+        limits: CallLimits | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Listen, and serve clients from then on.
+
+        Args:
+            front: What answers the calls.
+            address: Where to listen; port 0 lets the system choose.
+            identity: The aggregator's certificate; its trust domain is the one
+                whose clients are served.
+            insecure_for_tests: Serve plaintext and believe whatever name a client
+                gives.  Only without `identity`, only on loopback.
+            health_address: Answer health checks here too, in plaintext and nothing
+                but those: orchestrators' probes have no certificates.
+            limits: What one client may use; sensible values by default.
+            now: Monotonic seconds, for the limits.
+
+        Raises:
+            ServiceError: PORT_IN_USE or BAD_SETTINGS; says what to change.
+            LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+        """
+        if (identity is None) != insecure_for_tests:
+            raise LocalProtocolError(
+                "a server needs a TLS identity, or plaintext for tests, and not both"
+            )
+        if insecure_for_tests and not address.is_loopback:
+            raise LocalProtocolError("plaintext for tests is served on loopback only")
+        authenticator = (
+            MetadataAuthenticator()
+            if identity is None
+            else TLSAuthenticator(identity.identity.trust_domain)
+        )
+        servicer, health = _Servicer(front), HealthServicer()
+        server = grpc.aio.server(
+            options=SERVER_OPTIONS,
+            interceptors=[
+                ErrorInterceptor(),
+                AuthenticationInterceptor(authenticator),
+                AdmissionInterceptor(limits or CallLimits(), now),
+            ],
+        )
+        server.add_generic_rpc_handlers((servicer.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        bound = _listen(server, address, identity)
+        servers: tuple[grpc.aio.Server, ...] = (server,)
+        bound_health = None
+        if health_address is not None:
+            probed = grpc.aio.server(
+                options=SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
+            )
+            health_pb2_grpc.add_HealthServicer_to_server(health, probed)
+            bound_health = _listen(probed, health_address, None)
+            servers = (server, probed)
+        for service in ("", SERVICE):
+            await health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        for each in servers:
+            await each.start()
+        _LOG.info("%s address=%s", TRANSPORT_STARTED, bound)
+        return cls(servers, servicer, health, bound, bound_health)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, let running ones finish, then close.
+
+        Args:
+            grace_seconds: How long running calls may take; 0 cuts them off.
+        """
+        is_first, self._is_stopping = not self._is_stopping, True
+        await self.announce_stop()
+        self._servicer.end_watches()
+        for server in self._servers:
+            await server.stop(grace_seconds)
+        if is_first:
+            _LOG.info("%s address=%s", TRANSPORT_STOPPED, self.address)
+
+    async def announce_stop(self) -> None:
+        """Say NOT_SERVING from now on, so that balancers send nobody new."""
+        _LOG.info("%s address=%s", TRANSPORT_DRAINING, self.address)
+        await self._health.enter_graceful_shutdown()
+
+
+def _listen(
+    server: grpc.aio.Server, address: Address, identity: TLSIdentity | None
+) -> Address:
+    """Bind a port and return where; ServiceError when it cannot be had."""
+    try:
+        port = (
+            server.add_insecure_port(str(address))
+            if identity is None
+            else server.add_secure_port(str(address), identity.server_credentials())
+        )
+    except RuntimeError:
+        raise address.why_not() from None
+    return Address(address.host, port)
+
+
+async def run_until_signalled(
+    server: GrpcServer,
+    work: Coroutine[Any, Any, None],
+    *,
+    drain: Callable[[], Coroutine[Any, Any, None]],
+    grace_seconds: float = 30.0,
+) -> bool:
+    """Serve until `work` is done or SIGTERM or SIGINT asks to stop.
+
+    After the first signal `drain` runs (it should finish or park the sessions and
+    offer no new ones) and calls get the grace; after the second one nothing is
+    waited for any more.
+
+    Args:
+        server: A started server; it is stopped in any case.
+        work: What the aggregator does; cancelled after draining.
+        drain: Called once after the first signal.
+        grace_seconds: For calls that are running at the end.
+
+    Returns:
+        Whether `work` came to its end without a signal.
+
+    Raises:
+        Exception: Whatever `work` or `drain` raised.
+    """
+    loop = asyncio.get_running_loop()
+    asked, insisted = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (insisted if asked.is_set() else asked).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    worker = loop.create_task(work)
+    try:
+        if await _ends_before(worker, asked):
+            await worker
+            return True
+        await server.announce_stop()
+        draining = loop.create_task(drain())
+        if await _ends_before(draining, insisted):
+            await draining
+        await _cancel(draining)
+        return False
+    finally:
+        await _cancel(worker)
+        await server.stop(0.0 if insisted.is_set() else grace_seconds)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _ends_before(task: asyncio.Task[None], flag: asyncio.Event) -> bool:
+    """Wait until the task ends or the flag is set; return whether the task has."""
+    waiting = asyncio.ensure_future(flag.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _cancel(waiting)
+    return task.done()
+
+
+async def _cancel(task: "asyncio.Future[Any]") -> None:
+    """End a task and wait until it has; its outcome was looked at before, if ever."""
+    task.cancel()
+    await asyncio.wait({task})
