@@ -1,0 +1,89 @@
+"""Measuring and reporting, shared by all benchmarks: one JSON line per result.
+
+Numbered rules:
+
+1. Time is CPU time of the process, the minimum of several runs, with warm caches.
+2. A result carries its ratio to a baseline that the same run measured; absolute figures
+   do not carry over from one machine to another.
+3. A line also says what the machine was: CPU flags, versions, threads, load, commit.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cryptography
+import numpy as np
+
+_FLAGS_OF_INTEREST = ("aes", "vaes", "avx2", "avx512f")
+
+
+def cpu_seconds(function: Callable[[], object], *, repeats: int = 5) -> float:
+    """The least CPU time of one call, in seconds, after one call to warm up."""
+    function()
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.process_time()
+        function()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def emit(  # noqa: PLR0913
+    name: str,
+    *,
+    parameters: dict[str, object],
+    value: float,
+    unit: str,
+    baseline: str,
+    ratio: float,
+) -> None:
+    """Print one result.
+
+    Args:
+        name: What was measured.
+        parameters: Sizes and settings.
+        value: The measurement.
+        unit: Its unit.
+        baseline: What the ratio compares with.
+        ratio: How many times faster than the baseline this is.
+    """
+    line = {
+        "name": name,
+        "parameters": parameters,
+        "value": float(f"{value:.4g}"),
+        "unit": unit,
+        "baseline": baseline,
+        "ratio": float(f"{ratio:.4g}"),
+        "environment": {**_environment(), "load": os.getloadavg()[0]},
+    }
+    print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+@functools.cache
+def _environment() -> dict[str, object]:
+    """What stays the same during a run."""
+    cpu_info = Path("/proc/cpuinfo")
+    flags = cpu_info.read_text(encoding="ascii").split() if cpu_info.exists() else []
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {
+        "cpu_flags": [flag for flag in _FLAGS_OF_INTEREST if flag in flags],
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cryptography": cryptography.__version__,
+        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "default"),
+        "commit": commit or "unknown",
+    }
