@@ -1,0 +1,50 @@
+"""State diagrams, drawn from the transition tables so that they cannot drift."""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+from secagg.protocol import client, server
+
+__all__ = ["mermaid", "state_diagrams"]
+
+
+class _Edge(Protocol):
+    @property
+    def may_enter(self) -> AbstractSet[type[Any]]: ...
+
+
+def mermaid(transitions: Mapping[tuple[type[Any], type[Any]], _Edge]) -> str:
+    """Return a Mermaid state diagram of one role.
+
+    Loops (a message recorded, a repeat ignored) are left out: they change no state.
+    """
+    arrows = {
+        (state.__name__, target.__name__, event.__name__)
+        for (state, event), edge in transitions.items()
+        for target in edge.may_enter
+        if target is not state
+    }
+    lines = [
+        f"    {source} --> {target}: {event}"
+        for source, target, event in sorted(arrows)
+    ]
+    return "\n".join(["stateDiagram-v2", *lines])
+
+
+def state_diagrams() -> str:
+    """Return the Markdown page that shows both roles."""
+    parts = [
+        "# States of a session",
+        (
+            "Drawn from the transition tables in `secagg/protocol/server.py` and "
+            "`secagg/protocol/client.py`.\n"
+            "A client enters `Aborted` from every state when the server violates the "
+            "protocol."
+        ),
+        "## Server",
+        f"```mermaid\n{mermaid(server.TRANSITIONS)}\n```",
+        "## Client",
+        f"```mermaid\n{mermaid(client.TRANSITIONS)}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
