@@ -205,12 +205,12 @@ class GrpcConnection:
         while after is not Round.FINISHED:
             watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
             watch = self._channel.unary_stream(f"/{SERVICE}/WatchSession")
-            call = watch(
-                requests.WatchSession(session_id, after).encode(),
-                timeout=self._deadlines.stream,
-                metadata=self._metadata,
-            )
+            request = requests.WatchSession(session_id, after).encode()
+            call = None
             try:
+                call = watch(
+                    request, timeout=self._deadlines.stream, metadata=self._metadata
+                )
                 async for data in call:
                     update = await self._completed(
                         session_id, answers.decode_watched(data)
@@ -225,7 +225,8 @@ class GrpcConnection:
             else:
                 return
             finally:
-                call.cancel()
+                if call is not None:
+                    call.cancel()
 
     async def fetch(
         self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int

@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -237,6 +238,8 @@ def _stopping() -> ServiceError:
 class GrpcServer:
     """A running gRPC server in front of an aggregator.
 
+    As an asynchronous context manager it stops without grace at the end.
+
     Attributes:
         address: Where it listens, with the real port.
         health_address: Where it answers health checks without TLS, if anywhere.
@@ -325,6 +328,17 @@ class GrpcServer:
             await each.start()
         _LOG.info("%s address=%s", TRANSPORT_STARTED, bound)
         return cls(servers, servicer, health, bound, bound_health)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop(0.0)
 
     async def stop(self, grace_seconds: float) -> None:
         """Refuse new calls, let running ones finish, then close.

@@ -12,6 +12,9 @@ Rule 4: one identity's calls are limited in number at once and over time, so tha
 What a call means is none of its business.
 """
 
+# gRPC's classes are generic to the type checker and not at run time.
+from __future__ import annotations
+
 import asyncio
 import logging
 from abc import ABC, abstractmethod
