@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,7 @@ __all__ = [
 
 _SMALL_STDDEV: Final = 0.1  # a normal of this deviation exceeds 1 once in 10^23 draws
 _NEGLIGIBLE_EXPONENT: Final = 40.0  # e^-40 is below the last digit of the sum
+_NODES: Final = 1024  # the shrinkage is then right to a tenth of a percent
 _MAX_WRAPS: Final = 1000  # terms of the wrap series; beyond, the sum is uniform
 
 
@@ -129,6 +131,7 @@ def wrap_error(sum_stddev: float, modulus: int) -> tuple[float, float]:
     return 2.0 * normal_tail(reach), modulus * modulus * square
 
 
+@lru_cache(maxsize=1024)  # a search over scales asks at each bit width again
 def mixture_clip_shrinkage(
     coordinate_stddev: float, mixture_norm_bound: float, encoded_dim: int
 ) -> tuple[float, float]:
@@ -147,7 +150,7 @@ def mixture_clip_shrinkage(
         [Bao22] Algorithm 5, lines 3 to 8, with the sign of line 3 corrected.
     """
     # Midpoint rule over eight deviations of the half-normal law.
-    nodes = (np.arange(4096, dtype=np.float64) + 0.5) * (8.0 / 4096)
+    nodes = (np.arange(_NODES, dtype=np.float64) + 0.5) * (8.0 / _NODES)
     weights = np.exp(-0.5 * nodes * nodes)
     weights /= weights.sum()
     magnitudes = coordinate_stddev * nodes

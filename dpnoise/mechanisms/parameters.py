@@ -168,13 +168,7 @@ class MechanismParameters:
         check_positive("scale_factor", self.scale_factor)
         self._check_lengths()
         _check_variance(self.local_noise_variance)
-        if not 0.0 <= check_number("rounding_bias", self.rounding_bias) < 1.0:
-            raise ParameterError(
-                f"rounding_bias must lie in [0, 1), got {self.rounding_bias!r}",
-                parameter="rounding_bias",
-                value=self.rounding_bias,
-                nearest="0.0" if self.rounding_bias < 0.0 else "1 - 2**-53",
-            )
+        check_rounding_bias(self.rounding_bias)
         if self.linf_bound is not None:
             check_integer("linf_bound", self.linf_bound, 1, int(MAX_SCALED_CLIP))
 
@@ -343,6 +337,29 @@ def check_integer(parameter: str, value: object, lowest: int, highest: int) -> i
             nearest=str(lowest if value < lowest else highest),
         )
     return value
+
+
+def check_rounding_bias(rounding_bias: object) -> float:
+    """Return the β of conditional rounding, or refuse it by name.
+
+    Args:
+        rounding_bias: What the caller passed.
+
+    Returns:
+        The number, in [0, 1).
+
+    Raises:
+        ParameterError: It is no number in [0, 1).
+    """
+    bias = check_number("rounding_bias", rounding_bias)
+    if not 0.0 <= bias < 1.0:
+        raise ParameterError(
+            f"rounding_bias must lie in [0, 1), got {bias!r}",
+            parameter="rounding_bias",
+            value=bias,
+            nearest="0.0" if bias < 0.0 else repr(1.0 - 2.0**-53),
+        )
+    return bias
 
 
 def read_fraction(parameter: str, value: object) -> Fraction:

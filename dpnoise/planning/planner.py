@@ -46,6 +46,7 @@ from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import model_through, packed_bytes
 from dpnoise.planning.noise_share import round_share_up
+from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.request import DEFAULT_MAX_WRAP_PROBABILITY, PlanRequest
 from dpnoise.planning.result import Plan
 from dpnoise.planning.scale_search import (
@@ -382,6 +383,7 @@ class _Planner:
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
             gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
+            notes=plan_notes(request, mechanism, forecast),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 

@@ -42,6 +42,7 @@ class Plan:
             than privacy requires, caller's units squared.
         gaussian_mse: The central analytic Gaussian's, same budget, same steps.
         upload_bytes: Bytes of one client's packed vector.
+        notes: Sentences a reader of the plan should not miss.
     """
 
     request: PlanRequest
@@ -54,6 +55,7 @@ class Plan:
     counted_mse: float
     gaussian_mse: float
     upload_bytes: int
+    notes: tuple[str, ...] = ()
 
     @property
     def epsilon_server(self) -> float:
@@ -114,6 +116,7 @@ class Plan:
             "epsilon_model_reader": _json_number(self.epsilon_model_reader),
             "assumptions": list(calibrated.assumptions),
             "upload_bytes": self.upload_bytes,
+            "notes": list(self.notes),
             "parameters": given.to_dict(),
         }
 

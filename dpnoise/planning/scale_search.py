@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from dpnoise.encoding.rotation import encoded_dim, flatness
 from dpnoise.encoding.rounding import conditional_squared_bound
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.registry import mechanism_class
+from dpnoise.mechanisms.smm import smallest_noise_variance
 from dpnoise.planning.request import PlanRequest
 
 __all__ = ["NoiseModel", "Scale", "best_scale", "forecast_at", "smallest_bits"]
@@ -37,6 +39,7 @@ _REFINEMENTS: Final = 40
 _INDIFFERENCE: Final = 1.001  # scales closer than this to the limit are equally good
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
 _MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
+_HIGHEST_ORDER: Final = 128
 _MAX_SHARE_VARIANCE: Final = 2.0**27  # half of what the sampler tables hold
 
 
@@ -80,7 +83,25 @@ class NoiseModel:
             extra = min(extra, 0.25 * self.gaussian_variance)
         if request.is_central:
             extra = 0.0
-        return self.factor * (self.gaussian_variance * squared + extra)
+        wanted = self.factor * (self.gaussian_variance * squared + extra)
+        if request.mechanism == "smm":
+            return max(wanted, self._published_mixture_variance(squared))
+        return wanted
+
+    def _published_mixture_variance(self, squared: float) -> float:
+        """Return what [Bao22] Corollary 1 asks for without sampling, Δ∞ = 1."""
+        request = self.request
+        if request.sampling_rate is not None:
+            return _published_floor(2)
+        best = math.inf
+        for order in range(2, _HIGHEST_ORDER):
+            conversion = math.log(1.0 / request.delta) - math.log(order)
+            conversion += (order - 1) * math.log1p(-1.0 / order)
+            allowed = request.epsilon - conversion / (order - 1)
+            if allowed > 0.0:
+                divergence = 0.5 * (1.2 * order + 1.0) * squared * request.steps
+                best = min(best, max(divergence / allowed, _published_floor(order)))
+        return best if best < math.inf else _published_floor(2)
 
     def total_variance(self, scale_factor: float) -> float:
         """Return the variance of all noise that arrives, grid steps²."""
@@ -106,6 +127,12 @@ class Scale:
     scale_factor: float
     bits: int
     forecast: ErrorForecast
+
+
+@lru_cache(maxsize=_HIGHEST_ORDER)
+def _published_floor(order: int) -> float:
+    """Return the least variance that Eq. (3) of [Bao22] admits at an order."""
+    return float(smallest_noise_variance(order, 1))
 
 
 def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForecast:

@@ -1,0 +1,283 @@
+"""What a plan promises: the budget is kept, the error is forecast, sizes are right."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from fractions import Fraction
+
+import pytest
+
+from dpnoise.accounting import make_accountant
+from dpnoise.accounting.gaussian import analytic_gaussian_stddev
+from dpnoise.errors import ParameterError, UnknownEventError
+from dpnoise.events import Adversary, Repeated
+from dpnoise.mechanisms import MechanismParameters, make_mechanism
+from dpnoise.planning import error_curve, plan
+
+BASE = {
+    "clients": 100,
+    "dimension": 4000,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+}
+PAPERS = {
+    "skellam": "skellam-paper",
+    "smm": "smm-paper",
+    "ddgauss": "ddgauss-paper",
+}
+DESIGN_KEYS = {
+    "noise_variance",
+    "local_noise_variance",
+    "scale_factor",
+    "modulus",
+    "expected_mse",
+    "gaussian_mse",
+    "wrap_probability",
+    "accountant",
+    "epsilon_server",
+    "epsilon_model_reader",
+    "upload_bytes",
+}
+
+
+def paper_plan(mechanism, **changes):
+    given = BASE | {"mechanism": mechanism, "accountant": PAPERS[mechanism]}
+    return plan(**(given | changes))
+
+
+@pytest.mark.parametrize("mechanism", PAPERS)
+def test_the_finished_parameters_spend_at_most_the_budget(mechanism):
+    made = paper_plan(mechanism, bits=18, min_survivors=80, colluders=10)
+    event = make_mechanism(made.parameters).event()
+    spent = make_accountant(PAPERS[mechanism], adversary=Adversary.SERVER)
+    epsilon = spent.compose(event).epsilon(1e-5)
+    assert epsilon <= 1.0
+    # Nothing is wasted either: a thousandth less noise would break the budget.
+    assert epsilon > 0.999
+    assert made.epsilon_server == epsilon
+
+
+@pytest.mark.parametrize("mechanism", PAPERS)
+def test_the_plan_is_json_with_the_keys_of_the_interface(mechanism):
+    made = paper_plan(mechanism, bits=18)
+    text = json.loads(json.dumps(made.to_dict()))
+    assert text.keys() >= DESIGN_KEYS
+    assert MechanismParameters.from_dict(text["parameters"]) == made.parameters
+    assert text["modulus"] == 1 << 18
+    assert text["upload_bytes"] == 4096 * 18 // 8
+    assert text["encoded_dimension"] == 4096
+
+
+def test_one_share_is_the_required_noise_over_the_shares_that_count():
+    made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10)
+    exact = made.noise_variance / 69
+    share = made.parameters.local_noise_variance
+    assert exact <= share <= exact * (1 + Fraction(1, 1 << 19))
+    assert share.denominator & (share.denominator - 1) == 0
+
+
+def test_losses_and_colluders_cost_noise_and_do_not_change_what_is_required():
+    careless = paper_plan("skellam", bits=18, scale_factor=100.0)
+    careful = paper_plan(
+        "skellam", bits=18, scale_factor=100.0, min_survivors=60, colluders=10
+    )
+    assert careful.noise_variance == careless.noise_variance
+    assert careful.forecast.noise_mse / careless.forecast.noise_mse == pytest.approx(
+        99.0 / 49.0, rel=1e-5
+    )
+
+
+def test_the_central_gaussian_is_the_analytic_one():
+    made = paper_plan("skellam", bits=18)
+    assert made.gaussian_mse == pytest.approx(
+        analytic_gaussian_stddev(1.0, 1e-5, 1.0) ** 2, rel=1e-12
+    )
+    longer = paper_plan("skellam", bits=20, l2_clip=3.0, steps=5)
+    assert longer.gaussian_mse == pytest.approx(45.0 * made.gaussian_mse, rel=1e-9)
+
+
+def test_steps_share_one_budget():
+    made = paper_plan("skellam", bits=20, steps=7)
+    event = Repeated(make_mechanism(made.parameters).event(), 7)
+    account = make_accountant("skellam-paper", adversary=Adversary.SERVER)
+    assert 0.999 < account.compose(event).epsilon(1e-5) <= 1.0
+
+
+def test_sampling_is_claimed_against_readers_of_the_model_only():
+    made = paper_plan("skellam", bits=18, steps=20, sampling_rate=0.05)
+    assert made.epsilon_model_reader <= 1.0
+    assert made.epsilon_server > 3.0
+    unsampled = paper_plan(
+        "skellam", bits=18, steps=20, scale_factor=made.parameters.scale_factor
+    )
+    assert made.noise_variance < unsampled.noise_variance
+    assert made.statement_server is not None
+    assert made.statement_server.adversary is Adversary.SERVER
+    assert made.statement_model_reader.adversary is Adversary.MODEL_READER
+
+
+def test_without_sampling_both_adversaries_get_the_same_figure():
+    made = paper_plan("skellam", bits=18)
+    assert made.epsilon_server == made.epsilon_model_reader
+
+
+def test_noise_added_by_the_server_promises_nothing_against_it():
+    made = plan(
+        **BASE,
+        mechanism="discrete-gaussian",
+        accountant="zcdp",
+        rotation="none",
+        bits=24,
+        scale_factor=1024.0,
+    )
+    assert made.epsilon_server == math.inf
+    assert made.to_dict()["epsilon_server"] == "inf"
+    assert made.statement_server is None
+    assert made.epsilon_model_reader <= 1.0
+    # The whole noise is one draw of the server.
+    assert made.parameters.local_noise_variance >= made.noise_variance
+    assert any("server" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("mechanism", PAPERS)
+def test_more_bits_never_forecast_a_larger_error(mechanism):
+    errors = [
+        paper_plan(mechanism, bits=bits).forecast.expected_mse
+        for bits in (14, 15, 16, 18, 20, 24)
+    ]
+    # The scale has twelve significant bits, which moves the error by a few 1e-5.
+    for wider, narrower in zip(errors[1:], errors, strict=False):
+        assert wider <= narrower * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize("mechanism", PAPERS)
+def test_no_other_scale_has_a_smaller_error(mechanism):
+    made = paper_plan(mechanism, bits=16)
+    chosen = made.parameters.scale_factor
+    for factor in (0.5, 0.7, 0.9, 1.1, 1.3, 1.6):
+        try:
+            other = paper_plan(mechanism, bits=16, scale_factor=factor * chosen)
+        except ParameterError as refusal:
+            assert refusal.parameter == "bits"  # noqa: PT017  # it wraps too often
+            continue
+        assert other.forecast.expected_mse >= 0.998 * made.forecast.expected_mse
+
+
+@pytest.mark.parametrize("mechanism", PAPERS)
+def test_without_bits_the_fewest_that_cost_at_most_a_twentieth_are_taken(mechanism):
+    made = paper_plan(mechanism)
+    best = paper_plan(mechanism, bits=30).forecast.expected_mse
+    assert made.forecast.expected_mse <= 1.055 * best
+    try:
+        fewer = paper_plan(mechanism, bits=made.parameters.bits - 1)
+    except ParameterError:
+        return
+    assert fewer.forecast.expected_mse > 1.045 * best
+
+
+@pytest.mark.parametrize("mechanism", PAPERS)
+def test_too_few_bits_are_refused_with_the_number_that_works(mechanism):
+    with pytest.raises(ParameterError) as caught:
+        paper_plan(mechanism, bits=4)
+    assert caught.value.parameter == "bits"
+    assert caught.value.nearest is not None
+    enough = int(caught.value.nearest)
+    assert paper_plan(mechanism, bits=enough).forecast.wrap_probability <= 0.01
+    with pytest.raises(ParameterError):
+        paper_plan(mechanism, bits=enough - 1)
+
+
+def test_a_modulus_too_small_for_a_given_scale_is_refused_with_the_bits_that_work():
+    with pytest.raises(ParameterError) as caught:
+        paper_plan("skellam", bits=10, scale_factor=64.0)
+    assert caught.value.parameter == "bits"
+    assert caught.value.nearest is not None
+    enough = int(caught.value.nearest)
+    paper_plan("skellam", bits=enough, scale_factor=64.0)
+    with pytest.raises(ParameterError):
+        paper_plan("skellam", bits=enough - 1, scale_factor=64.0)
+
+
+def test_a_reproduction_may_accept_a_modulus_that_is_too_small():
+    made = paper_plan("skellam", bits=10, scale_factor=64.0, max_wrap_probability=1.0)
+    assert made.forecast.wrap_probability > 0.01
+
+
+def test_a_scale_without_bits_gets_the_modulus_it_needs():
+    made = paper_plan("skellam", scale_factor=64.0)
+    assert made.forecast.wrap_probability <= 0.01
+    with pytest.raises(ParameterError):
+        paper_plan("skellam", scale_factor=64.0, bits=made.parameters.bits - 2)
+
+
+def test_an_accountant_without_a_theorem_for_the_mechanism_is_refused():
+    with pytest.raises(UnknownEventError, match="smm-paper"):
+        plan(**BASE, mechanism="skellam", accountant="smm-paper", bits=16)
+
+
+def test_smm_gets_the_largest_linf_bound_that_costs_no_noise():
+    made = paper_plan("smm", bits=20, scale_factor=500.0)
+    bound = made.parameters.linf_bound
+    assert bound is not None
+    assert bound > 1
+    narrow = paper_plan("smm", bits=20, scale_factor=500.0, linf_bound=1)
+    assert made.noise_variance == narrow.noise_variance
+    # It is no larger than what rotated coordinates ever need.
+    assert bound <= math.ceil(8.0 * 500.0 / math.sqrt(4096.0))
+
+
+def test_smm_raises_the_noise_until_its_theorem_covers_an_order_and_says_so():
+    coarse = paper_plan("smm", bits=10, scale_factor=4.0)
+    fine = paper_plan("smm", bits=20, scale_factor=500.0)
+    per_unit = [
+        float(made.noise_variance) / made.parameters.scale_factor**2
+        for made in (coarse, fine)
+    ]
+    assert per_unit[1] == pytest.approx(20.5, rel=0.01)
+    assert per_unit[0] > 1.5 * per_unit[1]
+    assert any("theorem covers integer orders" in note for note in coarse.notes)
+
+
+def test_the_clip_flag_is_paid_for():
+    plain = paper_plan("skellam", bits=18, scale_factor=100.0)
+    flagged = paper_plan(
+        "skellam", bits=18, scale_factor=100.0, clip_flag_amplitude=0.5
+    )
+    assert flagged.noise_variance > 1.1 * plain.noise_variance
+    assert flagged.to_dict()["encoded_dimension"] == 4097
+
+
+def test_the_rotation_without_padding_sends_fewer_bytes():
+    padded = paper_plan("skellam", bits=18)
+    unpadded = paper_plan("skellam", bits=18, rotation="dft")
+    assert padded.upload_bytes == 4096 * 18 // 8
+    assert unpadded.upload_bytes == 4000 * 18 // 8
+
+
+def test_the_error_curve_falls_with_the_bits_and_passes_near_the_plan():
+    made = paper_plan("skellam", bits=16)
+    points = error_curve(made, bits=range(2, 22))
+    errors = [point.expected_mse for point in points]
+    # Golden sections end within 1e-9 of their minimum.
+    for wider, narrower in zip(errors[1:], errors, strict=False):
+        assert wider <= narrower * (1.0 + 1e-9)
+    here = next(point for point in points if point.bits == 16)
+    assert here.expected_mse == pytest.approx(made.forecast.expected_mse, rel=0.01)
+    assert points[0].bits > 2  # no misleading points where nothing fits
+
+
+def test_the_counted_error_is_the_error_with_just_the_required_noise():
+    made = paper_plan("skellam", bits=18, scale_factor=100.0, min_survivors=60)
+    surplus = float(100 * made.parameters.local_noise_variance - made.noise_variance)
+    assert made.counted_mse == pytest.approx(
+        made.forecast.expected_mse - surplus / 100.0**2, rel=1e-9
+    )
+
+
+def test_a_plan_is_a_value():
+    made = paper_plan("skellam", bits=18)
+    assert made == paper_plan("skellam", bits=18)
+    assert dataclasses.replace(made, accountant="x") != made
