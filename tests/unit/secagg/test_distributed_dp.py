@@ -1,0 +1,221 @@
+"""The join: noised tasks, their blocks, and what a client's privacy policy refuses."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.distributed_dp import NoisedTask, NoisePolicy, plan
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.primitives.modular import add_into, zeros
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client
+from secagg.protocol.rounds import Round
+from secagg.testing.in_process import (
+    InProcessSession,
+    parameters_for,
+    run_session,
+)
+
+CLIENTS, DIM = 6, 20
+
+
+def made_plan(**overrides):
+    fields = {
+        "clients": CLIENTS,
+        "dimension": DIM,
+        "l2_clip": 1.0,
+        "epsilon": 6.0,
+        "delta": 1e-4,
+        "bits": 18,
+        "mechanism": "skellam",
+        "accountant": "skellam-paper",
+        "steps": 3,
+        "min_survivors": 4,
+        "colluders": 1,
+    }
+    return plan(**(fields | overrides))
+
+
+def protocol(**overrides):
+    fields = {"threshold": 4, "min_clients": 4, "min_survivors": 4, "colluders": 1}
+    return parameters_for(CLIENTS, dimension=1, **(fields | overrides))
+
+
+@pytest.fixture(name="task", scope="module")
+def _task():
+    return NoisedTask.from_plan(made_plan(), protocol())
+
+
+LENIENT = NoisePolicy(max_epsilon=6.0, max_delta=1e-4)
+
+
+def test_the_block_carries_the_whole_task_to_the_client(task):
+    read = NoisedTask.from_parameters(task.parameters)
+    assert read.budget == task.budget
+    assert read.mechanism.parameters == task.mechanism.parameters
+    assert read.parameters.dimension == read.mechanism.encoded_dim == 32
+    assert read.check(LENIENT).server.epsilon <= 6.0
+
+
+def test_noise_is_calibrated_to_survivors_less_colluders_less_the_user():
+    made = made_plan()
+    shares = made.parameters.min_survivors - made.parameters.colluders - 1
+    assert shares == 2
+    assert shares * made.parameters.local_noise_variance >= made.noise_variance
+
+
+def vectors():
+    rows = np.sin(np.arange(CLIENTS * DIM, dtype=float)).reshape(CLIENTS, DIM)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def encoded(task, session_id):
+    return [
+        task.encode(
+            row, session_id=session_id, noise_seed=SecretBytes(bytes([number]) * 32)
+        )
+        for number, row in enumerate(vectors())
+    ]
+
+
+def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
+    blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
+    inputs = encoded(task, blank.descriptor.session_id)
+    session = InProcessSession(task.parameters, [v.residues for v in inputs])
+    result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
+    assert result.survivors == (0, 1, 2, 3, 4)
+    clean = zeros(32, 1 << 18)
+    for number in result.survivors:
+        add_into(clean, inputs[number].residues, 1 << 18)
+    assert result.total.tolist() == (clean % (1 << 18)).tolist()
+    estimate = task.decode(result.total, session_id=session.descriptor.session_id)
+    # Six standard deviations of five noise shares: a false alarm in 10^7 runs, and
+    # seeds are fixed.
+    noise = 6 * task.report().local_noise_stddev * np.sqrt(5) + 0.2
+    assert np.abs(estimate - vectors()[:5].sum(axis=0)).max() < noise
+
+
+def test_a_restarted_client_encodes_the_same_residues(task):
+    first = encoded(task, b"s" * 32)[0]
+    second = encoded(task, b"s" * 32)[0]
+    other = encoded(task, b"t" * 32)[0]
+    assert client.input_digest(first) == client.input_digest(second)
+    assert client.input_digest(first) != client.input_digest(other)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.full(DIM, np.nan),
+        np.full(DIM, np.inf),
+        np.zeros(DIM + 1),
+        np.zeros((DIM, 1)),
+        np.array(["a"] * DIM),
+        np.zeros(DIM, complex),
+    ],
+    ids=["nan", "inf", "length", "shape", "text", "complex"],
+)
+def test_a_bad_vector_is_a_clear_error(task, vector):
+    with pytest.raises(InputError) as caught:
+        task.encode(vector, session_id=b"s" * 32, noise_seed=SecretBytes(b"n" * 32))
+    assert caught.value.code is ErrorCode.BAD_INPUT
+    assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"max_epsilon": 5.0}, "epsilon"),
+        ({"max_delta": 1e-5}, "delta"),
+        ({"statuses": frozenset({"certified"})}, "proven"),
+        ({"min_local_noise_stddev": 1e3}, "standard deviation"),
+    ],
+)
+def test_the_client_owns_the_privacy_floors(task, change, word):
+    task.check(LENIENT)
+    with pytest.raises(RemoteProtocolError, match=word) as caught:
+        task.check(replace(LENIENT, **change))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    assert caught.value.next_step
+
+
+def with_block(task, **changes):
+    entries = json.loads(task.parameters.noise_block)
+    for name, value in changes.items():
+        if name in entries or name not in entries["mechanism"]:
+            entries[name] = value
+        else:
+            entries["mechanism"][name] = value
+    block = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
+    return replace(task.parameters, noise_block=block)
+
+
+def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
+    """The server states a small epsilon over too little noise: recomputed, refused."""
+    with pytest.raises(RemoteProtocolError, match="the task claims"):
+        NoisedTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
+    with pytest.raises(RemoteProtocolError, match="the task claims"):
+        NoisedTask.from_parameters(with_block(task, steps=4)).check(LENIENT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"modulus": 1 << 19}, "modulus"),
+        ({"dim": 70}, "coordinates"),
+        ({"min_survivors": 5}, "survivors"),
+        ({"colluders": 0}, "colluders"),
+        ({"num_clients": 5}, "clients"),
+        ({"noise_table": "00" * 32}, "noise table"),
+        ({"version": 2}, "version"),
+        ({"delta": 2.0}, "delta"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"steps": 1.5}, "steps"),
+        ({"steps": True}, "steps"),
+        ({"surprise": 1}, "keys"),
+        ({"mechanism": []}, "object"),
+        ({"local_noise_variance": "1/0"}, "local_noise_variance"),
+        ({"mechanism": {"mechanism": "skellam"}}, "lack"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_block_that_contradicts_the_session_is_bad_config(task, changes, word):
+    with pytest.raises(RemoteProtocolError, match=word) as caught:
+        NoisedTask.from_parameters(with_block(task, **changes))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize(
+    "block",
+    [b"", b"{", b"[" * 4000, b"\xff\xfe", b"{} ", b"NaN", b"null", b"1" * 4090],
+    ids=["none", "cut", "deep", "bytes", "space", "nan", "null", "number"],
+)
+def test_a_malformed_block_is_bad_config(task, block):
+    with pytest.raises(RemoteProtocolError) as caught:
+        NoisedTask.from_parameters(replace(task.parameters, noise_block=block))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_sampling_helps_against_readers_of_the_model_only(task):
+    report = task.report(sampling_rate=0.1)
+    assert report.model_reader.epsilon < report.server.epsilon
+    assert report.server.epsilon == task.report().server.epsilon
+    assert report.counted_shares == 2
+    assert json.dumps(report.to_dict())
+
+
+def test_the_noised_vector_goes_through_the_noised_row_only(task):
+    session = InProcessSession(
+        task.parameters, [v.residues for v in encoded(task, b"s" * 32)]
+    )
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        for number in session.clients:
+            first = which is Round.ADVERTISE_KEYS
+            session.send(
+                number, session.offer(number) if first else session.update(number)
+            )
+        session.close(which)
+    session.update(0)
+    assert isinstance(session.clients[0], client.Masked)
