@@ -101,7 +101,7 @@ def round_conditional(
             to the norm that the vector was clipped to.
 
     Source:
-        [Aga21] section 4.2, conditional randomized rounding; the fallback after 64
+        [Aga21] section 4, conditional rounding (Prop. 4.2); the fallback after 64
         attempts is ours.
     """
     for attempt in range(MAX_ROUNDING_ATTEMPTS):

@@ -7,7 +7,7 @@ Numbered rules:
 3. Both work in blocks, so that the error of a sum does not grow with the dimension and
    no partial sum overflows.
 
-Source: N. Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: however
+Source: [Hig02] section 3.1: however
 n products are added up, the relative error is at most n·u/(1 − n·u), u = 2^-53.
 """
 

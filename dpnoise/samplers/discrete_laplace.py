@@ -47,7 +47,7 @@ def discrete_laplace_table(decay_rate: Fraction | int) -> InversionTable:
         ParameterError: Not a rational number, or out of range.
 
     Source:
-        [CKS20] section 5.1, with e^(−a) for its ratio.
+        The law of [CKS20] Algorithm 2, its t being 1/a.
 
     Checked by:
         tests/unit/dpnoise/samplers/test_table_accuracy.py
