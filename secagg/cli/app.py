@@ -1,0 +1,125 @@
+"""The command line as a whole: verbs, and what becomes of their failures.
+
+Rule 1: every verb is one module of this package with one function; heavy libraries
+        are imported inside that function, so that ``--help`` stays instant.
+Rule 2: an error of `secagg.errors` ends the process with its own exit code and a next
+        step; a mistake on the command line ends it with 2; nothing prints a traceback
+        except a fault of ours.
+Rule 3: tracebacks never show local variables: they may hold secrets.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from secagg.cli import client, demo, pki, plan, server, simulate
+from secagg.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code_of
+from secagg.cli.output import Output
+from secagg.errors import ErrorCode, SecAggError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="secagg",
+    help="Private sums: add up vectors of many clients and learn only the noisy sum.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback protocol
+    if value:
+        typer.echo(metadata.version("secagg"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and stop.",
+        ),
+    ] = False,
+) -> None:
+    """Private sums: add up vectors of many clients and learn only the noisy sum."""
+
+
+app.command("demo")(demo.demo)
+app.command("server")(server.server)
+app.command("client")(client.client)
+app.command("simulate")(simulate.simulate)
+app.command("plan")(plan.plan)
+app.add_typer(pki.app, name="pki")
+
+# Typer re-exports the root of its usage errors only through this subclass, and the
+# root lives in another package from release to release.
+_UsageError = typer.BadParameter.__mro__[1]
+_ClickError = typer.BadParameter.__mro__[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: Words after ``secagg``; None for those of the process.
+
+    Returns:
+        The exit code, see `secagg.cli.exit_codes`.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    output = Output(as_json="--json" in words)
+    try:
+        code = app(args=words, prog_name="secagg", standalone_mode=False)
+    except SecAggError as error:
+        output.error(error)
+        return exit_code_of(error)
+    except _ClickError as error:
+        return _usage_error(error, output)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has gone; a second write would raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except Exception as error:  # noqa: BLE001 - the outermost frame of the process
+        traceback.print_exc()
+        output.failure(
+            f"internal error: {type(error).__name__}",
+            next_step="This is a fault of secagg. Please report it with the lines "
+            "above.",
+            code=int(ErrorCode.INTERNAL),
+            name=ErrorCode.INTERNAL.name,
+            exit_code=exit_code_of(ErrorCode.INTERNAL),
+        )
+        return exit_code_of(ErrorCode.INTERNAL)
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _usage_error(error: BaseException, output: Output) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "secagg"
+    format_message = getattr(error, "format_message", None)
+    message = format_message() if callable(format_message) else str(error)
+    if not message:
+        # `secagg` without a verb: its help has been printed.
+        return EXIT_USAGE
+    output.failure(
+        message,
+        next_step=f"See {command} --help",
+        name="USAGE",
+        exit_code=EXIT_USAGE,
+    )
+    return EXIT_USAGE

@@ -1,0 +1,153 @@
+"""What a command prints: tables for people, plain lines for pipes, JSON for programs.
+
+Rule 1: with ``--json`` standard output holds JSON only and its last line is one
+        object; everything meant for people goes to standard error.
+Rule 2: colours and boxes appear on a terminal only; a pipe gets plain lines.
+Rule 3: an error names what happened and the next step, in either form, and never
+        more than the exception itself says.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from secagg.cli.exit_codes import exit_code_of
+from secagg.errors import SecAggError
+
+__all__ = ["Output", "to_json_line"]
+
+
+class Output:
+    """The two streams of one command.
+
+    Args:
+        as_json: Whether a program reads standard output.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        # Imported here because `secagg --help` prints nothing through it.
+        from rich.console import Console  # noqa: PLC0415 - start-up time
+
+        self.as_json: Final = as_json
+        self.console: Final = Console(
+            file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False
+        )
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person watches, so that lines may be redrawn."""
+        return self.console.is_terminal
+
+    def line(self, text: str = "", *, style: str | None = None) -> None:
+        """Print one line for people."""
+        self.console.print(text, style=style, soft_wrap=True)
+
+    def heading(self, text: str) -> None:
+        """Print a line that opens a section."""
+        self.line()
+        self.line(text, style="bold")
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        title: str = "",
+        numeric: Iterable[int] = (),
+    ) -> None:
+        """Print a table, or aligned plain lines where nobody watches.
+
+        Args:
+            columns: Headings.
+            rows: Texts, one per heading.
+            title: Line above the table.
+            numeric: Columns to align at the right.
+        """
+        right = frozenset(numeric)
+        cells = [tuple(row) for row in rows]
+        if title:
+            self.heading(title)
+        if not self.is_terminal:
+            widths = [
+                max(len(row[i]) for row in [tuple(columns), *cells])
+                for i in range(len(columns))
+            ]
+            for row in [tuple(columns), *cells]:
+                padded = (
+                    text.rjust(width) if i in right else text.ljust(width)
+                    for i, (text, width) in enumerate(zip(row, widths, strict=True))
+                )
+                self.line("  ".join(padded).rstrip())
+            return
+        from rich.table import Table  # noqa: PLC0415 - start-up time
+
+        table = Table(show_header=any(columns), header_style="bold")
+        for i, column in enumerate(columns):
+            table.add_column(column, justify="right" if i in right else "left")
+        for row in cells:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def pairs(self, pairs: Iterable[tuple[str, str]], *, title: str = "") -> None:
+        """Print names and values."""
+        self.table(("", ""), list(pairs), title=title)
+
+    def result(self, payload: Mapping[str, object]) -> None:
+        """Print the result for programs; with ``--json`` it is the last line."""
+        if self.as_json:
+            sys.stdout.write(to_json_line(payload) + "\n")
+            sys.stdout.flush()
+
+    def error(self, error: SecAggError) -> None:
+        """Print a failure and its next step; JSON too when a program reads."""
+        self.failure(
+            str(error),
+            next_step=error.next_step,
+            code=int(error.code),
+            name=error.code.name,
+            exit_code=exit_code_of(error),
+        )
+
+    def failure(
+        self,
+        message: str,
+        *,
+        next_step: str = "",
+        code: int = 0,
+        name: str,
+        exit_code: int,
+    ) -> None:
+        """Print a failure of any kind to standard error, and as JSON if asked to."""
+        label = f"error {exit_code} ({name})" if code else "error"
+        sys.stderr.write(f"{label}: {message}\n")
+        if next_step:
+            sys.stderr.write(f"next step: {next_step}\n")
+        sys.stderr.flush()
+        self.result(
+            {
+                "error": {
+                    "code": code,
+                    "name": name,
+                    "exit_code": exit_code,
+                    "message": message,
+                    "next_step": next_step,
+                }
+            }
+        )
+
+
+def to_json_line(payload: Mapping[str, object]) -> str:
+    """Return one line of strict JSON; numbers that JSON lacks become null."""
+    return json.dumps(_strict(payload), allow_nan=False, ensure_ascii=False)
+
+
+def _strict(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    return value

@@ -1,0 +1,235 @@
+"""`secagg plan`: from a privacy budget to scale, modulus, noise and error."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+from secagg.errors import ErrorCode, ServiceError
+
+if TYPE_CHECKING:
+    from secagg.distributed_dp import Plan
+
+__all__ = ["plan"]
+
+
+def plan(  # noqa: PLR0913 - one parameter per flag
+    *,
+    clients: Annotated[
+        int, typer.Option("--clients", help="Size of the cohort of one session.")
+    ],
+    dimension: Annotated[
+        int, typer.Option("--dimension", help="Entries of one client's vector.")
+    ],
+    l2_clip: Annotated[
+        float,
+        typer.Option("--l2-clip", help="Longest vector of one client, its own units."),
+    ],
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="Budget of all steps together.")
+    ],
+    delta: Annotated[
+        float, typer.Option("--delta", help="Probability beyond epsilon.")
+    ],
+    bits: Annotated[
+        int | None,
+        typer.Option(
+            "--bits",
+            help="Bits of one entry on the wire; default: the fewest that cost no "
+            "accuracy.",
+        ),
+    ] = None,
+    mechanism: Annotated[
+        str, typer.Option("--mechanism", help="Mechanism by name.")
+    ] = "skellam-mixture",
+    scale_factor: Annotated[
+        float | None,
+        typer.Option(
+            "--scale-factor",
+            help="Grid steps per unit; default: the one with the least error.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", help="Sessions that share the budget.")
+    ] = 1,
+    sampling_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--sampling-rate",
+            help="Probability that a client takes part in a step; counts for readers "
+            "of the model only.",
+        ),
+    ] = None,
+    min_survivors: Annotated[
+        int | None,
+        typer.Option(
+            "--min-survivors",
+            help="Fewest inputs in a released sum; default: all clients.",
+        ),
+    ] = None,
+    colluders: Annotated[
+        int,
+        typer.Option(
+            "--colluders",
+            help="Clients whose noise does not count because they know it.",
+        ),
+    ] = 0,
+    accountant: Annotated[
+        str | None,
+        typer.Option("--accountant", help="Accountant by name; default: a proven one."),
+    ] = None,
+    rotation: Annotated[
+        str, typer.Option("--rotation", help="How vectors are spread before rounding.")
+    ] = "hadamard",
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.png",
+            help="Draw error against bits (extra: viz).",
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Choose scale, modulus and noise for a privacy budget.
+
+    Example: secagg plan --clients 100 --dimension 65536 --l2-clip 1 --epsilon 1
+    --delta 1e-5 --bits 10
+    """
+    if plot is not None:
+        _require_matplotlib()
+    from secagg import distributed_dp  # noqa: PLC0415 - start-up time
+
+    output = Output(as_json=as_json)
+    try:
+        made = distributed_dp.plan(
+            clients=clients,
+            dimension=dimension,
+            l2_clip=l2_clip,
+            epsilon=epsilon,
+            delta=delta,
+            bits=bits,
+            mechanism=mechanism,
+            scale_factor=scale_factor,
+            steps=steps,
+            sampling_rate=sampling_rate,
+            min_survivors=min_survivors,
+            colluders=colluders,
+            accountant=accountant,
+            rotation=rotation,
+        )
+    except distributed_dp.ParameterError as error:
+        raise ServiceError(
+            str(error),
+            code=ErrorCode.BAD_SETTINGS,
+            next_step=""
+            if error.nearest is None
+            else f"The nearest value that works: {error.nearest}",
+        ) from None
+    except distributed_dp.DPNoiseError as error:
+        raise ServiceError(
+            str(error),
+            code=ErrorCode.INFEASIBLE,
+            next_step="Ask for a larger epsilon or delta, or for more clients.",
+        ) from None
+    _print(made, output)
+    if plot is not None:
+        _draw(made, plot)
+        output.line(f"The picture is in {plot}.")
+    output.result(made.to_dict())
+
+
+def _print(made: "Plan", output: Output) -> None:
+    shown = made.to_dict()
+    ratio = made.forecast.expected_mse / made.gaussian_mse
+    output.pairs(
+        (
+            ("mechanism", f"{shown['mechanism']}, accountant {made.accountant}"),
+            ("grounds", str(shown["status"])),
+            ("modulus", f"{shown['modulus']} ({shown['bits']} bits)"),
+            ("scale factor", f"{made.parameters.scale_factor:.6g} steps per unit"),
+            ("noise that counts", f"variance {float(made.noise_variance):.6g} steps²"),
+            (
+                "one client's share",
+                f"variance {float(made.parameters.local_noise_variance):.6g} steps²",
+            ),
+            ("expected error", f"{made.forecast.expected_mse:.6g} units² per entry"),
+            ("central Gaussian", f"{made.gaussian_mse:.6g} units² per entry"),
+            ("ratio", f"{ratio:.4f}"),
+            ("wrap probability", f"{made.forecast.wrap_probability:.3g} per entry"),
+            ("epsilon, server", f"{made.epsilon_server:.6g}"),
+            ("epsilon, model reader", f"{made.epsilon_model_reader:.6g}"),
+            ("delta", f"{made.request.delta:.6g}"),
+            ("upload", f"{made.upload_bytes:,} bytes per client and step"),
+        ),
+        title="Plan",
+    )
+    assumptions = shown["assumptions"]
+    if isinstance(assumptions, list) and assumptions:
+        output.heading("It holds if")
+        for assumption in assumptions:
+            output.line(f"  - {assumption}")
+
+
+def _require_matplotlib() -> None:
+    from importlib.util import find_spec  # noqa: PLC0415 - start-up time
+
+    if find_spec("matplotlib") is None:
+        raise ServiceError(
+            "--plot draws with matplotlib, which is not installed",
+            code=ErrorCode.MISSING_EXTRA,
+            next_step="Run: pip install 'secagg[viz]'",
+        )
+
+
+def _draw(made: "Plan", path: Path) -> None:
+    import matplotlib as mpl  # noqa: PLC0415 - an extra
+
+    mpl.use("Agg")  # no display is needed, and none may exist
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - an extra
+
+    from secagg.distributed_dp import error_curve  # noqa: PLC0415 - start-up time
+
+    curve = [
+        point
+        for point in error_curve(made)
+        if point.expected_mse < 1e3 * made.gaussian_mse
+    ]
+    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    axes.plot(
+        [point.bits for point in curve],
+        [point.expected_mse for point in curve],
+        marker="o",
+        label=made.parameters.mechanism,
+    )
+    axes.axhline(
+        made.gaussian_mse, linestyle="--", color="grey", label="central Gaussian"
+    )
+    axes.plot(
+        [made.parameters.modulus.bit_length() - 1],
+        [made.forecast.expected_mse],
+        marker="*",
+        markersize=14,
+        linestyle="none",
+        label="this plan",
+    )
+    axes.set_yscale("log")
+    axes.set_xlabel("bits per entry")
+    axes.set_ylabel("expected squared error of the sum, per entry")
+    axes.set_title(
+        f"{made.request.clients} clients, {made.request.dimension} entries, "
+        f"ε = {made.request.epsilon:g}, δ = {made.request.delta:g}"
+    )
+    axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ServiceError(
+            f"the picture cannot be written to {path}: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Choose another path for --plot.",
+        ) from None
+    finally:
+        plt.close(figure)

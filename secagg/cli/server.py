@@ -1,0 +1,101 @@
+"""`secagg server`: run an aggregator until its task is done."""
+
+from typing import TYPE_CHECKING
+
+from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettingsOption
+from secagg.cli.output import Output
+
+if TYPE_CHECKING:
+    from secagg.programs.task_setup import PreparedTask
+
+__all__ = ["server"]
+
+
+def server(
+    *,
+    config: ConfigOption,
+    overrides: SetOption = None,
+    show_settings: ShowSettingsOption = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Run an aggregator until its task is done.
+
+    Writes sum-<n>.npy and report-<n>.json for every session n that released a sum.
+    SIGTERM stops it gently; it goes on where it stood when it is started again.
+
+    Example: secagg server --config server.toml
+    """
+    import asyncio  # noqa: PLC0415 - start-up time
+    import os  # noqa: PLC0415
+
+    from secagg.cli.logs import log_to_stderr  # noqa: PLC0415
+    from secagg.cli.session_view import SessionView  # noqa: PLC0415
+    from secagg.config import load_server_settings  # noqa: PLC0415
+    from secagg.programs.aggregator import Observer, serve  # noqa: PLC0415
+    from secagg.programs.sum_files import SumFiles  # noqa: PLC0415
+    from secagg.programs.task_setup import prepare_task  # noqa: PLC0415
+
+    output = Output(as_json=as_json)
+    loaded = load_server_settings(
+        config, environment=os.environ, overrides=overrides or ()
+    )
+    settings = loaded.settings
+    prepared = prepare_task(settings)
+    if show_settings:
+        output.table(("setting", "value", "from"), loaded.rows(), title="Settings")
+        _print_task(prepared, output)
+        output.result({key: value for key, value, _ in loaded.rows()})
+        return
+    log_to_stderr(settings.server.log_level)
+    _print_task(prepared, output)
+    files = SumFiles(settings.server.output_dir, prepared)
+
+    async def next_payload(_: int) -> bytes:
+        return prepared.payload
+
+    with SessionView(output) as view:
+        observer = Observer(
+            listening=lambda address: output.line(
+                f"listening on {address} for task {settings.task.id!r}"
+            ),
+            progress=view.show,
+        )
+        served = asyncio.run(
+            serve(
+                settings,
+                prepared,
+                next_payload=next_payload,
+                on_sum=files.write,
+                observer=observer,
+            )
+        )
+    for path in files.written:
+        output.line(f"wrote {path}")
+    if not served.is_complete:
+        output.line("stopped before the task was done; start again to go on")
+    output.result(
+        {
+            "task": settings.task.id,
+            "completed": served.is_complete,
+            "sessions": [receipt.to_dict() for receipt in served.receipts],
+            "files": [str(path) for path in files.written],
+        }
+    )
+
+
+def _print_task(prepared: "PreparedTask", output: Output) -> None:
+    parameters = prepared.parameters
+    output.line(
+        f"profile {parameters.profile.label}, {parameters.min_clients} to "
+        f"{parameters.max_clients} clients, threshold {parameters.threshold}, "
+        f"at least {parameters.min_survivors} inputs in a sum"
+    )
+    if prepared.noised is None:
+        output.line("no noise: sums are released exactly", style="bold red")
+        return
+    budget, report = prepared.noised.budget, prepared.noised.report()
+    output.line(
+        f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
+        f"server for {budget.steps} session(s) together; accountant "
+        f"{budget.accountant} ({report.server.status})"
+    )

@@ -1,0 +1,113 @@
+"""Round by round, for people: who joined, who was lost, what was uploaded.
+
+Rule 1: on a terminal one live line per session; in a pipe one plain line per round.
+Rule 2: only numbers and names, never a message.
+"""
+
+from types import TracebackType
+from typing import Final, Self
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+
+from secagg.cli.output import Output
+from secagg.protocol.rounds import Round
+from secagg.runtime.progress import SessionPhase, SessionProgress
+
+__all__ = ["SessionView"]
+
+_TITLES: Final = {
+    Round.ADVERTISE_KEYS: "joining",
+    Round.SHARE_KEYS: "sharing keys",
+    Round.MASKED_INPUT_COLLECTION: "uploading",
+    Round.UNMASKING: "unmasking",
+    Round.FINISHED: "finished",
+}
+
+
+class SessionView:
+    """Shows the progress of sessions; use it as a context manager."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._bars: dict[bytes, TaskID] = {}
+        self._lines: dict[bytes, tuple[Round, SessionPhase]] = {}
+        self._lost: dict[bytes, int] = {}
+        self._live = (
+            Progress(
+                TextColumn("session {task.fields[number]}"),
+                TextColumn("{task.description}", table_column=Column(width=13)),
+                BarColumn(bar_width=20),
+                TextColumn("{task.completed:.0f} of {task.total:.0f}"),
+                TextColumn("{task.fields[detail]}", style="dim"),
+                console=output.console,
+            )
+            if output.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: SessionProgress) -> None:
+        """Bring one session up to date."""
+        for lost in progress.dropped[self._lost.get(progress.session_id, 0) :]:
+            self._output.line(
+                f"session {progress.session_number}: {lost.identity} is lost: "
+                f"{lost.reason}",
+                style="yellow",
+            )
+        self._lost[progress.session_id] = len(progress.dropped)
+        if self._live is None:
+            self._show_line(progress)
+        else:
+            self._show_bar(self._live, progress)
+
+    def _show_line(self, progress: SessionProgress) -> None:
+        place = (progress.round, progress.phase)
+        if self._lines.get(progress.session_id) == place:
+            return
+        self._lines[progress.session_id] = place
+        self._output.line(
+            f"session {progress.session_number}: {_title(progress)}, "
+            f"{_detail(progress)}"
+        )
+
+    def _show_bar(self, live: Progress, progress: SessionProgress) -> None:
+        bar = self._bars.get(progress.session_id)
+        if bar is None:
+            bar = live.add_task("", number=progress.session_number, detail="")
+            self._bars[progress.session_id] = bar
+        live.update(
+            bar,
+            description=_title(progress),
+            total=max(1, progress.expected),
+            completed=progress.answered,
+            detail=_detail(progress),
+        )
+
+
+def _title(progress: SessionProgress) -> str:
+    if progress.phase in (SessionPhase.SUMMING, SessionPhase.ABORTED):
+        return str(progress.phase)
+    return _TITLES.get(progress.round, progress.round.name.lower())
+
+
+def _detail(progress: SessionProgress) -> str:
+    if progress.reason:
+        return progress.reason
+    detail = f"{progress.joined} joined, {len(progress.dropped)} lost"
+    if progress.upload_bytes:
+        detail += f", {progress.upload_bytes:,} bytes"
+    return detail

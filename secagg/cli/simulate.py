@@ -1,0 +1,159 @@
+"""`secagg simulate`: one session of many clients in this process, measured."""
+
+from typing import Annotated
+
+import typer
+
+from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+
+__all__ = ["simulate"]
+
+
+def simulate(  # noqa: PLR0913 - one parameter per flag
+    *,
+    clients: Annotated[
+        int, typer.Option("--clients", min=2, max=65_535, help="Size of the cohort.")
+    ] = 100,
+    dimension: Annotated[
+        int,
+        typer.Option(
+            "--dimension", min=1, max=1 << 30, help="Entries of one client's vector."
+        ),
+    ] = 1 << 14,
+    profile: Annotated[
+        str, typer.Option("--profile", help="Named threat model.")
+    ] = "honest-curious-server",
+    degree: Annotated[
+        int,
+        typer.Option(
+            "--degree",
+            min=0,
+            help="Neighbours of each client on a ring; 0: the complete graph.",
+        ),
+    ] = 0,
+    threshold: Annotated[
+        int,
+        typer.Option(
+            "--threshold",
+            min=0,
+            help="Shares that rebuild a secret; 0: one more than half.",
+        ),
+    ] = 0,
+    dropout_rate: Annotated[
+        float,
+        typer.Option(
+            "--dropout-rate",
+            min=0.0,
+            max=1.0,
+            help="Fraction of clients that vanish, spread over all rounds.",
+        ),
+    ] = 0.0,
+    modulus_bits: Annotated[
+        int,
+        typer.Option("--modulus-bits", min=1, max=62, help="Add modulo 2^bits."),
+    ] = 20,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            help="Repeat a run: all keys and losses derive from this number.",
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Run one session of many clients in this process and measure it.
+
+    The clients and the server are the real state machines; only the network is
+    missing. Every client's input has a single one, at a place of its own.
+
+    Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
+    """
+    from secagg.errors import ErrorCode, ServiceError  # noqa: PLC0415 - start-up time
+    from secagg.parameters import Profile, ProtocolParameters  # noqa: PLC0415
+    from secagg.primitives.entropy import (  # noqa: PLC0415
+        Entropy,
+        SeededEntropy,
+        SystemEntropy,
+    )
+    from secagg.primitives.secret_bytes import SecretBytes  # noqa: PLC0415
+    from secagg.simulation import plan_losses, simulate_session  # noqa: PLC0415
+
+    output = Output(as_json=as_json)
+    try:
+        named_profile = Profile.from_label(profile)
+    except ValueError as error:
+        raise ServiceError(
+            str(error),
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose one of the profiles named.",
+        ) from None
+    entropy: Entropy = SystemEntropy()
+    if seed is not None:
+        try:
+            key = seed.to_bytes(32, "big")
+        except OverflowError:
+            raise typer.BadParameter("--seed must be below 2^256") from None
+        entropy = SeededEntropy(SecretBytes(key), b"simulation")
+    losses = plan_losses(clients, dropout_rate, entropy)
+    shares = threshold or (degree or clients) // 2 + 1
+    # The cohort promises no more than what the chosen losses leave.
+    left = clients - len(losses.losses)
+    survivors = max(2, shares, left)
+    parameters = ProtocolParameters(
+        profile=named_profile,
+        modulus=1 << modulus_bits,
+        dimension=dimension,
+        min_clients=max(survivors, degree + 2 if degree else 2),
+        max_clients=clients,
+        threshold=shares,
+        degree=degree,
+        min_survivors=survivors,
+        max_dropouts=clients,
+    )
+    output.line(
+        f"{clients} clients, {dimension} entries modulo 2^{modulus_bits}, "
+        f"{len(losses.losses)} will vanish"
+    )
+    session = simulate_session(
+        parameters, clients=clients, losses=losses, entropy=entropy
+    )
+    costs = session.costs
+    output.pairs(
+        (
+            ("exact", "yes" if session.is_exact else "NO"),
+            ("inputs in the sum", str(session.survivors)),
+            ("client CPU, mean", f"{costs.client_cpu_seconds_mean:.4f} s"),
+            ("client CPU, max", f"{costs.client_cpu_seconds_max:.4f} s"),
+            *(
+                (f"server CPU, {name}", f"{spent:.4f} s")
+                for name, spent in costs.server_cpu_seconds.items()
+            ),
+            ("sent by clients", f"{costs.bytes_up:,} bytes"),
+            ("sent to clients", f"{costs.bytes_down:,} bytes"),
+            ("peak memory, all roles", f"{costs.peak_rss_bytes / 2**20:.0f} MiB"),
+        ),
+        title="Simulated session",
+    )
+    output.result(
+        {
+            "exact": session.is_exact,
+            "clients": clients,
+            "clients_lost": session.clients_lost,
+            "survivors": session.survivors,
+            "threshold": shares,
+            "degree": degree,
+            "client_cpu_seconds": {
+                "mean": costs.client_cpu_seconds_mean,
+                "max": costs.client_cpu_seconds_max,
+            },
+            "server_cpu_seconds": costs.server_cpu_seconds,
+            "bytes_up": costs.bytes_up,
+            "bytes_down": costs.bytes_down,
+            "peak_rss_bytes": costs.peak_rss_bytes,
+        }
+    )
+    if not session.is_exact:
+        raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
