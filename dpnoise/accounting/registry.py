@@ -48,6 +48,7 @@ _PLACES: Final = MappingProxyType(
         "skellam-paper": ("published", "SkellamPaperAccountant"),
         "smm-paper": ("published", "SMMPaperAccountant"),
         "ddgauss-paper": ("published", "DDGaussPaperAccountant"),
+        "cpsgd-recalled": ("cpsgd", "BinomialPaperAccountant"),
     }
 )
 
