@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.errors import ParameterError
 from dpnoise.events import DiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import CentralMechanism
 from dpnoise.mechanisms.forecast import Rounding
@@ -59,6 +60,17 @@ class DiscreteGaussianMechanism(CentralMechanism):
             l2_sensitivity=math.nextafter(longest, math.inf),
             sampler_distance=sampler_distance,
         )
+
+    def _check(self) -> None:
+        if self.l2_clip_squared_steps < 1.0:
+            given = self._parameters
+            raise ParameterError(
+                "a vector shorter than one grid step is truncated to zeros; "
+                f"scale_factor {given.scale_factor:.6g} is too small for the clip",
+                parameter="scale_factor",
+                value=given.scale_factor,
+                nearest=f"{1.0 / given.l2_clip:.6g}",
+            )
 
     def _table(self) -> InversionTable:
         return discrete_gaussian_table(self._parameters.local_noise_variance)

@@ -10,12 +10,20 @@ This module deliberately decides nothing.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import ErrorForecast, mixture_clip_shrinkage
+from dpnoise.mechanisms.forecast import (
+    ErrorForecast,
+    Rounding,
+    mixture_clip_shrinkage,
+)
 from dpnoise.mechanisms.smm import largest_linf_bound
 from dpnoise.planning.request import PlanRequest
 
 __all__ = ["plan_notes"]
+
+_STEPS_TO_TRUNCATE: Final = 8.0
 
 
 def plan_notes(
@@ -46,6 +54,14 @@ def plan_notes(
         notes.append("Floating-point noise: for simulations only.")
     if request.mechanism == "smm":
         notes.extend(_published_mixture_notes(mechanism))
+    if mechanism.rounding is Rounding.TOWARD_ZERO:
+        given = mechanism.parameters
+        typical = given.scale_factor * given.l2_clip / mechanism.rotated_dim**0.5
+        if typical < _STEPS_TO_TRUNCATE:
+            notes.append(
+                f"A typical coordinate is {typical:.2g} grid steps long and truncation "
+                "takes half a step off each: use a finer grid."
+            )
     if forecast.bias_mse > forecast.noise_mse:
         notes.append(
             "The clip's bias exceeds the noise: the estimate is mostly too short."

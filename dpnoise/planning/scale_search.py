@@ -34,6 +34,7 @@ __all__ = ["NoiseModel", "Scale", "best_scale", "forecast_at", "smallest_bits"]
 
 UNBOUNDED_BITS: Final = 62
 _LOWEST_STEPS: Final = 2.0**-12
+_STEPS_TO_TRUNCATE: Final = 8.0
 _POINTS_PER_OCTAVE: Final = 8
 _REFINEMENTS: Final = 40
 _INDIFFERENCE: Final = 1.001  # scales closer than this to the limit are equally good
@@ -219,7 +220,14 @@ def smallest_bits(model: NoiseModel, *, error_factor: float) -> int:
 
 
 def _lowest(model: NoiseModel) -> float:
-    return _LOWEST_STEPS / model.request.l2_clip
+    """Return the smallest scale worth considering."""
+    request = model.request
+    steps = _LOWEST_STEPS
+    if mechanism_class(request.mechanism).rounding is Rounding.TOWARD_ZERO:
+        # Truncation takes half a step off every coordinate. Where that is most of it,
+        # the estimate of zero may have a small error and is worth nothing.
+        steps = _STEPS_TO_TRUNCATE * math.sqrt(model.length)
+    return min(steps / request.l2_clip, request.scaled_bound)
 
 
 def _minimise(model: NoiseModel, bits: int) -> Scale | None:

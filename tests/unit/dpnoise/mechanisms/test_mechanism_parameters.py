@@ -105,7 +105,7 @@ def test_a_variance_that_is_not_plain_digits_is_refused(text):
         ("local_noise_variance", Fraction(0), None),
         ("local_noise_variance", Fraction(1, 1 << 600), None),
         ("local_noise_variance", Fraction(1 << 65), str(1 << 64)),
-        ("rounding_bias", 1.0, "1 - 2**-53"),
+        ("rounding_bias", 1.0, "0.9999999999999999"),
         ("rounding_bias", -0.1, "0.0"),
         ("linf_bound", 0, "1"),
         ("linf_bound", 1.5, None),

@@ -220,6 +220,13 @@ def test_truncation_keeps_the_clip_as_the_sensitivity():
         assert int(rounded @ rounded) <= 32 * 32
 
 
+def test_a_grid_so_coarse_that_truncation_leaves_nothing_is_refused():
+    with pytest.raises(ParameterError) as caught:
+        mechanism("discrete-gaussian", scale_factor=0.99)
+    assert caught.value.parameter == "scale_factor"
+    assert caught.value.nearest == "1"
+
+
 def test_each_mechanism_states_its_own_release_with_the_counted_noise():
     counted = (9 - 2 - 1) * Fraction(9, 2)  # the noise of six shares
     kinds = {
