@@ -1,0 +1,185 @@
+"""How a server starts and stops: ports, health, running calls, signals."""
+
+import asyncio
+import os
+import signal
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import RosterPublished
+from secagg.testing.scripted_front import ScriptedFront
+from secagg.transport.address import Address
+from secagg.transport.grpc_client import GrpcConnection
+from secagg.transport.grpc_server import GrpcServer, run_until_signalled
+from secagg.transport.interceptors import SERVICE
+
+SESSION = bytes(32)
+LOOPBACK = Address("127.0.0.1", 0)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def serving(front, **options):
+    return GrpcServer.start(front, LOOPBACK, insecure_for_tests=True, **options)
+
+
+def connected(server):
+    return GrpcConnection(server.address, insecure_for_tests="c")
+
+
+async def health_of(address, service):
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=10
+        )
+    return answer.status
+
+
+async def test_a_taken_port_is_an_error_with_a_way_out():
+    async with await serving(ScriptedFront()) as first:
+        assert first.address.port > 0
+        with pytest.raises(ServiceError, match=str(first.address.port)) as caught:
+            await GrpcServer.start(
+                ScriptedFront(), first.address, insecure_for_tests=True
+            )
+    assert caught.value.code is ErrorCode.PORT_IN_USE
+    assert "another port" in caught.value.next_step
+
+
+async def test_health_is_told_on_the_main_port_and_on_one_without_certificates():
+    async with await serving(ScriptedFront(), health_address=LOOPBACK) as server:
+        for address in (server.address, server.health_address):
+            for service in ("", SERVICE):
+                assert await health_of(address, service) == SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await health_of(address, "unknown")
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        await server.announce_stop()
+        assert await health_of(server.health_address, SERVICE) == NOT_SERVING
+
+
+async def test_the_health_port_serves_nothing_but_health():
+    front = ScriptedFront()
+    async with await serving(front, health_address=LOOPBACK) as server:
+        async with GrpcConnection(
+            server.health_address, insecure_for_tests="c"
+        ) as connection:
+            with pytest.raises(ServiceError) as caught:
+                await connection.advertise(SESSION, b"advert")
+        assert caught.value.code is ErrorCode.BAD_VERSION
+    assert not front.calls
+
+
+async def test_stopping_lets_a_running_call_finish_and_refuses_new_ones():
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_identity, **_arguments):
+        entered.set()
+        await go_on.wait()
+
+    front = ScriptedFront(script={"advertise": slow})
+    async with (
+        await serving(front) as server,
+        connected(server) as connection,
+        connected(server) as late,
+    ):
+        running = asyncio.create_task(connection.advertise(SESSION, b"a"))
+        await entered.wait()
+        stopping = asyncio.create_task(server.stop(30.0))
+        with pytest.raises(ServiceError) as caught:
+            await _until_refused(late)
+        assert caught.value.code is ErrorCode.UNREACHABLE
+        assert not running.done()
+        go_on.set()
+        await running
+        await stopping
+
+
+async def _until_refused(connection):
+    # The listener closes a moment after `stop` begins.
+    while True:
+        await connection.share(SESSION, b"")
+
+
+async def test_stopping_tells_watchers_to_come_back():
+    front = ScriptedFront(updates=[RosterPublished(b"r")], hold=asyncio.Event())
+    async with await serving(front) as server, connected(server) as connection:
+        stream = connection.watch(SESSION, after=None)
+        await anext(stream)
+        stopping = asyncio.create_task(server.stop(30.0))
+        with pytest.raises(ServiceError) as caught:
+            await anext(stream)
+        assert caught.value.code is ErrorCode.SHUTTING_DOWN
+        assert caught.value.retry_after_seconds == 1.0
+        await stopping
+    assert front.ended_watches == 1
+
+
+async def test_work_that_ends_ends_the_server_and_its_error_comes_out():
+    server = await serving(ScriptedFront())
+
+    async def work():
+        await asyncio.sleep(0)
+
+    assert await run_until_signalled(server, work(), drain=_nothing)
+    with pytest.raises(ServiceError):
+        async with connected(server) as connection:
+            await connection.advertise(SESSION, b"a")
+
+    async def broken():
+        raise ServiceError("task failed", code=ErrorCode.STORAGE_FAILED)
+
+    server = await serving(ScriptedFront())
+    with pytest.raises(ServiceError, match="task failed"):
+        await run_until_signalled(server, broken(), drain=_nothing)
+
+
+async def _nothing():
+    return
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_before_it_stops(number):
+    trace = []
+    server = await serving(ScriptedFront(), health_address=LOOPBACK)
+    started = asyncio.Event()
+
+    async def work():
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            trace.append("work ended")
+
+    async def drain():
+        assert await health_of(server.health_address, SERVICE) == NOT_SERVING
+        trace.append("drained")
+
+    running = asyncio.create_task(run_until_signalled(server, work(), drain=drain))
+    await started.wait()
+    os.kill(os.getpid(), number)
+    assert not await running
+    assert trace == ["drained", "work ended"]
+
+
+async def test_a_second_signal_waits_for_nothing():
+    server = await serving(ScriptedFront())
+    draining = asyncio.Event()
+
+    async def drain():
+        draining.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(
+        run_until_signalled(server, asyncio.Event().wait(), drain=drain)
+    )
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await draining.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not await running

@@ -1,0 +1,274 @@
+"""Who may call, over real mutual TLS on loopback."""
+
+import dataclasses
+import datetime as dt
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.testing.scripted_front import ScriptedFront
+from secagg.transport.address import Address
+from secagg.transport.certificates import Authority
+from secagg.transport.grpc_client import GrpcConnection
+from secagg.transport.grpc_server import GrpcServer
+from secagg.transport.identity import Role
+from secagg.transport.interceptors import ACCESS, TEST_IDENTITY_KEY
+from secagg.transport.tls import TLSIdentity
+from secagg.wire import requests, status
+
+SESSION = bytes(32)
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+class Deployment:
+    """Certificates of one deployment, and of a few strangers, in a directory."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.ours = Authority.create("ours.example")
+        self.theirs = Authority.create("ours.example")
+        self.ours.issued().write(directory, "ours")
+        self.theirs.issued().write(directory, "theirs")
+
+    def load(self, issued, role, authority="ours"):
+        stem = f"leaf-{len(list(self.directory.iterdir()))}"
+        certificate, key = issued.write(self.directory, stem)
+        return TLSIdentity.load(
+            certificate=certificate,
+            private_key=key,
+            authority=self.directory / f"{authority}.pem",
+            role=role,
+        )
+
+    def server(self, *hosts):
+        return self.load(
+            self.ours.issue_server("agg", hosts or ["127.0.0.1"]), Role.SERVER
+        )
+
+    def client(self, name="client-7"):
+        return self.load(self.ours.issue_client(name), Role.CLIENT)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    return Deployment(tmp_path_factory.mktemp("certificates"))
+
+
+@asynccontextmanager
+async def calling(server_identity, client_identity):
+    front = ScriptedFront()
+    async with (
+        await GrpcServer.start(front, LOOPBACK, identity=server_identity) as server,
+        GrpcConnection(server.address, identity=client_identity) as connection,
+    ):
+        yield front, connection
+
+
+async def test_the_name_in_the_certificate_is_the_identity(deployment):
+    async with calling(deployment.server(), deployment.client()) as (front, connection):
+        assert connection.identity == "client-7"
+        await connection.advertise(SESSION, b"advert")
+    assert front.calls[0][:2] == ("advertise", "client-7")
+
+
+async def test_no_metadata_can_change_the_identity(deployment):
+    async with calling(deployment.server(), deployment.client()) as (front, connection):
+        connection._metadata = ((TEST_IDENTITY_KEY, "somebody-else"),)  # noqa: SLF001 - a client that lies
+        await connection.advertise(SESSION, b"advert")
+    assert front.calls[0][:2] == ("advertise", "client-7")
+
+
+async def test_a_certificate_for_another_address_is_a_certificate_to_correct(
+    deployment,
+):
+    server = deployment.server("aggregator.example")
+    async with calling(server, deployment.client()) as (front, connection):
+        with pytest.raises(ServiceError, match="not issued for this address") as caught:
+            await connection.advertise(SESSION, b"advert")
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+    assert not front.calls
+
+
+async def test_a_server_of_another_authority_is_not_believed(deployment):
+    stranger = deployment.load(
+        deployment.theirs.issue_server("agg", ["127.0.0.1"]), Role.SERVER, "theirs"
+    )
+    async with calling(stranger, deployment.client()) as (front, connection):
+        with pytest.raises(ServiceError, match="another authority") as caught:
+            await connection.advertise(SESSION, b"advert")
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+    assert not front.calls
+
+
+async def test_a_client_of_another_authority_is_refused_at_the_handshake(deployment):
+    stranger = dataclasses.replace(
+        deployment.load(
+            deployment.theirs.issue_client("client-7"), Role.CLIENT, "theirs"
+        ),
+        authorities=deployment.ours.certificate_pem(),
+    )
+    async with calling(deployment.server(), stranger) as (front, connection):
+        with pytest.raises(ServiceError) as caught:
+            await connection.advertise(SESSION, b"advert")
+    assert caught.value.code is ErrorCode.UNREACHABLE
+    assert "certificate" in caught.value.next_step
+    assert not front.calls
+
+
+async def test_an_expired_client_is_refused_at_the_handshake(deployment):
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
+    issued = deployment.ours.issue_client("late", days=5, now=past)
+    certificate, key = issued.write(deployment.directory, "late")
+    late = TLSIdentity.load(
+        certificate=certificate,
+        private_key=key,
+        authority=deployment.directory / "ours.pem",
+        role=Role.CLIENT,
+        now=past,
+    )
+    async with calling(deployment.server(), late) as (front, connection):
+        with pytest.raises(ServiceError):
+            await connection.advertise(SESSION, b"advert")
+    assert not front.calls
+
+
+async def test_a_client_of_another_trust_domain_is_unauthenticated(deployment):
+    # The same authority key, but names of somebody else's deployment.
+    elsewhere = dataclasses.replace(deployment.ours, trust_domain="elsewhere.example")
+    guest = deployment.load(elsewhere.issue_client("client-7"), Role.CLIENT)
+    async with calling(deployment.server(), guest) as (front, connection):
+        with pytest.raises(ServiceError, match="elsewhere") as caught:
+            await connection.advertise(SESSION, b"advert")
+        assert caught.value.code is ErrorCode.UNAUTHENTICATED
+        with pytest.raises(ServiceError) as caught:
+            await anext(connection.watch(SESSION, after=None))
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
+    assert not front.calls
+
+
+async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
+    posing = deployment.server("127.0.0.1")
+    async with calling(deployment.server(), posing) as (front, connection):
+        with pytest.raises(ServiceError):
+            await connection.advertise(SESSION, b"advert")
+    assert not front.calls
+
+
+async def test_every_method_refuses_a_caller_without_an_identity():
+    """Plaintext for tests stands in for a certificate that names nobody."""
+    front = ScriptedFront()
+    async with await GrpcServer.start(
+        front, LOOPBACK, insecure_for_tests=True
+    ) as server:
+        channel = grpc.aio.insecure_channel(str(server.address))
+        for method in sorted(m for m in ACCESS if "SecAggService" in m):
+            if method.endswith("WatchSession"):
+                call = channel.unary_stream(method)(b"", timeout=10)
+                attempt = anext(aiter(call))
+            else:
+                attempt = channel.unary_unary(method)(b"", timeout=10)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await attempt
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
+            error = status.decode_error(
+                caught.value.code(), "", tuple(caught.value.trailing_metadata())
+            )
+            assert error.code is ErrorCode.UNAUTHENTICATED
+            assert error.next_step
+        await channel.close()
+    assert not front.calls
+
+
+async def test_a_method_that_is_not_in_the_table_does_not_exist():
+    async with await GrpcServer.start(
+        ScriptedFront(), LOOPBACK, insecure_for_tests=True
+    ) as server:
+        channel = grpc.aio.insecure_channel(str(server.address))
+        for method in (
+            "/secagg.v1.SecAggService/DropTables",
+            "/grpc.health.v1.Health/Watch",
+            "/other.Service/Method",
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(method)(b"", timeout=10)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        await channel.close()
+
+
+async def test_a_call_without_tls_reaches_nobody(deployment):
+    front = ScriptedFront()
+    async with await GrpcServer.start(
+        front, LOOPBACK, identity=deployment.server()
+    ) as server:
+        async with GrpcConnection(
+            server.address, insecure_for_tests="client-7"
+        ) as connection:
+            with pytest.raises(ServiceError) as caught:
+                await connection.advertise(SESSION, b"advert")
+        assert caught.value.code is ErrorCode.UNREACHABLE
+    assert not front.calls
+
+
+async def test_tls_to_a_server_without_it_says_so(deployment):
+    async with await GrpcServer.start(
+        ScriptedFront(), LOOPBACK, insecure_for_tests=True
+    ) as server:
+        async with GrpcConnection(
+            server.address, identity=deployment.client()
+        ) as connection:
+            with pytest.raises(ServiceError, match="does not speak TLS") as caught:
+                await connection.advertise(SESSION, b"advert")
+        assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+
+
+async def test_plaintext_is_an_argument_for_loopback_and_never_beside_tls(deployment):
+    front, everywhere = ScriptedFront(), Address("0.0.0.0", 0)
+    with pytest.raises(LocalProtocolError):
+        await GrpcServer.start(front, LOOPBACK)
+    with pytest.raises(LocalProtocolError):
+        await GrpcServer.start(
+            front, LOOPBACK, identity=deployment.server(), insecure_for_tests=True
+        )
+    with pytest.raises(LocalProtocolError):
+        await GrpcServer.start(front, everywhere, insecure_for_tests=True)
+    with pytest.raises(LocalProtocolError):
+        GrpcConnection(LOOPBACK)
+    with pytest.raises(LocalProtocolError):
+        GrpcConnection(everywhere, insecure_for_tests="c")
+    with pytest.raises(LocalProtocolError):
+        GrpcConnection(
+            LOOPBACK, identity=deployment.client(), insecure_for_tests="client-7"
+        )
+
+
+async def test_requests_are_encoded_as_any_grpc_client_would(deployment):
+    """The generated stub of another language is what other clients will use."""
+    from secagg.v1 import (  # noqa: PLC0415 - only this test plays that client
+        secagg_service_pb2,
+        secagg_service_pb2_grpc,
+    )
+
+    identity = deployment.client()
+    front = ScriptedFront()
+    async with await GrpcServer.start(
+        front, LOOPBACK, identity=deployment.server()
+    ) as server:
+        channel = grpc.aio.secure_channel(
+            str(server.address), identity.channel_credentials()
+        )
+        stub = secagg_service_pb2_grpc.SecAggServiceStub(channel)
+        request = secagg_service_pb2.AdvertiseKeysRequest(
+            session_id=SESSION, advert=b"advert"
+        )
+        assert (
+            await stub.AdvertiseKeys(request, timeout=10)
+            == secagg_service_pb2.AdvertiseKeysResponse()
+        )
+        assert requests.AdvertiseKeys(SESSION, b"advert").encode() == (
+            request.SerializeToString()
+        )
+        await channel.close()
+    assert front.calls[0][1] == "client-7"

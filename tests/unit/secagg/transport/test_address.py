@@ -1,0 +1,54 @@
+import socket
+
+import pytest
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.transport.address import Address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:7000", "127.0.0.1", 7000),
+        ("aggregator.example:443", "aggregator.example", 443),
+        ("[::1]:0", "::1", 0),
+        ("0.0.0.0:65535", "0.0.0.0", 65535),
+    ],
+)
+def test_an_address_reads_and_writes_as_people_write_it(text, host, port):
+    assert Address.parse(text) == Address(host, port)
+    assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "7000", ":7000", "host", "host:", "host:x", "host:-1", "host:65536"),
+        *("::1:70", "[]:1", "host:¹", "host: 1"),
+    ],
+)
+def test_anything_else_is_a_setting_to_correct(text):
+    with pytest.raises(ServiceError, match="expected host:port") as caught:
+        Address.parse(text)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert "127.0.0.1:7000" in caught.value.next_step
+
+
+def test_loopback_is_known_by_address_or_name():
+    assert Address("127.0.0.9", 1).is_loopback
+    assert Address("::1", 1).is_loopback
+    assert Address("localhost", 1).is_loopback
+    assert not Address("0.0.0.0", 1).is_loopback
+    assert not Address("localhost.example.org", 1).is_loopback
+
+
+def test_a_taken_port_is_told_from_an_address_of_somebody_else():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        why = Address("127.0.0.1", taken.getsockname()[1]).why_not()
+    assert why.code is ErrorCode.PORT_IN_USE
+    # TEST-NET-1 belongs to no machine.
+    why = Address("192.0.2.1", 7000).why_not()
+    assert why.code is ErrorCode.BAD_SETTINGS
+    assert "192.0.2.1:7000" in str(why)
