@@ -23,6 +23,7 @@ __all__ = [
     "SESSION_COMPLETED",
     "SESSION_OPENED",
     "SESSION_RESUMED",
+    "STORAGE_REFUSED",
     "TRANSPORT_DRAINING",
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
@@ -40,6 +41,7 @@ SESSION_COMPLETED: Final = "session_completed"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
+STORAGE_REFUSED: Final = "storage_refused"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
 UPLOAD_PROGRESS: Final = "upload_progress"

@@ -46,8 +46,8 @@ DIGEST_BYTES: Final = 32
 class Spool(Protocol):
     """Blobs of sessions, by session id and name; resumable uploads by sender."""
 
-    def received(self, session_id: bytes, sender: str, digest: bytes) -> int:
-        """Return how many bytes of this upload have arrived."""
+    def received(self, session_id: bytes, sender: str) -> int:
+        """Return how many bytes of a sender's unfinished upload have arrived."""
         ...
 
     def append(  # noqa: PLR0913 - one chunk of one upload
@@ -105,7 +105,7 @@ class Spool(Protocol):
         ...
 
     def read(
-        self, session_id: bytes, name: str, offset: int, max_bytes: int
+        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of a payload or sum and its total size, or None."""
         ...
@@ -145,11 +145,11 @@ class UploadSpool:
     def __repr__(self) -> str:
         return f"UploadSpool({str(self._directory)!r})"
 
-    def received(self, session_id: bytes, sender: str, digest: bytes) -> int:
-        """Return how many bytes of this upload have arrived."""
+    def received(self, session_id: bytes, sender: str) -> int:
+        """Return how many bytes of a sender's unfinished upload have arrived."""
         with self._failures():
             try:
-                return self._partial(session_id, sender, digest).stat().st_size
+                return self._partial(session_id, sender).stat().st_size
             except FileNotFoundError:
                 return 0
 
@@ -164,17 +164,16 @@ class UploadSpool:
         data: bytes,
     ) -> int:
         """Add a chunk; bytes that are there already are skipped."""
-        path = self._partial(session_id, sender, digest)
-        received = self.received(session_id, sender, digest)
+        path = self._partial(session_id, sender)
+        received = self.received(session_id, sender)
         fresh = _fresh_bytes(received, offset, total_size, data)
-        if not fresh:
-            return received
         with self._failures():
             if received == 0:
                 self._check_free_space(total_size)
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if set(path.parent.glob(f"{_file_name(sender)}.*")) - {path}:
-                    raise _second_upload(sender)
+                path.with_suffix(".digest").write_bytes(digest)
+            elif path.with_suffix(".digest").read_bytes() != digest:
+                raise _second_upload(sender)
             with path.open("ab") as file:
                 try:
                     file.write(fresh)
@@ -188,7 +187,7 @@ class UploadSpool:
         """Check the digest of a complete upload and make it visible, durably."""
         if self.has_upload(session_id, digest):
             return
-        path = self._partial(session_id, sender, digest)
+        path = self._partial(session_id, sender)
         with self._failures():
             hasher = hashlib.sha256()
             with path.open("rb+") as file:
@@ -205,7 +204,7 @@ class UploadSpool:
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Forget an upload in progress or stored."""
         with self._failures():
-            self._partial(session_id, sender, digest).unlink(missing_ok=True)
+            self._partial(session_id, sender).unlink(missing_ok=True)
             self._upload(session_id, digest).unlink(missing_ok=True)
 
     def has_upload(self, session_id: bytes, digest: bytes) -> bool:
@@ -237,7 +236,7 @@ class UploadSpool:
             _sync_directory(self._directory)
 
     def read(
-        self, session_id: bytes, name: str, offset: int, max_bytes: int
+        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of a payload or sum and its total size, or None."""
         path = self._home(session_id) / name
@@ -269,9 +268,9 @@ class UploadSpool:
     def _home(self, session_id: bytes) -> Path:
         return self._directory / session_id.hex()
 
-    def _partial(self, session_id: bytes, sender: str, digest: bytes) -> Path:
-        name = f"{_file_name(sender)}.{digest.hex()}.part"
-        return self._home(session_id) / "uploads" / name
+    def _partial(self, session_id: bytes, sender: str) -> Path:
+        name = hashlib.sha256(sender.encode()).hexdigest()
+        return self._home(session_id) / "uploads" / f"{name}.part"
 
     def _upload(self, session_id: bytes, digest: bytes) -> Path:
         return self._home(session_id) / "uploads" / digest.hex()
@@ -304,14 +303,14 @@ class MemorySpool:
     """Implements `Spool` in memory, for simulations; O(n·d) by its nature."""
 
     def __init__(self) -> None:
-        self._partials: dict[bytes, dict[tuple[str, bytes], bytearray]] = {}
+        self._partials: dict[bytes, dict[str, tuple[bytes, bytearray]]] = {}
         self._uploads: dict[bytes, dict[bytes, bytes]] = {}
         self._blobs: dict[bytes, dict[str, bytes]] = {}
 
-    def received(self, session_id: bytes, sender: str, digest: bytes) -> int:
-        """Return how many bytes of this upload have arrived."""
-        partial = self._partials.get(session_id, {}).get((sender, digest))
-        return 0 if partial is None else len(partial)
+    def received(self, session_id: bytes, sender: str) -> int:
+        """Return how many bytes of a sender's unfinished upload have arrived."""
+        partial = self._partials.get(session_id, {}).get(sender)
+        return 0 if partial is None else len(partial[1])
 
     def append(  # noqa: PLR0913 - one chunk of one upload
         self,
@@ -324,26 +323,27 @@ class MemorySpool:
         data: bytes,
     ) -> int:
         """Add a chunk; bytes that are there already are skipped."""
-        received = self.received(session_id, sender, digest)
+        received = self.received(session_id, sender)
         fresh = _fresh_bytes(received, offset, total_size, data)
         partials = self._partials.setdefault(session_id, {})
-        if any(who == sender and what != digest for who, what in partials):
+        bound, partial = partials.setdefault(sender, (digest, bytearray()))
+        if bound != digest:
             raise _second_upload(sender)
-        partials.setdefault((sender, digest), bytearray()).extend(fresh)
+        partial.extend(fresh)
         return received + len(fresh)
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Check the digest of a complete upload and make it visible."""
         if self.has_upload(session_id, digest):
             return
-        data = self._partials.get(session_id, {}).pop((sender, digest), bytearray())
+        _, data = self._partials.get(session_id, {}).pop(sender, (b"", bytearray()))
         if hashlib.sha256(data).digest() != digest:
             raise _digest_differs()
         self._uploads.setdefault(session_id, {})[digest] = bytes(data)
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Forget an upload in progress or stored."""
-        self._partials.get(session_id, {}).pop((sender, digest), None)
+        self._partials.get(session_id, {}).pop(sender, None)
         self._uploads.get(session_id, {}).pop(digest, None)
 
     def has_upload(self, session_id: bytes, digest: bytes) -> bool:
@@ -362,13 +362,14 @@ class MemorySpool:
         self._blobs.setdefault(session_id, {})[name] = data
 
     def read(
-        self, session_id: bytes, name: str, offset: int, max_bytes: int
+        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of a payload or sum and its total size, or None."""
         blob = self._blobs.get(session_id, {}).get(name)
         if blob is None:
             return None
-        return blob[offset : offset + max_bytes], len(blob)
+        end = len(blob) if max_bytes is None else offset + max_bytes
+        return blob[offset:end], len(blob)
 
     def drop_uploads(self, session_id: bytes) -> None:
         """Remove all uploads of a session."""
@@ -400,10 +401,6 @@ def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> by
             retry_after_seconds=0.0,
         )
     return data[received - offset :]
-
-
-def _file_name(sender: str) -> str:
-    return hashlib.sha256(sender.encode()).hexdigest()
 
 
 def _second_upload(sender: str) -> RemoteProtocolError:

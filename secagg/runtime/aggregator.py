@@ -1,0 +1,416 @@
+"""The aggregator: many sessions behind one front door, on any transport.
+
+Rule 1: every method for clients takes the caller's identity as the transport has
+        authenticated it, and touches only what that client may see.
+Rule 2: the sessions of a task run one after another; different tasks run side by side.
+Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
+Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
+        uploads and seeds are gone (PROTOCOL §12).
+Rule 5: whatever one client sends, no other client's session ends by it.
+
+It opens no socket and reads no settings.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+from secagg import telemetry
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import (
+    MAX_IDENTITY_BYTES,
+    ServerUpdate,
+    SumReleased,
+)
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.protocol.events import BundlesSent, KeysAdvertised, SharesRevealed
+from secagg.protocol.rounds import Round
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import (
+    MAX_CHUNK_BYTES,
+    Blob,
+    BlobChunk,
+    UploadStatus,
+    Wait,
+)
+from secagg.runtime.limits import AggregatorLimits
+from secagg.runtime.mask_executor import MaskExecutor
+from secagg.runtime.progress import ProgressFeed, SessionProgress
+from secagg.runtime.receipt import SessionReceipt
+from secagg.runtime.session_book import SessionBook
+from secagg.runtime.session_runner import RunnerContext, SessionRunner
+from secagg.runtime.task import NextPayload, OnSum, TaskDefinition
+from secagg.runtime.upload_desk import UploadSlots
+from secagg.runtime.workers import Workers
+from secagg.storage.base import SessionStore
+from secagg.storage.spool import PAYLOAD, SUM, Spool
+
+__all__ = ["Aggregator"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+
+class Aggregator:
+    """Runs tasks and answers clients.
+
+    Args:
+        store: Durable records of sessions.
+        spool: Uploads, payloads and sums.
+        clock: Time; the machine's by default.
+        entropy: Nonces and graph seeds; the operating system's by default.
+        workers: Threads for blocking calls.
+        masks: Removes masks; one thread by default.
+        limits: How much clients may use.
+    """
+
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
+        self,
+        store: SessionStore,
+        spool: Spool,
+        *,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+        masks: MaskExecutor | None = None,
+        limits: AggregatorLimits | None = None,
+    ) -> None:
+        self._limits = limits or AggregatorLimits()
+        self._workers = workers or Workers()
+        self._feed = ProgressFeed()
+        self._context = RunnerContext(
+            spool=spool,
+            workers=self._workers,
+            masks=masks
+            or MaskExecutor(ThreadPoolExecutor(1, "secagg-masks"), self._workers),
+            clock=clock or SystemClock(),
+            entropy=entropy or SystemEntropy(),
+            slots=UploadSlots(self._limits.concurrent_chunks),
+            publish=self._feed.publish,
+        )
+        self._book = SessionBook(
+            store, self._context, kept_sessions=self._limits.kept_sums
+        )
+        self._tasks: dict[str, TaskDefinition] = {}
+        self._finished_tasks: set[str] = set()
+        self._watches: Counter[str] = Counter()
+        self._open_watches = 0
+        self._stopping = asyncio.Event()
+        self._last_call = self._context.clock.now()
+
+    # --- for clients ------------------------------------------------------------------
+
+    async def offer(
+        self, identity: str, task_id: str, *, after_session: int
+    ) -> SessionDescriptor | Wait:
+        """Offer a session of a task that the client may still join."""
+        self._check_caller(identity)
+        task = self._tasks.get(task_id)
+        if task is None:
+            over = task_id in self._finished_tasks
+            raise ServiceError(
+                "the task has ended" if over else "there is no such task here",
+                code=ErrorCode.SESSION_OVER if over else ErrorCode.UNKNOWN_SESSION,
+                next_step="Ask the operator which tasks run and what their names are.",
+            )
+        if task.invited is not None and identity not in task.invited:
+            raise RemoteProtocolError(
+                f"{identity!r} is not invited to this task",
+                code=ErrorCode.NOT_INVITED,
+                sender=identity,
+                next_step="Ask the operator to invite this client.",
+            )
+        if self._stopping.is_set():
+            raise ServiceError(
+                "the aggregator is shutting down",
+                code=ErrorCode.SHUTTING_DOWN,
+                next_step="Ask again when it is back.",
+                retry_after_seconds=self._limits.join_poll_seconds,
+            )
+        for runner in self._book.running(task_id):
+            descriptor = runner.descriptor
+            if descriptor.session_number > after_session and runner.can_join(identity):
+                return descriptor
+        return Wait(self._limits.join_poll_seconds)
+
+    async def advertise(self, identity: str, session_id: bytes, advert: bytes) -> None:
+        """Round 0: take an advert."""
+        runner = self._runner(identity, session_id)
+        await runner.submit(KeysAdvertised(identity, advert))
+
+    async def share(self, identity: str, session_id: bytes, bundles: bytes) -> None:
+        """Round 1: take sealed bundles."""
+        runner = self._runner(identity, session_id)
+        await runner.submit(BundlesSent(identity, bundles))
+
+    async def reveal(self, identity: str, session_id: bytes, shares: bytes) -> None:
+        """Round 4: take revealed shares."""
+        runner = self._runner(identity, session_id)
+        await runner.submit(SharesRevealed(identity, shares))
+
+    async def upload_status(self, identity: str, session_id: bytes) -> UploadStatus:
+        """Round 2: say where an upload goes on."""
+        return await self._runner(identity, session_id).upload_status(identity)
+
+    async def upload_chunk(  # noqa: PLR0913 - one chunk of one upload
+        self,
+        identity: str,
+        session_id: bytes,
+        *,
+        offset: int,
+        total_size: int,
+        digest: bytes,
+        data: bytes,
+    ) -> UploadStatus:
+        """Round 2: take one chunk of a masked input."""
+        return await self._runner(identity, session_id).upload_chunk(
+            identity, offset=offset, total_size=total_size, digest=digest, data=data
+        )
+
+    async def update(
+        self, identity: str, session_id: bytes, *, after: Round | None
+    ) -> ServerUpdate | Wait:
+        """Return what opens a round after `after`, or when to ask again."""
+        self._check_caller(identity)
+        session = self._book.find(session_id)
+        update = session.update_for(identity, after)
+        return Wait(self._limits.poll_seconds) if update is None else update
+
+    async def watch(
+        self, identity: str, session_id: bytes, *, after: Round | None
+    ) -> AsyncIterator[ServerUpdate]:
+        """Yield updates as they come; ends with the session.
+
+        Raises:
+            ServiceError: OVERLOADED when too many streams are open; poll instead.
+        """
+        self._check_caller(identity)
+        session = self._book.find(session_id)
+        with self._watch_slot(identity):
+            if isinstance(session, SessionRunner):
+                async for update in session.watch(identity, after):
+                    self._last_call = self._context.clock.now()
+                    yield update
+            else:
+                update_of_ended = session.update_for(identity, after)
+                if update_of_ended is not None:
+                    yield update_of_ended
+
+    async def fetch(
+        self,
+        identity: str,
+        session_id: bytes,
+        *,
+        blob: Blob,
+        offset: int,
+        max_bytes: int,
+    ) -> BlobChunk:
+        """Return a piece of the payload, or of the sum for those who took part.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION when there is no such blob (any more).
+            RemoteProtocolError: The client may not read it.
+        """
+        self._check_caller(identity)
+        session = self._book.find(session_id)
+        if offset < 0 or max_bytes < 1:
+            raise RemoteProtocolError(
+                f"cannot read {max_bytes} bytes from offset {offset}",
+                code=ErrorCode.BAD_ENCODING,
+                sender=identity,
+            )
+        if blob is Blob.SUM:
+            update = session.update_for(identity, None)
+            if not isinstance(update, SumReleased):
+                raise RemoteProtocolError(
+                    f"there is no sum of this session for {identity!r}",
+                    code=ErrorCode.UNEXPECTED_MESSAGE,
+                    sender=identity,
+                )
+        name = PAYLOAD if blob is Blob.PAYLOAD else SUM
+        size = min(max_bytes, MAX_CHUNK_BYTES)
+        found = await self._workers.run(
+            self._context.spool.read, session_id, name, offset, size
+        )
+        if found is None:
+            raise ServiceError(
+                f"the session has no {name} here",
+                code=ErrorCode.UNKNOWN_SESSION,
+                next_step="Sums are kept for a limited number of sessions only.",
+            )
+        return BlobChunk(*found)
+
+    # --- for the operator -------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Live sessions answer their clients at once and go on with `run_task`.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await self._book.recover()
+
+    async def run_task(
+        self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum
+    ) -> tuple[SessionReceipt, ...]:
+        """Run the sessions of a task, resuming one that was interrupted.
+
+        Args:
+            task: The task.
+            next_payload: Supplies each session's payload; b"" for none.
+            on_sum: Takes each sum.
+
+        Returns:
+            The receipts of the sessions that released a sum.
+
+        Raises:
+            LocalProtocolError: The task runs already.
+            RemoteProtocolError: BAD_CONFIG; its parameters are impossible.
+            SessionAbortedError: `max_attempts` sessions in a row were aborted.
+            ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
+        """
+        task.parameters.validate()
+        if task.task_id in self._tasks:
+            raise LocalProtocolError(f"task {task.task_id!r} runs already")
+        self._tasks[task.task_id] = task
+        self._finished_tasks.discard(task.task_id)
+        receipts: list[SessionReceipt] = []
+        try:
+            runner = await self._book.resumable(task)
+            while task.sessions is None or len(receipts) < task.sessions:
+                if runner is None:
+                    payload = await next_payload(len(receipts))
+                    if payload is None or self._stopping.is_set():
+                        break
+                    runner = await self._book.open(task, payload, attempt=1)
+                receipts.append(await self._sum_of(task, runner, on_sum))
+                runner = None
+        finally:
+            del self._tasks[task.task_id]
+            self._finished_tasks.add(task.task_id)
+        return tuple(receipts)
+
+    async def abort(self, session_id: bytes, reason: str) -> None:
+        """End a session without a sum; nothing happens if it is over.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; it does not run here.
+        """
+        session = self._book.find(session_id)
+        if isinstance(session, SessionRunner):
+            await session.abort(ErrorCode.CANCELLED, reason)
+
+    def progress(self) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with `close`."""
+        return self._feed.watch()
+
+    def drain(self) -> None:
+        """Offer no further sessions; those that run go on."""
+        self._stopping.set()
+
+    async def settle(self, *, at_most_seconds: float) -> None:
+        """Wait until the clients of ended sessions know how they ended.
+
+        Returns when everybody who took part to the end has been told and nobody has
+        called for a moment, which is how long fetching a sum takes to begin; or when
+        the time is up.
+        """
+        clock = self._context.clock
+        deadline = clock.now() + at_most_seconds
+        while (now := clock.now()) < deadline:
+            quiet_at = self._last_call + self._limits.quiet_seconds
+            if now >= quiet_at and not self._book.has_untold():
+                return
+            await clock.sleep_until(
+                min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
+            )
+
+    async def close(self) -> None:
+        """Release threads and end progress streams; sessions resume after a restart."""
+        self._stopping.set()
+        self._feed.close()
+        self._workers.close()
+
+    # --- sessions ---------------------------------------------------------------------
+
+    async def _sum_of(
+        self, task: TaskDefinition, runner: SessionRunner, on_sum: OnSum
+    ) -> SessionReceipt:
+        """Run sessions until one releases a sum."""
+        while True:
+            outcome = await runner.run()
+            if isinstance(outcome, SumReleased):
+                receipt = runner.receipt()
+                await on_sum(await self._book.load_sum(receipt, outcome))
+                await self._book.finish(runner)
+                return receipt
+            attempt = runner.record.attempt + 1
+            payload = await self._book.load_payload(runner.descriptor)
+            await self._book.finish(runner)
+            if attempt > task.max_attempts or self._stopping.is_set():
+                raise SessionAbortedError(
+                    f"session {runner.descriptor.session_number} of task "
+                    f"{task.task_id!r} was aborted: {outcome.reason}",
+                    code=outcome.code,
+                    next_step="See the receipt; run the task again when the cause is "
+                    "gone.",
+                )
+            runner = await self._book.open(task, payload, attempt=attempt)
+
+    # --- callers ----------------------------------------------------------------------
+
+    def _check_caller(self, identity: str) -> None:
+        self._last_call = self._context.clock.now()
+        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES:
+            raise RemoteProtocolError(
+                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes",
+                code=ErrorCode.UNAUTHENTICATED,
+            )
+
+    def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
+        """Return a session that takes messages."""
+        self._check_caller(identity)
+        session = self._book.find(session_id)
+        if isinstance(session, SessionRunner):
+            return session
+        raise RemoteProtocolError(
+            "the session is over",
+            code=ErrorCode.SESSION_OVER,
+            sender=identity,
+            next_step="Fetch the session's last update.",
+        )
+
+    @contextmanager
+    def _watch_slot(self, identity: str) -> Iterator[None]:
+        limits = self._limits
+        if (
+            self._watches[identity] >= limits.watches_per_identity
+            or self._open_watches >= limits.watches
+        ):
+            raise ServiceError(
+                "too many streams are open",
+                code=ErrorCode.OVERLOADED,
+                next_step="Close other streams, or poll.",
+                retry_after_seconds=limits.poll_seconds,
+            )
+        self._watches[identity] += 1
+        self._open_watches += 1
+        try:
+            yield
+        finally:
+            self._open_watches -= 1
+            self._watches[identity] -= 1
+            if not self._watches[identity]:
+                del self._watches[identity]

@@ -1,0 +1,288 @@
+"""Calls of a client that survive bad links: retries, chunks and deadlines.
+
+Rule 1: every call is repeated until it is answered, refused, or its deadline has
+        passed; waits grow and carry jitter.
+Rule 2: whatever the server says about sizes is checked against what the session
+        allows before it is believed.
+"""
+
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import ServerUpdate
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import Entropy
+from secagg.protocol.rounds import Round
+from secagg.runtime.backoff import Backoff
+from secagg.runtime.clock import Clock, finish_before
+from secagg.runtime.connection import (
+    MAX_CHUNK_BYTES,
+    AggregatorConnection,
+    Blob,
+    BlobChunk,
+    UploadStatus,
+    Wait,
+    opened_round,
+)
+
+__all__ = ["ClientCalls"]
+
+RETRYABLE: Final = frozenset(
+    {
+        ErrorCode.UNREACHABLE,
+        ErrorCode.OVERLOADED,
+        ErrorCode.STORAGE_FAILED,  # the server's disk: it may be freed
+        ErrorCode.SHUTTING_DOWN,  # it may come back and resume
+    }
+)
+# A link that corrupts every upload will not get better.
+MAX_UPLOAD_RESTARTS: Final = 5
+STREAM_ENDED_SECONDS: Final = 0.2
+
+_Answer = TypeVar("_Answer")
+
+
+class ClientCalls:
+    """Calls one aggregator on behalf of one client.
+
+    Args:
+        connection: The way to the aggregator.
+        clock: Time.
+        entropy: Source of jitter.
+        watch: Wait on a stream; poll where that fails.  False always polls.
+    """
+
+    def __init__(
+        self,
+        connection: AggregatorConnection,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        watch: bool,
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._entropy = entropy
+        self._watch = watch
+
+    async def send(
+        self, call: Callable[[], Coroutine[Any, Any, _Answer]], deadline: float
+    ) -> _Answer:
+        """Make a call until it is answered.
+
+        Raises:
+            RemoteProtocolError: The server refuses it.
+            ServiceError: Trying again will not help.
+            SessionAbortedError: DEADLINE.
+        """
+        backoff = Backoff(self._entropy)
+        while True:
+            try:
+                return await finish_before(self._clock, deadline, call())
+            except TimeoutError:
+                raise _too_late("it did not answer") from None
+            except ServiceError as error:
+                if error.code not in RETRYABLE:
+                    raise
+                await self._sleep(
+                    backoff.next_wait(error.retry_after_seconds), deadline, str(error)
+                )
+
+    async def next_offer(
+        self, task_id: str, *, after_session: int, deadline: float
+    ) -> SessionDescriptor:
+        """Wait for a session that this client may join."""
+        pace = Backoff(self._entropy)
+        while True:
+            answer = await self.send(
+                lambda: self._connection.offer(task_id, after_session=after_session),
+                deadline,
+            )
+            if not isinstance(answer, Wait):
+                return answer
+            await self._sleep(
+                pace.poll_wait(answer.retry_after_seconds),
+                deadline,
+                "it has offered no session",
+            )
+
+    async def next_update(
+        self, session_id: bytes, *, after: Round, deadline: float
+    ) -> ServerUpdate:
+        """Wait for the update that opens the next round for this client.
+
+        Raises:
+            RemoteProtocolError: UNEXPECTED_MESSAGE for an update of the past.
+            ServiceError: Trying again will not help.
+            SessionAbortedError: DEADLINE.
+        """
+        pace = Backoff(self._entropy)
+        while True:
+            answer = await self._ask(session_id, after, deadline)
+            if isinstance(answer, Wait):
+                await self._sleep(
+                    pace.poll_wait(answer.retry_after_seconds),
+                    deadline,
+                    "the round was not closed",
+                )
+            elif opened_round(answer) <= after:
+                raise RemoteProtocolError(
+                    f"the server repeats the opening of round "
+                    f"{opened_round(answer).name} instead of waiting"
+                )
+            else:
+                return answer
+
+    async def _ask(
+        self, session_id: bytes, after: Round, deadline: float
+    ) -> ServerUpdate | Wait:
+        if self._watch:
+            try:
+                streamed = await finish_before(
+                    self._clock, deadline, self._first_streamed(session_id, after)
+                )
+            except TimeoutError:
+                raise _too_late("the round was not closed") from None
+            except ServiceError as error:
+                if error.code not in RETRYABLE:
+                    raise
+            else:
+                if streamed is not None:
+                    return streamed
+        return await self.send(
+            lambda: self._connection.update(session_id, after=after), deadline
+        )
+
+    async def _first_streamed(
+        self, session_id: bytes, after: Round
+    ) -> ServerUpdate | None:
+        stream = self._connection.watch(session_id, after=after)
+        try:
+            return await anext(stream, None)
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def fetch(
+        self,
+        session_id: bytes,
+        blob: Blob,
+        *,
+        max_bytes: int,
+        digest: bytes,
+        deadline: float,
+    ) -> bytes:
+        """Fetch a blob in chunks and check its hash.
+
+        Raises:
+            RemoteProtocolError: PAYLOAD_MISMATCH; it is too large or not what the
+                session was bound to.
+        """
+        collected = bytearray()
+        while True:
+            offset = len(collected)
+            chunk: BlobChunk = await self.send(
+                lambda at=offset: self._connection.fetch(  # type: ignore[misc]
+                    session_id, blob=blob, offset=at, max_bytes=MAX_CHUNK_BYTES
+                ),
+                deadline,
+            )
+            collected += chunk.data
+            if chunk.total_size > max_bytes or len(collected) > max_bytes:
+                raise RemoteProtocolError(
+                    f"the {blob.name.lower()} has {chunk.total_size} bytes, at most "
+                    f"{max_bytes} are accepted",
+                    code=ErrorCode.PAYLOAD_MISMATCH,
+                )
+            if len(collected) >= chunk.total_size or not chunk.data:
+                break
+        if sha256(collected).digest() != digest:
+            raise RemoteProtocolError(
+                f"the {blob.name.lower()} is not the one that the session is bound to",
+                code=ErrorCode.PAYLOAD_MISMATCH,
+                next_step="Tell the operator; do not use what was received.",
+            )
+        return bytes(collected)
+
+    async def upload(
+        self,
+        session_id: bytes,
+        packed: bytes,
+        *,
+        deadline: float,
+        on_chunk: Callable[[int], None],
+    ) -> None:
+        """Upload a packed vector, going on where an earlier attempt stopped.
+
+        Raises:
+            RemoteProtocolError: The server refuses it.
+            ServiceError: UPLOAD_CORRUPT, again and again.
+            SessionAbortedError: DEADLINE.
+        """
+        digest = sha256(packed).digest()
+        restarts = 0
+        status = await self.upload_status(session_id, deadline)
+        while not status.complete:
+            offset = status.next_offset
+            if not 0 <= offset < len(packed):
+                raise RemoteProtocolError(
+                    f"the server asks for byte {offset} of {len(packed)}",
+                    code=ErrorCode.UPLOAD_CORRUPT,
+                )
+            on_chunk(offset)
+            data = packed[offset : offset + MAX_CHUNK_BYTES]
+            try:
+                status = await self.send(
+                    lambda at=offset, piece=data: self._connection.upload_chunk(  # type: ignore[misc]
+                        session_id,
+                        offset=at,
+                        total_size=len(packed),
+                        digest=digest,
+                        data=piece,
+                    ),
+                    deadline,
+                )
+            except ServiceError as error:
+                if error.code is not ErrorCode.UPLOAD_CORRUPT:
+                    raise
+                restarts += 1
+                if restarts > MAX_UPLOAD_RESTARTS:
+                    raise
+                status = await self.upload_status(session_id, deadline)
+            else:
+                if not status.complete and status.next_offset <= offset:
+                    restarts += 1
+                    if restarts > MAX_UPLOAD_RESTARTS:
+                        raise RemoteProtocolError(
+                            "the server takes chunks but never moves on",
+                            code=ErrorCode.UPLOAD_CORRUPT,
+                        )
+        on_chunk(len(packed))
+
+    async def upload_status(self, session_id: bytes, deadline: float) -> UploadStatus:
+        """Ask where the upload goes on."""
+        return await self.send(
+            lambda: self._connection.upload_status(session_id), deadline
+        )
+
+    async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:
+        if self._clock.now() + seconds >= deadline:
+            await self._clock.sleep_until(deadline)
+            raise _too_late(reason)
+        await self._clock.sleep_until(self._clock.now() + seconds)
+
+
+def _too_late(reason: str) -> SessionAbortedError:
+    return SessionAbortedError(
+        f"the aggregator kept this client waiting beyond the deadline: {reason}",
+        code=ErrorCode.DEADLINE,
+        next_step="Check the network and the aggregator; the next session may succeed.",
+    )

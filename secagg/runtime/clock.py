@@ -1,0 +1,87 @@
+"""Time as an argument: what the runtime knows of clocks.
+
+Rule 1: the runtime reads no other clock, so that a test can move time by hand.
+Rule 2: only differences count; a clock need not know the date.
+
+Deadlines are instants of one clock, in seconds.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["Clock", "SystemClock", "finish_before", "is_set_before"]
+
+_Result = TypeVar("_Result")
+
+
+class Clock(Protocol):
+    """A clock that never goes backwards."""
+
+    def now(self) -> float:
+        """Return the present instant, in seconds."""
+        ...
+
+    async def sleep_until(self, instant: float) -> None:
+        """Return at `instant`, or at once when it has passed."""
+        ...
+
+
+class SystemClock:
+    """The monotonic clock of the machine."""
+
+    __slots__ = ()
+
+    def now(self) -> float:
+        """Return the present instant, in seconds."""
+        return time.monotonic()
+
+    async def sleep_until(self, instant: float) -> None:
+        """Return at `instant`, or at once when it has passed."""
+        await asyncio.sleep(max(0.0, instant - self.now()))
+
+
+async def finish_before(
+    clock: Clock, deadline: float, work: Coroutine[Any, Any, _Result]
+) -> _Result:
+    """Run `work`, but not beyond a deadline.
+
+    Args:
+        clock: Whose deadline it is.
+        deadline: When the work is cancelled.
+        work: What to run.
+
+    Returns:
+        What the work returns.
+
+    Raises:
+        TimeoutError: The deadline passed first; the work was cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep_until(deadline))
+    try:
+        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise TimeoutError
+    finally:
+        await _cancel(alarm)
+        await _cancel(task)
+
+
+async def is_set_before(clock: Clock, deadline: float, flag: asyncio.Event) -> bool:
+    """Wait for a flag; return whether it was set before the deadline."""
+    try:
+        await finish_before(clock, deadline, flag.wait())
+    except TimeoutError:
+        return flag.is_set()
+    return True
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it has cleaned up behind itself."""
+    if task.done():
+        return
+    task.cancel()
+    await asyncio.wait({task})

@@ -1,0 +1,29 @@
+"""How much of an aggregator its clients may use, each number with its reason."""
+
+from dataclasses import dataclass
+
+__all__ = ["AggregatorLimits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorLimits:
+    """How much of the aggregator clients may use.
+
+    Attributes:
+        poll_seconds: What a client that polls is told to wait.
+        join_poll_seconds: The same for a client that waits for a session.
+        watches_per_identity: Open streams of one client: its own, and one that a
+            broken link has left behind.
+        watches: Open streams of all clients.
+        concurrent_chunks: Chunks of uploads in work at the same time.
+        kept_sums: Ended sessions whose sum and receipt stay available.
+        quiet_seconds: How long no client must have called before `settle` returns.
+    """
+
+    poll_seconds: float = 0.5
+    join_poll_seconds: float = 1.0
+    watches_per_identity: int = 2
+    watches: int = 20_000
+    concurrent_chunks: int = 16
+    kept_sums: int = 16
+    quiet_seconds: float = 0.5

@@ -1,0 +1,96 @@
+"""The stored form of one session on the server.
+
+Rule 1: a header holds what the session was started with; the records behind it are
+        accepted events.  Both together rebuild the state.
+Rule 2: the payload lies in the spool, not here.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import MAX_IDENTITY_BYTES
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.canonical import Reader, Writer
+from secagg.protocol import server
+from secagg.protocol.events import ServerEvent
+from secagg.storage.base import StoredSession
+from secagg.storage.journal import decode_server_event
+from secagg.wire.packing import packed_size
+
+__all__ = ["SessionRecord"]
+
+_VERSION: Final = 1
+_MAX_DESCRIPTOR_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """What a session was started with, and what has happened since.
+
+    Attributes:
+        descriptor: The session as it is offered.
+        invited: Who may take part; None for every authenticated client.
+        attempt: Which attempt of its task at the same payload this is, from 1.
+        events: Accepted events, from the journal.
+    """
+
+    descriptor: SessionDescriptor
+    invited: frozenset[str] | None
+    attempt: int = 1
+    events: tuple[ServerEvent, ...] = ()
+
+    @property
+    def session_key(self) -> str:
+        """The session's name in the store."""
+        return f"server/{self.descriptor.session_id.hex()}"
+
+    def start(self) -> server.ServerState:
+        """Return the state before any event."""
+        parameters = self.descriptor.parameters
+        return server.start(
+            self.descriptor,
+            packed_bytes=packed_size(parameters.dimension, parameters.bits),
+            invited=self.invited,
+        )
+
+    def encode_header(self) -> bytes:
+        """Return the header to store."""
+        writer = Writer().u16(_VERSION).blob(self.descriptor.encode())
+        writer.u32(self.attempt).flag(self.invited is not None)
+        for identity in sorted(self.invited or ()):
+            writer.text(identity)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, stored: StoredSession) -> Self:
+        """Read a stored session that has not ended.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is damaged or of another release.
+        """
+        reader = Reader(stored.header, "session header")
+        try:
+            version = reader.u16()
+            if version != _VERSION:
+                raise _unreadable(f"version {version} is unknown")
+            descriptor = SessionDescriptor.decode(
+                reader.blob(max_bytes=_MAX_DESCRIPTOR_BYTES)
+            )
+            attempt, restricted = reader.u32(), reader.flag()
+            names = []
+            while reader.remaining:
+                names.append(reader.text(max_bytes=MAX_IDENTITY_BYTES))
+        except (ValueError, RemoteProtocolError) as error:
+            raise _unreadable(str(error)) from None
+        events = tuple(decode_server_event(record) for record in stored.records)
+        invited = frozenset(names) if restricted else None
+        return cls(descriptor, invited, attempt, events)
+
+
+def _unreadable(complaint: str) -> ServiceError:
+    return ServiceError(
+        f"a stored session cannot be read: {complaint}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Use the release that wrote it, or discard the session's state.",
+    )

@@ -1,0 +1,224 @@
+"""Takes the chunks of one session's uploads.
+
+Rule 1: only a client of U2 may upload, one vector, of exactly the packed size, one
+        chunk at a time.
+Rule 2: an upload counts when its bytes are durable, its digest has matched and it is a
+        vector over Z_m; only then is it handed to the state machine.
+Rule 3: a repeated chunk, also one of a finished upload, is answered like the first.
+
+Source:
+    PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.modular import BadVectorError
+from secagg.protocol.events import InputUploaded
+from secagg.runtime.connection import MAX_CHUNK_BYTES, UploadStatus
+from secagg.runtime.mask_executor import check_packed_vector
+from secagg.runtime.workers import Workers
+from secagg.storage.spool import Spool
+from secagg.wire.packing import packed_size
+
+__all__ = ["UploadDesk", "UploadSlots"]
+
+# More at once only fill memory and make the disk seek: 16 streams saturate a server.
+MAX_CONCURRENT_CHUNKS: Final = 16
+RETRY_SECONDS: Final = 0.2
+DIGEST_BYTES: Final = 32
+
+
+class UploadSlots:
+    """Bounds the chunks that are in work at the same time, over all sessions."""
+
+    def __init__(self, limit: int = MAX_CONCURRENT_CHUNKS) -> None:
+        self._free = limit
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold one slot.
+
+        Raises:
+            ServiceError: OVERLOADED, with a hint when to come back.
+        """
+        if self._free == 0:
+            raise ServiceError(
+                "too many uploads are in work",
+                code=ErrorCode.OVERLOADED,
+                next_step="Send this chunk again a little later.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
+
+class UploadDesk:
+    """The uploads of one session.
+
+    Args:
+        session_id: The session.
+        parameters: Its configuration.
+        spool: Where the bytes go.
+        workers: Runs the blocking calls.
+        slots: Shared with all other sessions.
+        accept: Hands a finished upload to the session; raises when it is refused.
+    """
+
+    def __init__(  # noqa: PLR0913 - a desk joins as many parts
+        self,
+        session_id: bytes,
+        parameters: ProtocolParameters,
+        *,
+        spool: Spool,
+        workers: Workers,
+        slots: UploadSlots,
+        accept: Callable[[InputUploaded], Awaitable[None]],
+    ) -> None:
+        self._session_id = session_id
+        self._parameters = parameters
+        self._spool = spool
+        self._workers = workers
+        self._slots = slots
+        self._accept = accept
+        self._size = packed_size(parameters.dimension, parameters.bits)
+        self._busy: set[str] = set()
+        self._finished: dict[str, bytes] = {}
+        self._holders: dict[bytes, set[str]] = {}
+        self.received_bytes = 0
+
+    def remember(self, event: InputUploaded) -> None:
+        """Note that the state machine has taken an upload."""
+        self._finished[event.sender] = event.digest
+        self._holders.setdefault(event.digest, set()).add(event.sender)
+
+    async def status(self, sender: str) -> UploadStatus:
+        """Return where a client's upload goes on."""
+        if sender in self._finished:
+            return UploadStatus(self._size, complete=True)
+        received = await self._workers.run(
+            self._spool.received, self._session_id, sender
+        )
+        # Everything is there but not yet checked: the last byte is asked for again,
+        # because only a chunk sets the check off.
+        return UploadStatus(min(received, self._size - 1))
+
+    def repeated(self, sender: str, digest: bytes) -> UploadStatus | None:
+        """Return the answer to a chunk of an upload that is finished, or None.
+
+        Raises:
+            RemoteProtocolError: EQUIVOCATION; another upload is finished.
+        """
+        finished = self._finished.get(sender)
+        if finished is None:
+            return None
+        if finished != digest:
+            raise RemoteProtocolError(
+                f"{sender!r} sent a second, different masked input",
+                code=ErrorCode.EQUIVOCATION,
+                sender=sender,
+            )
+        return UploadStatus(self._size, complete=True)
+
+    async def take(
+        self, sender: str, *, offset: int, total_size: int, digest: bytes, data: bytes
+    ) -> UploadStatus:
+        """Take one chunk of a client that may upload now.
+
+        Raises:
+            RemoteProtocolError: The chunk is refused; the client is at fault.
+            ServiceError: UPLOAD_CORRUPT, OVERLOADED or STORAGE_FAILED; try again.
+        """
+        self._check_numbers(sender, offset, total_size, digest, data)
+        with self._slots.taken(), self._one_at_a_time(sender):
+            received = await self._workers.run(
+                partial(
+                    self._spool.append,
+                    self._session_id,
+                    sender,
+                    digest,
+                    offset=offset,
+                    total_size=total_size,
+                    data=data,
+                )
+            )
+            self.received_bytes += len(data)
+            if received < total_size:
+                return UploadStatus(received)
+            await self._finish(sender, digest)
+        return UploadStatus(total_size, complete=True)
+
+    async def _finish(self, sender: str, digest: bytes) -> None:
+        spool, session_id = self._spool, self._session_id
+        # Before the first await: whoever discards equal bytes must see this claim.
+        self._holders.setdefault(digest, set()).add(sender)
+        try:
+            await self._workers.run(spool.commit, session_id, sender, digest)
+            await self._workers.run(
+                check_packed_vector,
+                partial(spool.read_upload, session_id, digest),
+                self._parameters.dimension,
+                self._parameters.modulus,
+            )
+            await self._accept(InputUploaded(sender, digest, self._size))
+        except BadVectorError as error:
+            await self._give_up(sender, digest)
+            raise RemoteProtocolError(
+                f"the upload of {sender!r} is no vector of the session: {error}",
+                code=ErrorCode.BAD_VECTOR,
+                sender=sender,
+            ) from None
+        except RemoteProtocolError:
+            await self._give_up(sender, digest)
+            raise
+
+    async def _give_up(self, sender: str, digest: bytes) -> None:
+        holders = self._holders[digest]
+        holders.discard(sender)
+        # Blobs are named by content.  Of two clients that conspire to send the same
+        # bytes, one must not be able to delete what the other's sum needs.
+        if not holders:
+            del self._holders[digest]
+            await self._workers.run(
+                self._spool.discard, self._session_id, sender, digest
+            )
+
+    def _check_numbers(
+        self, sender: str, offset: int, total_size: int, digest: bytes, data: bytes
+    ) -> None:
+        complaint, code = "", ErrorCode.UPLOAD_CORRUPT
+        if total_size != self._size:
+            complaint = f"{total_size} bytes, a packed vector has {self._size}"
+            code = ErrorCode.BAD_VECTOR
+        elif len(digest) != DIGEST_BYTES:
+            complaint = f"a digest of {len(digest)} bytes instead of {DIGEST_BYTES}"
+        elif not 0 < len(data) <= MAX_CHUNK_BYTES:
+            complaint = f"a chunk of {len(data)} bytes, 1 to {MAX_CHUNK_BYTES} go"
+        elif offset < 0:
+            complaint = f"a chunk at offset {offset}"
+        if complaint:
+            raise RemoteProtocolError(
+                f"{sender!r} uploads {complaint}", code=code, sender=sender
+            )
+
+    @contextmanager
+    def _one_at_a_time(self, sender: str) -> Iterator[None]:
+        if sender in self._busy:
+            raise ServiceError(
+                f"another chunk of {sender!r} is in work",
+                code=ErrorCode.OVERLOADED,
+                next_step="Send chunks one after the other.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._busy.add(sender)
+        try:
+            yield
+        finally:
+            self._busy.discard(sender)
