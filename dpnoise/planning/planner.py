@@ -33,7 +33,11 @@ from dpnoise.accounting import (
     default_accountant,
     make_accountant,
 )
-from dpnoise.errors import CalibrationError, ParameterError
+from dpnoise.errors import (
+    CalibrationError,
+    ParameterError,
+    TheoremNotApplicableError,
+)
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
@@ -309,8 +313,12 @@ class _Planner:
         def works(linf_bound: int) -> Mechanism | None:
             candidate = self._mechanism(given.scale_factor, linf_bound)
             event = self._events(candidate)(variance)
-            spent = self._account(event, request.calibrated_for).epsilon(request.delta)
-            return candidate if spent <= request.epsilon else None
+            try:
+                account = self._account(event, request.calibrated_for)
+            except TheoremNotApplicableError:
+                return None
+            within = account.epsilon(request.delta) <= request.epsilon
+            return candidate if within else None
 
         low, high = 1, natural + 1
         best = mechanism

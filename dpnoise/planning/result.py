@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.mechanisms.forecast import ErrorForecast
@@ -22,6 +23,11 @@ from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.request import PlanRequest
 
 __all__ = ["CurvePoint", "Plan"]
+
+_PSEUDORANDOM: Final = (
+    "Noise is expanded from secret 32-byte seeds by AES-256 in counter mode; figures "
+    "hold against adversaries that cannot tell its output from random bits."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,7 @@ class Plan:
             "adjacency": request.adjacency.value,
             "epsilon_server": _json_number(self.epsilon_server),
             "epsilon_model_reader": _json_number(self.epsilon_model_reader),
-            "assumptions": list(calibrated.assumptions),
+            "assumptions": [*calibrated.assumptions, _PSEUDORANDOM],
             "upload_bytes": self.upload_bytes,
             "notes": list(self.notes),
             "parameters": given.to_dict(),
