@@ -20,6 +20,7 @@ from dpnoise.samplers.enclosure import (
     OneSide,
     Weights,
     exp_enclosure,
+    geometric_rest,
 )
 from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.law_parameter import CACHED_TABLES, exact_parameter
@@ -94,6 +95,5 @@ def _weights(variance_parameter: Fraction, precision: int) -> Weights:
         upper.append(high)
         ratio_lower = (ratio_lower * factor_lower) >> precision
         ratio_upper = ((ratio_upper * factor_upper) >> precision) + 1
-    # The ratios fall: a geometric series bounds the rest.
-    rest = high * ratio_upper // (one - ratio_upper) + 1 if ratio_upper < one else one
+    rest = geometric_rest(high, ratio_upper, precision)
     return Weights(0, one, one, OneSide(lower, upper, rest))

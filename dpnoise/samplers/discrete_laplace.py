@@ -19,6 +19,7 @@ from dpnoise.samplers.enclosure import (
     OneSide,
     Weights,
     exp_enclosure,
+    geometric_rest,
 )
 from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.law_parameter import CACHED_TABLES, exact_parameter
@@ -79,5 +80,5 @@ def _weights(decay_rate: Fraction, precision: int) -> Weights:
         high = ((high * ratio_upper) >> precision) + 1
         lower.append(low)
         upper.append(high)
-    rest = high * ratio_upper // (one - ratio_upper) + 1
+    rest = geometric_rest(high, ratio_upper, precision)
     return Weights(0, one, one, OneSide(lower, upper, rest))

@@ -30,6 +30,7 @@ __all__ = [
     "Tails",
     "Weights",
     "exp_enclosure",
+    "geometric_rest",
     "rounded_tails",
 ]
 
@@ -164,6 +165,29 @@ def _one_sided_tails(
             sum_upper += side.upper[index - 1]
     tails.reverse()
     return tails, beyond_last
+
+
+def geometric_rest(weight: int, ratio: int, precision: int) -> int:
+    """Bound the sum of all weights beyond one, when ratios of neighbours only fall.
+
+    Args:
+        weight: Upper end of the outermost listed weight.
+        ratio: Upper end of the ratio of the next weight to it, times 2^precision.
+        precision: Bits after the binary point.
+
+    Returns:
+        Upper bound of `weight · (ratio + ratio² + ...)`.
+
+    Raises:
+        CertificateError: The ratio may be one or more, which bounds nothing.
+    """
+    one = 1 << precision
+    if ratio >= one:
+        raise CertificateError(
+            "the outermost weights of a law were not shown to fall; "
+            "this is a defect of dpnoise, please report the parameters"
+        )
+    return weight * ratio // (one - ratio) + 1
 
 
 def exp_enclosure(exponent: Fraction, precision: int) -> tuple[int, int]:

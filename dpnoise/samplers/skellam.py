@@ -20,7 +20,12 @@ import math
 from fractions import Fraction
 from typing import Final
 
-from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
+from dpnoise.samplers.enclosure import (
+    SUMMATION_BITS,
+    OneSide,
+    Weights,
+    geometric_rest,
+)
 from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.law_parameter import CACHED_TABLES, exact_parameter
 
@@ -110,8 +115,5 @@ def _weights(noise_variance: Fraction, precision: int) -> Weights:
         high = ((high * ratio_upper) >> precision) + 1
         weights_lower.append(low)
         weights_upper.append(high)
-    # The ratios fall, so a geometric series bounds what lies beyond the last cell. An
-    # upper end that is still one proves nothing: the rest is then as large as can be.
-    last = ratios_upper[-1]
-    rest = high * last // (one - last) + 1 if last < one else one << precision
+    rest = geometric_rest(high, ratios_upper[-1], precision)
     return Weights(0, one, one, OneSide(weights_lower, weights_upper, rest))

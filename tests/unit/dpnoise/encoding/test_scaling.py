@@ -69,6 +69,16 @@ def test_vectors_on_the_sphere_are_not_let_through_by_rounding(factor):
     assert bound * (1 - 1e-8) < exact_squared_norm(fixed) <= Fraction(bound)
 
 
+@pytest.mark.parametrize("excess", [1e-9, 1e-10, 1e-11, 1e-12])
+def test_the_smallest_excess_over_the_bound_is_noticed(excess):
+    # Integers survive truncation, so that nothing but the check shrinks this vector.
+    bound = 25.0 * (1 - excess)
+    fixed = to_fixed_point(
+        np.array([3.0, -4.0]), max_squared_norm=bound, coordinate_bound=4
+    )
+    assert 25.0 * (1 - 4e-9) < exact_squared_norm(fixed) <= Fraction(bound)
+
+
 def test_a_rotated_vector_of_a_million_coordinates_keeps_its_norm_bound():
     dim, radius = 1 << 20, 900.0
     rng = np.random.default_rng(4)
@@ -133,8 +143,10 @@ def test_the_squared_norm_bound_is_an_upper_bound_and_close():
         exact = sum(Fraction(v) ** 2 for v in values.tolist())
         bound = Fraction(squared_norm_bound(values))
         assert exact <= bound <= exact * (1 + Fraction(1, 1 << 38))
-    tiny = np.full(10, 5e-324)
-    assert Fraction(squared_norm_bound(tiny)) >= 10 * Fraction(5e-324) ** 2
+    # Squares that underflow to zero still count.
+    tiny = np.full(1000, 1e-162)
+    assert Fraction(squared_norm_bound(tiny)) >= 1000 * Fraction(1e-162) ** 2
+    assert squared_norm_bound(np.zeros(5)) < 1e-300
 
 
 def test_the_integer_squared_norm_is_exact_at_its_limits():

@@ -20,6 +20,7 @@ from dpnoise.samplers.enclosure import (
     OneSide,
     Weights,
     exp_enclosure,
+    geometric_rest,
     rounded_tails,
 )
 
@@ -248,6 +249,13 @@ def test_a_law_whose_weights_end_too_early_is_refused():
 
     with pytest.raises(CertificateError):
         rounded_tails("short", short)
+
+
+def test_weights_that_may_not_fall_have_no_bounded_rest():
+    assert geometric_rest(1000, 1 << 383, 384) == 1001  # 1000·(1/2 + 1/4 + ...)
+    for ratio in (1 << 384, (1 << 384) + 1):
+        with pytest.raises(CertificateError, match="not shown to fall"):
+            geometric_rest(1000, ratio, 384)
 
 
 def test_more_bits_decide_what_fewer_could_not():
