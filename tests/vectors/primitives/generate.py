@@ -164,6 +164,24 @@ def mask_vectors() -> list[dict[str, Any]]:
     ]
 
 
+def long_mask_vectors() -> list[dict[str, Any]]:
+    """Masks of 16-bit words, long enough to meet the first rejected word itself."""
+    vectors = []
+    for modulus in (2**15 + 1, 65521):
+        values = mask(counting(0, 32), counting(100, 12), 300_000, modulus)
+        words = b"".join(value.to_bytes(2, "little") for value in values)
+        vectors.append(
+            {
+                "key": counting(0, 32).hex(),
+                "iv": counting(100, 12).hex(),
+                "modulus": str(modulus),
+                "dim": len(values),
+                "sha256_of_words": hashlib.sha256(words).hexdigest(),
+            }
+        )
+    return vectors
+
+
 def share_vectors() -> list[dict[str, Any]]:
     """Shares of one secret, one of them with a limb of 65536."""
     secret, threshold, entropy = counting(200, 32), 3, counting(7, 128)
@@ -218,6 +236,7 @@ def derived() -> dict[str, Any]:
         "source": "generate.py beside this file",
         "contexts": context_vectors(),
         "masks": mask_vectors(),
+        "long_masks": long_mask_vectors(),
         "shares": share_vectors(),
         "packing": packing_vectors(),
         "packing_example": packing_example(),

@@ -120,6 +120,17 @@ def test_masks(case):
     assert seek.tolist() == expected[5:]
 
 
+@pytest.mark.parametrize(
+    "case", DERIVED["long_masks"], ids=lambda case: case["modulus"]
+)
+def test_long_masks_reject_exactly_the_words_that_the_protocol_says(case):
+    accumulator = zeros(case["dim"], int(case["modulus"]))
+    mask = Mask(secret(case["key"]), bytes.fromhex(case["iv"]), 1)
+    add_masks(accumulator, [mask], int(case["modulus"]))
+    words = accumulator.astype("<u2").tobytes()
+    assert hashlib.sha256(words).hexdigest() == case["sha256_of_words"]
+
+
 @pytest.mark.parametrize("case", DERIVED["shares"], ids=["small", "wide"])
 def test_shares(case):
     shares = share_secrets(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from secagg.primitives.prime_field import PRIME, evaluate
+from secagg.primitives.prime_field import PRIME, evaluate, parity_check
 from secagg.primitives.share_correction import UncorrectableError, find_faulty
 
 POINTS = np.arange(3, 33)
@@ -50,3 +50,16 @@ def test_agreement_of_the_kept_rows_is_certain_even_beyond_the_radius():
     kept = ~find_faulty(POINTS, values, 12)
     assert kept.sum() == 21
     assert (values[kept] == code_words(columns=3)[kept]).all()
+
+
+def test_one_surplus_share_shows_an_error_but_blames_nobody():
+    # The error is chosen so that the only syndrome happens to be a holder's point.
+    values = code_words(columns=1, threshold=29)
+    probe = values.copy()
+    probe[7, 0] = (probe[7, 0] + 1) % PRIME
+    multiplier = int(parity_check(POINTS, probe, 29)[0, 0])
+    error = int(POINTS[20]) * pow(multiplier, -1, PRIME) % PRIME
+    values[7, 0] = (values[7, 0] + error) % PRIME
+    assert parity_check(POINTS, values, 29)[0, 0] == POINTS[20]
+    with pytest.raises(UncorrectableError):
+        find_faulty(POINTS, values, 29)
