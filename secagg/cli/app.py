@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -63,10 +63,9 @@ app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)
 app.add_typer(pki.app, name="pki")
 
-# Typer re-exports the root of its usage errors only through this subclass, and the
-# root lives in another package from release to release.
-_UsageError = typer.BadParameter.__mro__[1]
-_ClickError = typer.BadParameter.__mro__[2]
+# The root of all usage errors lives in another package from one typer release to the
+# next; this subclass of it is public in all of them.
+_ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -362,6 +362,18 @@ class PolicySection:
     max_delta: float | None = setting(
         "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
     )
+    grounds: tuple[str, ...] = setting(
+        "How epsilon must be known: proven, certified, numerical, recalled.",
+        default=("proven", "certified"),
+    )
+    min_local_noise_stddev: float = setting(
+        "Least noise that this client itself adds to every entry: what is left to it "
+        "if all other clients are inventions of the server.",
+        default=0.0,
+        low=0.0,
+        high=1e300,
+        unit="caller's units",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,71 @@
+"""Where the processes of one demo find each other's files, and who may read which.
+
+Rule 1: a client's process is given its own certificate, shard and state, and the
+        authority's certificate; nothing of another client.
+Rule 2: the audit files exist for the demo's arithmetic check only.  A client writes
+        the integers that it is about to mask, noise included, where the parent
+        process can read them; no program outside `secagg.demo` does such a thing.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["TASK_ID", "DemoLayout", "client_name"]
+
+TASK_ID = "digits"
+
+
+def client_name(number: int) -> str:
+    """Return the identity of a client, counted from 1."""
+    return f"client-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoLayout:
+    """The directory of one run."""
+
+    root: Path
+
+    @property
+    def pki(self) -> Path:
+        """Certificates of everybody."""
+        return self.root / "pki"
+
+    @property
+    def server_settings(self) -> Path:
+        """The aggregator's settings file."""
+        return self.root / "server.toml"
+
+    @property
+    def server_state(self) -> Path:
+        """The aggregator's journal and spool."""
+        return self.root / "server-state"
+
+    @property
+    def released(self) -> Path:
+        """What the aggregator released."""
+        return self.root / "released"
+
+    def residues(self, session_number: int) -> Path:
+        """The released sum as integers modulo m."""
+        return self.released / f"residues-{session_number}.npy"
+
+    def model(self, session_number: int) -> Path:
+        """The model after a session."""
+        return self.released / f"model-{session_number}.npy"
+
+    def shard(self, name: str) -> Path:
+        """A client's pictures."""
+        return self.root / "clients" / name / "shard.npz"
+
+    def client_state(self, name: str) -> Path:
+        """A client's records."""
+        return self.root / "clients" / name / "state"
+
+    def log(self, name: str) -> Path:
+        """Standard error of a process."""
+        return self.root / "logs" / f"{name}.log"
+
+    def audit(self, name: str, session_number: int) -> Path:
+        """The noisy integers that a client masked, for the check of exactness."""
+        return self.root / "audit" / name / f"session-{session_number}.npy"

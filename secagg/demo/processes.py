@@ -1,0 +1,88 @@
+"""The processes of one demo: started, listened to, killed and never left behind.
+
+Rule 1: every process is killed by the object that started it, at the latest when the
+        demo ends, whatever happens.
+Rule 2: a process is only ever addressed by its own id.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = ["Child", "Listener", "start_child"]
+
+Listener = Callable[[Mapping[str, object]], None]
+# A report of a session with a few hundred lost clients fits.
+_MAX_LINE_BYTES: Final = 1 << 20
+
+
+class Child:
+    """One process of the demo and the lines that it says."""
+
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, listener: Listener
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._listening = asyncio.create_task(self._listen(listener))
+
+    async def _listen(self, listener: Listener) -> None:
+        stream = self._process.stdout
+        while stream is not None and (line := await stream.readline()):
+            listener(json.loads(line))
+
+    def kill(self) -> None:
+        """End the process at once, as a power cut would: SIGKILL."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def wait(self) -> int:
+        """Wait until the process has ended and all its lines were heard."""
+        code = await self._process.wait()
+        await self._listening
+        return code
+
+
+async def start_child(
+    name: str, module: str, arguments: Sequence[str], *, log: Path, listener: Listener
+) -> Child:
+    """Start a Python module of this package as a process of its own.
+
+    Args:
+        name: What to call it.
+        module: For ``python -m``.
+        arguments: Its command line.
+        log: Where its standard error goes.
+        listener: Called with every line that it says.
+
+    Raises:
+        ServiceError: The system refuses another process.
+    """
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                module,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                limit=_MAX_LINE_BYTES,
+            )
+    except OSError as error:
+        raise ServiceError(
+            f"process {name} cannot be started: {error.strerror}",
+            code=ErrorCode.OVERLOADED,
+            next_step="Run the demo with fewer --clients.",
+        ) from None
+    return Child(name, process, listener)

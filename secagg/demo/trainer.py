@@ -1,0 +1,115 @@
+"""The demo's aggregator process: `secagg server`, with a model for a payload.
+
+Run as ``python -m secagg.demo.trainer DIRECTORY``.
+
+Rule 1: it is the product's own server; only what it hands out and what it does with a
+        sum are the demo's.
+Rule 2: it sees no picture and no update of a single client.
+Rule 3: a sum that is delivered twice changes the model once: models are kept by session
+        number.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from secagg.config import load_server_settings
+from secagg.demo.layout import DemoLayout
+from secagg.demo.reports import say
+from secagg.demo.softmax_model import SoftmaxModel
+from secagg.errors import SecAggError
+from secagg.programs.aggregator import Observer, serve
+from secagg.programs.task_setup import PreparedTask, prepare_task
+from secagg.programs.vector_files import write_vector
+from secagg.runtime.progress import SessionProgress
+from secagg.runtime.task import SessionSum
+
+__all__ = ["main"]
+
+
+class Trainer:
+    """Hands out the model and improves it by each sum."""
+
+    def __init__(self, layout: DemoLayout, prepared: PreparedTask) -> None:
+        self._layout = layout
+        self._prepared = prepared
+        self._model = SoftmaxModel.initial()
+
+    async def next_payload(self, _: int) -> bytes:
+        """Return the model as it stands."""
+        return self._model.to_bytes()
+
+    async def take_sum(self, released: SessionSum) -> None:
+        """Improve the model by one noisy sum."""
+        number, noised = released.descriptor.session_number, self._prepared.noised
+        if noised is None:
+            raise ValueError("the demo trains with noise only")
+        estimate = noised.decode(
+            released.residues, session_id=released.descriptor.session_id
+        )
+        path = self._layout.model(number)
+        if not path.exists():
+            improved = self._model.improved_by(estimate, released.survivors)
+            write_vector(self._layout.residues(number), released.residues)
+            write_vector(path, improved.weights)
+        self._model = SoftmaxModel(np.load(path, allow_pickle=False))
+        say("step", session=number, survivors=released.survivors)
+
+
+def _tell(progress: SessionProgress) -> None:
+    say(
+        "progress",
+        session=progress.session_number,
+        phase=progress.phase,
+        round=progress.round.name,
+        joined=progress.joined,
+        answered=progress.answered,
+        expected=progress.expected,
+        upload_bytes=progress.upload_bytes,
+        dropped=[
+            {"name": lost.identity, "round": lost.round.name, "reason": lost.reason}
+            for lost in progress.dropped
+        ],
+        reason=progress.reason,
+    )
+
+
+def main(directory: Path) -> int:
+    """Serve the demo's task to its end."""
+    layout = DemoLayout(directory)
+    try:
+        settings = load_server_settings(
+            layout.server_settings, environment=os.environ
+        ).settings
+        prepared = prepare_task(settings)
+        trainer = Trainer(layout, prepared)
+        observer = Observer(
+            listening=lambda address: say("listening", address=str(address)),
+            progress=_tell,
+        )
+        served = asyncio.run(
+            serve(
+                settings,
+                prepared,
+                next_payload=trainer.next_payload,
+                on_sum=trainer.take_sum,
+                observer=observer,
+            )
+        )
+    except SecAggError as error:
+        say(
+            "failed",
+            code=error.code.name,
+            message=str(error),
+            next_step=error.next_step,
+        )
+        return 1
+    say("done", receipts=[receipt.to_dict() for receipt in served.receipts])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,248 @@
+"""The client process: settings, certificates, storage and transport, put together.
+
+Rule 1: an offer is judged before a key is made: by the client's policy, by the epsilon
+        that this client computes itself, and by whether the input fits.
+Rule 2: the vector becomes integers only inside a session, with noise if the session
+        demands noise; nothing here can send it bare.
+Rule 3: what a session released is decoded by the parameters of that session.
+
+What is printed is decided by whoever calls.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.config import ClientSettings
+from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
+from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
+from secagg.policy import ClientPolicy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.programs.offer_check import OfferCheckingConnection
+from secagg.programs.vector_files import plain_vector
+from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.runtime.client_runner import (
+    ClientProgress,
+    ClientRunner,
+    SessionOutcome,
+)
+from secagg.runtime.client_runner import ClientSettings as RunnerSettings
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.transport.address import Address
+from secagg.transport.grpc_client import GrpcConnection
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["Application", "Contributor", "ReleasedSum", "contributor"]
+
+
+class Application(Protocol):
+    """What a client brings to a session."""
+
+    def check(self, dimension: int) -> None:
+        """Refuse a task whose vectors this application does not have.
+
+        Raises:
+            InputError: The input has another length.
+        """
+
+    def vector(self, descriptor: SessionDescriptor, payload: bytes) -> npt.NDArray[Any]:
+        """Return the input; the same one if a session asks again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReleasedSum:
+    """What a client gets for taking part.
+
+    Attributes:
+        outcome: The session and its released sum modulo m.
+        values: The sum in the caller's units, or whole numbers without noise; None
+            when it was not fetched.
+        privacy: What the task costs each client; None without noise.
+    """
+
+    outcome: SessionOutcome
+    values: npt.NDArray[Any] | None = field(repr=False)
+    privacy: PrivacyReport | None
+
+
+class Contributor:
+    """One client, ready to take part in sessions; make it with `contributor`."""
+
+    def __init__(self, runner: ClientRunner, task_id: str) -> None:
+        self._runner = runner
+        self._task_id = task_id
+
+    async def take_part(self) -> ReleasedSum:
+        """Take part in one session, or finish one that was interrupted.
+
+        Raises:
+            SecAggError: As `ClientRunner.run_session`.
+        """
+        outcome = await self._runner.run_session(self._task_id)
+        parameters = outcome.descriptor.parameters
+        if not parameters.noise_block:
+            return ReleasedSum(outcome, outcome.residues, None)
+        task = NoisedTask.from_parameters(parameters)
+        values = (
+            None
+            if outcome.residues is None
+            else task.decode(outcome.residues, session_id=outcome.descriptor.session_id)
+        )
+        return ReleasedSum(outcome, values, await asyncio.to_thread(task.report))
+
+
+@asynccontextmanager
+async def contributor(
+    settings: ClientSettings,
+    application: Application,
+    *,
+    fetch_sum: bool = True,
+    on_progress: Callable[[ClientProgress], None] | None = None,
+    through: Callable[[AggregatorConnection], AggregatorConnection] = lambda c: c,
+) -> AsyncIterator[Contributor]:
+    """Open storage and connection of one client.
+
+    Args:
+        settings: Whom to talk to, as whom, under which floors.
+        application: Supplies the input.
+        fetch_sum: Whether the released sum is wanted.
+        on_progress: Told what the client is doing.
+        through: Puts something between the client and its connection.
+
+    Yields:
+        The client.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE, BAD_SETTINGS or STORAGE_FAILED.
+    """
+    policy, noise_policy = client_policy(settings), _noise_policy(settings)
+    identity = TLSIdentity.load(
+        certificate=settings.tls.certificate,
+        private_key=settings.tls.key,
+        authority=settings.tls.ca,
+        role=Role.CLIENT,
+    )
+    address = Address.parse(settings.client.server)
+    store = _open_store(settings.client.state_dir)
+    workers = Workers()
+    try:
+        async with GrpcConnection(address, identity=identity) as connection:
+            runner = ClientRunner(
+                connection.identity,
+                OfferCheckingConnection(
+                    through(connection),
+                    lambda parameters: _check_offer(
+                        parameters, noise_policy, application
+                    ),
+                ),
+                store,
+                policy=policy,
+                make_input=lambda descriptor, payload, seed: _make_input(
+                    application.vector(descriptor, payload), descriptor, seed
+                ),
+                settings=RunnerSettings(
+                    fetch_sum=fetch_sum, offer_seconds=settings.client.wait_seconds
+                ),
+                workers=workers,
+                on_progress=on_progress,
+            )
+            yield Contributor(runner, settings.client.task)
+    finally:
+        workers.close()
+        store.close()
+
+
+def client_policy(settings: ClientSettings) -> ClientPolicy:
+    """Return the floors of the settings as the core enforces them.
+
+    Raises:
+        ServiceError: BAD_SETTINGS for an unknown profile.
+    """
+    section = settings.policy
+    try:
+        profiles = frozenset(Profile.from_label(label) for label in section.profiles)
+    except ValueError as error:
+        raise ServiceError(
+            f"policy.profiles: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name only profiles of that list.",
+        ) from None
+    return ClientPolicy(
+        profiles=profiles,
+        min_clients=section.min_clients,
+        max_clients=section.max_clients,
+        min_survivors=section.min_survivors,
+        max_dropouts=section.max_dropouts,
+        min_colluders=section.min_colluders,
+        require_majority=section.require_majority,
+        max_dimension=section.max_dimension,
+        max_modulus_bits=section.max_modulus_bits,
+        require_noise=section.require_noise,
+    )
+
+
+def _noise_policy(settings: ClientSettings) -> NoisePolicy | None:
+    section = settings.policy
+    if section.max_epsilon is None or section.max_delta is None:
+        return None  # the loader allows it only with require_noise = false
+    return NoisePolicy(
+        max_epsilon=section.max_epsilon,
+        max_delta=section.max_delta,
+        statuses=frozenset(section.grounds),
+        min_local_noise_stddev=section.min_local_noise_stddev,
+    )
+
+
+def _check_offer(
+    parameters: ProtocolParameters,
+    noise_policy: NoisePolicy | None,
+    application: Application,
+) -> None:
+    if not parameters.noise_block:
+        application.check(parameters.dimension)
+        return
+    task = NoisedTask.from_parameters(parameters)
+    if noise_policy is not None:
+        task.check(noise_policy)
+    application.check(task.dim)
+
+
+def _make_input(
+    vector: npt.NDArray[Any], descriptor: SessionDescriptor, seed: bytes
+) -> PlainVector | NoisedVector:
+    parameters = descriptor.parameters
+    if not parameters.noise_block:
+        return plain_vector(vector, parameters)
+    if vector.dtype.kind != "f":
+        if np.abs(vector).max(initial=0) > 1 << 53:
+            raise InputError(
+                "the input has whole numbers that a float64 cannot hold",
+                next_step="Scale it down before saving.",
+            )
+        vector = vector.astype(np.float64)
+    task = NoisedTask.from_parameters(parameters)
+    return task.encode(
+        vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
+    )
+
+
+def _open_store(state_dir: Path) -> SQLiteSessionStore:
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServiceError(
+            f"the state directory {state_dir} cannot be made: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the path and its owner, or set client.state_dir.",
+        ) from None
+    return SQLiteSessionStore(state_dir / "sessions.sqlite3")
