@@ -59,6 +59,7 @@ from dpnoise.planning.scale_search import (
     best_scale,
     forecast_at,
     smallest_bits,
+    smallest_scale,
 )
 
 __all__ = ["plan", "plan_request"]
@@ -212,14 +213,26 @@ class _Planner:
         return scale_factor, mechanism, variance
 
     def _best(self, model: NoiseModel) -> float:
-        bits = self._request.bits
+        request, bits = self._request, self._request.bits
+        lowest = smallest_scale(model)
+        if not model.fits_sampler(lowest):
+            share = model.counted_variance(lowest) / request.counted_shares
+            raise ParameterError(
+                f"even on the coarsest grid one noise share of {request.mechanism} "
+                f"needs a variance of {share:.3g} grid steps squared, more than the "
+                "samplers hold: relax epsilon, count more clients, or round without "
+                "a norm bound",
+                parameter="epsilon",
+                value=request.epsilon,
+                nearest=None,
+            )
         if bits is None:
             bits = smallest_bits(model, error_factor=ERROR_FACTOR)
         found = best_scale(model, bits)
         if found is None:
             raise ParameterError(
                 f"a modulus of {bits} bits cannot hold the sum of "
-                f"{self._request.clients} noisy vectors at any scale",
+                f"{request.clients} noisy vectors at any scale",
                 parameter="bits",
                 value=bits,
                 nearest=str(smallest_bits(model, error_factor=math.inf)),

@@ -30,7 +30,14 @@ from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.smm import smallest_noise_variance
 from dpnoise.planning.request import PlanRequest
 
-__all__ = ["NoiseModel", "Scale", "best_scale", "forecast_at", "smallest_bits"]
+__all__ = [
+    "NoiseModel",
+    "Scale",
+    "best_scale",
+    "forecast_at",
+    "smallest_bits",
+    "smallest_scale",
+]
 
 UNBOUNDED_BITS: Final = 62
 _LOWEST_STEPS: Final = 2.0**-12
@@ -40,7 +47,10 @@ _REFINEMENTS: Final = 40
 _INDIFFERENCE: Final = 1.001  # scales closer than this to the limit are equally good
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
 _MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
-_HIGHEST_ORDER: Final = 128
+# Small ε is reached at orders near 2·log(1/δ)/ε; a coarse grid is enough for a model.
+_ORDERS: Final = tuple(
+    sorted({*range(2, 40), *(math.floor(40 * 1.1**power) for power in range(90))})
+)
 _MAX_SHARE_VARIANCE: Final = 2.0**27  # half of what the sampler tables hold
 
 
@@ -95,7 +105,7 @@ class NoiseModel:
         if request.sampling_rate is not None:
             return _published_floor(2)
         best = math.inf
-        for order in range(2, _HIGHEST_ORDER):
+        for order in _ORDERS:
             conversion = math.log(1.0 / request.delta) - math.log(order)
             conversion += (order - 1) * math.log1p(-1.0 / order)
             allowed = request.epsilon - conversion / (order - 1)
@@ -130,7 +140,7 @@ class Scale:
     forecast: ErrorForecast
 
 
-@lru_cache(maxsize=_HIGHEST_ORDER)
+@lru_cache(maxsize=len(_ORDERS))
 def _published_floor(order: int) -> float:
     """Return the least variance that Eq. (3) of [Bao22] admits at an order."""
     return float(smallest_noise_variance(order, 1))
@@ -184,7 +194,7 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     target = max(
         found.forecast.expected_mse, _INDIFFERENCE * free.forecast.expected_mse
     )
-    low, high = math.log2(_lowest(model)), math.log2(found.scale_factor)
+    low, high = math.log2(smallest_scale(model)), math.log2(found.scale_factor)
     # Left of its minimum the error falls: rounding and the constant part of the noise
     # weigh less and less.
     for _ in range(_REFINEMENTS):
@@ -219,8 +229,15 @@ def smallest_bits(model: NoiseModel, *, error_factor: float) -> int:
     return UNBOUNDED_BITS
 
 
-def _lowest(model: NoiseModel) -> float:
-    """Return the smallest scale worth considering."""
+def smallest_scale(model: NoiseModel) -> float:
+    """Return the smallest scale worth considering.
+
+    Args:
+        model: How much noise each scale needs.
+
+    Returns:
+        Grid steps per unit.
+    """
     request = model.request
     steps = _LOWEST_STEPS
     if mechanism_class(request.mechanism).rounding is Rounding.TOWARD_ZERO:
@@ -233,7 +250,7 @@ def _lowest(model: NoiseModel) -> float:
 def _minimise(model: NoiseModel, bits: int) -> Scale | None:
     """Minimise the forecast over the candidates: a grid, then a golden section."""
     limit = _MARGIN * model.request.max_wrap_probability
-    first = math.log2(_lowest(model))
+    first = math.log2(smallest_scale(model))
     last = math.log2(model.request.scaled_bound)
 
     def is_candidate(exponent: float) -> bool:
