@@ -16,8 +16,8 @@ from typing import Final
 
 from dpnoise.errors import ParameterError
 from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
+from dpnoise.samplers.exact_parameter import CACHED_TABLES, whole_parameter
 from dpnoise.samplers.inversion_table import InversionTable
-from dpnoise.samplers.law_parameter import CACHED_TABLES, whole_parameter
 
 __all__ = ["MAX_NUM_TRIALS", "binomial_table"]
 

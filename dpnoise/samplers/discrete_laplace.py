@@ -21,8 +21,8 @@ from dpnoise.samplers.enclosure import (
     exp_enclosure,
     geometric_rest,
 )
+from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.inversion_table import InversionTable
-from dpnoise.samplers.law_parameter import CACHED_TABLES, exact_parameter
 
 __all__ = ["MAX_DECAY_RATE", "MIN_DECAY_RATE", "discrete_laplace_table"]
 

@@ -26,8 +26,8 @@ from dpnoise.samplers.enclosure import (
     Weights,
     geometric_rest,
 )
+from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.inversion_table import InversionTable
-from dpnoise.samplers.law_parameter import CACHED_TABLES, exact_parameter
 
 __all__ = ["MAX_NOISE_VARIANCE", "MIN_NOISE_VARIANCE", "skellam_table"]
 

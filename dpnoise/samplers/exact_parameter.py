@@ -1,4 +1,4 @@
-"""Parameters of the laws: exact rational numbers within stated limits.
+"""Exact parameters: integers and rational numbers within stated limits.
 
 Numbered rules:
 
