@@ -395,7 +395,7 @@ async def run_until_signalled(
         grace_seconds: For calls that are running at the end.
 
     Returns:
-        Whether `work` came to its end without a signal.
+        Whether `work` came to its end by itself.
 
     Raises:
         Exception: Whatever `work` or `drain` raised.
@@ -418,7 +418,10 @@ async def run_until_signalled(
         if await _ends_before(draining, insisted):
             await draining
         await _cancel(draining)
-        return False
+        if not worker.done():
+            return False
+        await worker  # it came to its end while the server drained
+        return True
     finally:
         await _cancel(worker)
         await server.stop(0.0 if insisted.is_set() else grace_seconds)
