@@ -23,6 +23,7 @@ import cryptography
 import numpy as np
 
 _FLAGS_OF_INTEREST = ("aes", "vaes", "avx2", "avx512f")
+_BROKEN_PROMISES: list[str] = []
 
 
 def cpu_seconds(function: Callable[[], object], *, repeats: int = 5) -> float:
@@ -44,6 +45,7 @@ def emit(  # noqa: PLR0913
     unit: str,
     baseline: str,
     ratio: float,
+    target_met: bool | None = None,
 ) -> None:
     """Print one result.
 
@@ -54,7 +56,10 @@ def emit(  # noqa: PLR0913
         unit: Its unit.
         baseline: What the ratio compares with.
         ratio: How many times faster than the baseline this is.
+        target_met: Whether a promise of speed is kept; None where nothing is promised.
     """
+    if target_met is False:
+        _BROKEN_PROMISES.append(name)
     line = {
         "name": name,
         "parameters": parameters,
@@ -62,9 +67,15 @@ def emit(  # noqa: PLR0913
         "unit": unit,
         "baseline": baseline,
         "ratio": float(f"{ratio:.4g}"),
+        "target_met": target_met,
         "environment": {**_environment(), "load": os.getloadavg()[0]},
     }
     print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def broken_promises() -> list[str]:
+    """Names of the results so far that missed their target, for `run.py --check`."""
+    return list(_BROKEN_PROMISES)
 
 
 @functools.cache

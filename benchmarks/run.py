@@ -1,0 +1,47 @@
+"""Runs every benchmark of this directory: one JSON line per result.
+
+`--tiny` proves in seconds that none has rotted; `--check` compares the results with
+what the project promises and exits with 1 where a promise is broken.  Neither is
+part of the test suite: a clock on a shared machine is no test.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+
+# Before numpy is imported: one thread of BLAS, so that CPU time means one core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+_DIRECTORY = Path(__file__).parent
+
+
+def main() -> int:
+    """Run the benchmarks that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="bench_NAME.py; all without names")
+    parser.add_argument("--tiny", action="store_true", help="only prove that they run")
+    parser.add_argument("--check", action="store_true", help="compare with promises")
+    options = parser.parse_args()
+    sys.path.insert(0, str(_DIRECTORY))
+    found = sorted(path.stem for path in _DIRECTORY.glob("bench_*.py"))
+    wanted = [f"bench_{name}" for name in options.names] or found
+    unknown = sorted(set(wanted) - set(found))
+    if unknown:
+        known = ", ".join(name.removeprefix("bench_") for name in found)
+        parser.error(f"no such benchmark: {', '.join(unknown)}; there are: {known}")
+    for name in wanted:
+        importlib.import_module(name).main(tiny=options.tiny)
+    missed = (
+        importlib.import_module("measurement").broken_promises()
+        if options.check
+        else []
+    )
+    for line in missed:
+        print(f"promise broken: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
