@@ -288,7 +288,7 @@ class _Planner:
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
         )
-        low, high = guess * Fraction(9, 10), guess * Fraction(3, 2)
+        low, high = guess * Fraction(3, 5), guess * Fraction(3, 2)
         try:
             near = search(bracket=(low, high))
         except CalibrationError:
