@@ -31,9 +31,11 @@ Numbered rules:
    over all draws of a release to δ.
 4. Work is done in blocks, so memory beyond the result does not grow with the count.
 
-What this class does not do: it is not constant-time. Table look-ups leave traces in
+What this class does not do: `draw` is not constant-time. Table look-ups leave traces in
 caches and ambiguous cells take longer; whoever watches the caches of a client's machine
-during a draw may learn about its noise.
+during a draw may learn about its noise. `draw_fixed_steps` gives the same samples by a
+sequence of memory accesses that does not depend on them, at a price that grows with the
+number of thresholds.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ MAX_COORDINATE: Final = 1 << 48
 """Coordinates of one label lie below 2^48: 32 bytes each stay inside the stream."""
 
 _BLOCK: Final = 1 << 16  # samples per block: words, cells and results stay in L2
+_FIXED_STEPS_BLOCK: Final = 1 << 13
+_BYTE_MAX: Final = 255
 _THRESHOLD_BYTES: Final = CDF_BITS // 8
 _LOW_BITS: Final = 192
 _NARROW_BITS: Final = 16
@@ -233,6 +237,45 @@ class InversionTable:
             part = vector[low : low + _BLOCK]
             part += self._block(cells, refinement, start + low, part.size)
 
+    def draw_fixed_steps(
+        self, seed: bytes, label: bytes, count: int, *, start: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Draw what `draw` draws, with accesses that do not depend on the samples.
+
+        Every coordinate reads all its bits and is compared with every threshold. What
+        remains visible is a tie in the leading 64 bits, which has a chance of
+        `num_thresholds`/2^64 per draw. The time is about a nanosecond per coordinate
+        and threshold: more than a hundred times that of `draw` at a variance of 100.
+
+        Args:
+            seed: See `draw`.
+            label: See `draw`.
+            count: See `draw`.
+            start: See `draw`.
+
+        Returns:
+            The samples of `draw`, shape (count,).
+
+        Raises:
+            ParameterError: Bad seed, label or range.
+        """
+        _require_range(start, count)
+        cells, refinement = _streams(seed, label)
+        samples = np.empty(count, np.int64)
+        for offset in range(0, count, _FIXED_STEPS_BLOCK):
+            part = samples[offset : offset + _FIXED_STEPS_BLOCK]
+            first = start + offset
+            words = refinement.uint64(4 * first, 4 * part.size).reshape(-1, 4)
+            leading = self._leading_bits(cells, first, part.size).astype(np.uint64)
+            prefix = self._prefix(leading, words[:, 0])
+            part[:], above = _count_all(self._leading, prefix)
+            for index in np.flatnonzero(part != above):
+                low, high = int(above[index]), int(part[index])
+                further = words[index, 1:]
+                part[index] = self._break_tie(low, high, prefix[index], *further)
+            part += self.first
+        return samples
+
     def fill_from(
         self,
         cells: PositionedBits,
@@ -257,10 +300,7 @@ class InversionTable:
         self, cells: PositionedBits, refinement: PositionedBits, start: int, count: int
     ) -> _Guide:
         """Samples of one block, in the guide's narrow integer type."""
-        if self._guide_bits == _NARROW_BITS:
-            leading = cells.uint16(start, count)
-        else:
-            leading = cells.uint32(start, count) >> np.uint32(32 - _WIDE_BITS)
+        leading = self._leading_bits(cells, start, count)
         # Not guide[leading]: `take` converts the index three times as fast. Every index
         # is in range by its width, so that clipping never acts.
         values = self._guide.take(leading, mode="clip")
@@ -273,6 +313,28 @@ class InversionTable:
             )
         return values
 
+    def _leading_bits(
+        self, cells: PositionedBits, start: int, count: int
+    ) -> npt.NDArray[np.uint16] | npt.NDArray[np.uint32]:
+        """The guide cells of a range of coordinates."""
+        if self._guide_bits == _NARROW_BITS:
+            return cells.uint16(start, count)
+        return cells.uint32(start, count) >> np.uint32(32 - _WIDE_BITS)
+
+    def _prefix(
+        self, leading: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.uint64]:
+        """The leading 64 bits of the uniform numbers."""
+        bits = np.uint64(self._guide_bits)
+        return (leading << (np.uint64(64) - bits)) | (words >> bits)
+
+    def _break_tie(self, low: int, high: int, *words: np.uint64) -> int:
+        """Number of F_j ≤ U where only the thresholds from low to high − 1 are open."""
+        uniform = 0
+        for word in words:
+            uniform = (uniform << 64) | int(word)
+        return bisect_right(range(high), uniform, low, key=self.threshold)
+
     def _refine(
         self,
         refinement: PositionedBits,
@@ -280,10 +342,9 @@ class InversionTable:
         coordinates: npt.NDArray[np.uint64],
     ) -> npt.NDArray[np.int64]:
         """Outcomes of coordinates whose guide cell holds a threshold."""
-        guide_bits = np.uint64(self._guide_bits)
         blocks = coordinates * np.uint64(2)
         words = refinement.block_words(blocks)
-        prefix = (leading << (np.uint64(64) - guide_bits)) | (words[:, 0] >> guide_bits)
+        prefix = self._prefix(leading, words[:, 0])
         # Nearly every such cell holds one threshold: compare with that one, and search
         # only where there are more.
         cell = leading.astype(np.intp)
@@ -294,13 +355,10 @@ class InversionTable:
         equal = (self._leading[counts - 1] == prefix) & (counts > 0)
         for index in np.flatnonzero(equal):
             second = refinement.block_words(blocks[index : index + 1] + np.uint64(1))
-            parts = (prefix[index], words[index, 1], second[0, 0], second[0, 1])
-            uniform = 0
-            for part in parts:
-                uniform = (uniform << 64) | int(part)
             low = int(self._leading.searchsorted(prefix[index], side="left"))
-            high = int(counts[index])
-            counts[index] = bisect_right(range(high), uniform, low, key=self.threshold)
+            counts[index] = self._break_tie(
+                low, int(counts[index]), prefix[index], words[index, 1], *second[0]
+            )
         return counts + self.first
 
 
@@ -343,6 +401,24 @@ def _make_guide(
 def _ambiguous(itemsize: int) -> int:
     """The least value of a signed type of so many bytes, which no outcome takes."""
     return -(1 << (8 * itemsize - 1))
+
+
+def _count_all(
+    leading: npt.NDArray[np.uint64], prefix: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How many thresholds each prefix reaches, and how many it exceeds."""
+    reached = np.zeros(prefix.size, np.int64)
+    exceeded = np.zeros(prefix.size, np.int64)
+    for low in range(0, leading.size, _BYTE_MAX):
+        # Counting up to 255 in bytes touches an eighth of the memory.
+        some_reached = np.zeros(prefix.size, np.uint8)
+        some_exceeded = np.zeros(prefix.size, np.uint8)
+        for threshold in leading[low : low + _BYTE_MAX]:
+            some_reached += (prefix >= threshold).view(np.uint8)
+            some_exceeded += (prefix > threshold).view(np.uint8)
+        reached += some_reached
+        exceeded += some_exceeded
+    return reached, exceeded
 
 
 def _table_variance(first: int, thresholds: list[int]) -> Fraction:

@@ -18,6 +18,7 @@ from dpnoise.samplers import (
     binomial_table,
     discrete_gaussian_table,
     discrete_laplace_table,
+    inversion_table,
     poisson_table,
     skellam_table,
 )
@@ -178,6 +179,35 @@ def test_chunks_offsets_and_adding_give_the_same_samples(variance):
     total = np.full(count - 11, 5, dtype=np.int64)
     table.add_to(total, SEED, b"noise", start=11)
     assert np.array_equal(total, whole[11:] + 5)
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 100), 3, 300, 200_000])
+def test_fixed_steps_give_the_same_samples(variance):
+    table = skellam_table(variance)
+    count = 9000 if variance < 1000 else 200
+    fast = table.draw(SEED, b"noise", count, start=77)
+    assert np.array_equal(table.draw_fixed_steps(SEED, b"noise", count, start=77), fast)
+    with pytest.raises(ParameterError, match="coordinates lie in"):
+        table.draw_fixed_steps(SEED, b"noise", 1, start=-1)
+
+
+def test_fixed_steps_compare_every_coordinate_with_every_threshold(monkeypatch):
+    """A tie in the leading 64 bits is decided by the further bits here too."""
+    table = skellam_table(10)
+    thresholds = thresholds_of(table)
+    uniforms = around(thresholds)
+    crafted = CraftedBits(uniforms, 16)
+
+    class WholeWords:
+        def uint64(self, start, count):
+            blocks = np.arange(start // 2, (start + count) // 2, dtype=np.uint64)
+            return crafted.block_words(blocks).reshape(-1)
+
+    monkeypatch.setattr(inversion_table, "_streams", lambda *_: (crafted, WholeWords()))
+    samples = table.draw_fixed_steps(SEED, b"noise", len(uniforms))
+    expected = [table.first + bisect_right(thresholds, u) for u in uniforms]
+    assert samples.tolist() == expected
+    assert crafted.refined == set(range(len(uniforms)))
 
 
 def test_any_coordinate_can_be_drawn_alone_up_to_the_last():

@@ -1,0 +1,61 @@
+"""The exception tree: one root, built-in kinds, and fields that survive a copy."""
+
+import copy
+import pickle
+
+import pytest
+
+from dpnoise import errors
+from dpnoise.errors import (
+    CalibrationError,
+    CertificateError,
+    DPNoiseError,
+    InputError,
+    ParameterError,
+    TheoremNotApplicableError,
+    UnknownEventError,
+)
+
+
+def test_every_exported_class_is_an_error_of_the_one_tree():
+    for name in errors.__all__:
+        exported = getattr(errors, name)
+        assert issubclass(exported, DPNoiseError)
+        assert name.endswith("Error")
+        assert exported.__doc__
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (ParameterError, ValueError),
+        (TheoremNotApplicableError, ParameterError),
+        (InputError, ValueError),
+        (UnknownEventError, TypeError),
+        (CalibrationError, DPNoiseError),
+        (CertificateError, DPNoiseError),
+    ],
+)
+def test_errors_are_also_what_python_programs_expect(error, builtin):
+    assert issubclass(error, builtin)
+
+
+def test_a_parameter_error_names_parameter_value_and_the_nearest_that_works():
+    error = ParameterError("too small", parameter="bits", value=1, nearest="2")
+    assert str(error) == "too small (nearest value that works: 2)"
+    assert (error.parameter, error.value, error.nearest) == ("bits", 1, "2")
+    assert str(ParameterError("no way", parameter="bits", value=1)) == "no way"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, None])
+def test_all_fields_survive_copying_and_pickling(duplicate):
+    error = TheoremNotApplicableError(
+        "outside", theorem="Theorem 5", parameter="order", value=9, nearest="8"
+    )
+    if duplicate is None:
+        twin = pickle.loads(pickle.dumps(error))
+    else:
+        twin = duplicate(error)
+    assert type(twin) is TheoremNotApplicableError
+    assert str(twin) == str(error)
+    assert vars(twin) == vars(error)
