@@ -1,0 +1,311 @@
+"""Processes that die at a chosen instant: between any two things that outlive them.
+
+A process does two kinds of things that a restart cannot undo: it writes to a disk, and
+it sends to a peer.  Each is a *crash point*: the process can die right before it and
+right after it.  A `CrashSwitch` counts the points of one process and kills it at the
+chosen one; from then on nothing that belongs to that process has any effect.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from secagg.messages import ServerUpdate
+from secagg.parameters import SessionDescriptor
+from secagg.protocol.rounds import Round
+from secagg.runtime.connection import (
+    AggregatorConnection,
+    Blob,
+    BlobChunk,
+    UploadStatus,
+    Wait,
+)
+from secagg.storage.base import NumberClaim, Role, SessionStore, StoredSession
+from secagg.storage.spool import Spool
+
+__all__ = [
+    "CrashSwitch",
+    "CrashingConnection",
+    "CrashingSpool",
+    "CrashingStore",
+    "SimulatedCrashError",
+]
+
+_Result = TypeVar("_Result")
+
+
+class SimulatedCrashError(BaseException):
+    """The process is gone.  No handler of errors may catch it: there is none left."""
+
+
+class CrashSwitch:
+    """Kills one process at one of its crash points.
+
+    Args:
+        at: Number of the point, from 0; None never kills.
+    """
+
+    def __init__(self, at: int | None = None) -> None:
+        self._at = at
+        self._callbacks: list[Callable[[], None]] = []
+        self.points: list[str] = []
+        self.is_dead = False
+
+    def on_death(self, callback: Callable[[], None]) -> None:
+        """Have somebody told at the instant of death."""
+        self._callbacks.append(callback)
+
+    def kill(self) -> None:
+        """Kill the process now."""
+        if not self.is_dead:
+            self.is_dead = True
+            for callback in self._callbacks:
+                callback()
+
+    @contextlib.contextmanager
+    def around(self, what: str) -> Iterator[None]:
+        """Mark something that outlives the process: one point before, one after."""
+        self._point(f"before {what}")
+        yield
+        self._point(f"after {what}")
+
+    def check(self) -> None:
+        """Have no effect if the process is dead."""
+        if self.is_dead:
+            raise SimulatedCrashError
+
+    def _point(self, name: str) -> None:
+        self.check()
+        if len(self.points) == self._at:
+            self.points.append(name)
+            self.kill()
+            raise SimulatedCrashError
+        self.points.append(name)
+
+
+class CrashingStore:
+    """A `SessionStore` whose writes are crash points."""
+
+    def __init__(self, inner: SessionStore, switch: CrashSwitch) -> None:
+        self._inner = inner
+        self._switch = switch
+
+    def create(
+        self,
+        session_key: str,
+        role: Role,
+        header: bytes,
+        *,
+        claim: NumberClaim | None = None,
+    ) -> None:
+        """See `SessionStore.create`."""
+        with self._switch.around("create"):
+            self._inner.create(session_key, role, header, claim=claim)
+
+    def append(
+        self, session_key: str, first_sequence: int, records: Sequence[bytes]
+    ) -> None:
+        """See `SessionStore.append`."""
+        with self._switch.around("append"):
+            self._inner.append(session_key, first_sequence, records)
+
+    def end(self, session_key: str, summary: bytes) -> None:
+        """See `SessionStore.end`."""
+        with self._switch.around("end"):
+            self._inner.end(session_key, summary)
+
+    def forget(self, session_key: str) -> None:
+        """See `SessionStore.forget`."""
+        with self._switch.around("forget"):
+            self._inner.forget(session_key)
+
+    def load(self, session_key: str) -> StoredSession | None:
+        """See `SessionStore.load`."""
+        self._switch.check()
+        return self._inner.load(session_key)
+
+    def sessions(self, role: Role, *, include_ended: bool = False) -> tuple[str, ...]:
+        """See `SessionStore.sessions`."""
+        self._switch.check()
+        return self._inner.sessions(role, include_ended=include_ended)
+
+    def highest_session_number(self, counter: str) -> int:
+        """See `SessionStore.highest_session_number`."""
+        self._switch.check()
+        return self._inner.highest_session_number(counter)
+
+    def close(self) -> None:
+        """Leave the inner store open: it stands for the disk."""
+
+
+class CrashingSpool:
+    """A `Spool` whose writes are crash points."""
+
+    def __init__(self, inner: Spool, switch: CrashSwitch) -> None:
+        self._inner = inner
+        self._switch = switch
+
+    def received(self, session_id: bytes, sender: str) -> int:
+        """See `Spool.received`."""
+        self._switch.check()
+        return self._inner.received(session_id, sender)
+
+    def append(  # noqa: PLR0913 - one chunk of one upload
+        self,
+        session_id: bytes,
+        sender: str,
+        digest: bytes,
+        *,
+        offset: int,
+        total_size: int,
+        data: bytes,
+    ) -> int:
+        """See `Spool.append`."""
+        with self._switch.around("chunk"):
+            return self._inner.append(
+                session_id,
+                sender,
+                digest,
+                offset=offset,
+                total_size=total_size,
+                data=data,
+            )
+
+    def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
+        """See `Spool.commit`."""
+        with self._switch.around("commit"):
+            self._inner.commit(session_id, sender, digest)
+
+    def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
+        """See `Spool.discard`."""
+        with self._switch.around("discard"):
+            self._inner.discard(session_id, sender, digest)
+
+    def has_upload(self, session_id: bytes, digest: bytes) -> bool:
+        """See `Spool.has_upload`."""
+        self._switch.check()
+        return self._inner.has_upload(session_id, digest)
+
+    def read_upload(
+        self, session_id: bytes, digest: bytes, offset: int, size: int
+    ) -> bytes:
+        """See `Spool.read_upload`."""
+        self._switch.check()
+        return self._inner.read_upload(session_id, digest, offset, size)
+
+    def put(self, session_id: bytes, name: str, data: bytes) -> None:
+        """See `Spool.put`."""
+        with self._switch.around(f"put {name}"):
+            self._inner.put(session_id, name, data)
+
+    def read(
+        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """See `Spool.read`."""
+        self._switch.check()
+        return self._inner.read(session_id, name, offset, max_bytes)
+
+    def drop_uploads(self, session_id: bytes) -> None:
+        """See `Spool.drop_uploads`."""
+        with self._switch.around("drop uploads"):
+            self._inner.drop_uploads(session_id)
+
+    def remove(self, session_id: bytes) -> None:
+        """See `Spool.remove`."""
+        with self._switch.around("remove"):
+            self._inner.remove(session_id)
+
+    def session_ids(self) -> tuple[bytes, ...]:
+        """See `Spool.session_ids`."""
+        self._switch.check()
+        return self._inner.session_ids()
+
+
+class CrashingConnection:
+    """A client's connection whose calls are crash points of that client.
+
+    The point after a call lies behind what the server did: its answer is lost.
+    """
+
+    def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
+        self._inner = inner
+        self._switch = switch
+
+    async def offer(
+        self, task_id: str, *, after_session: int
+    ) -> SessionDescriptor | Wait:
+        """See `AggregatorConnection.offer`."""
+        return await self._call(
+            "offer", self._inner.offer(task_id, after_session=after_session)
+        )
+
+    async def advertise(self, session_id: bytes, advert: bytes) -> None:
+        """See `AggregatorConnection.advertise`."""
+        await self._call("advertise", self._inner.advertise(session_id, advert))
+
+    async def share(self, session_id: bytes, bundles: bytes) -> None:
+        """See `AggregatorConnection.share`."""
+        await self._call("share", self._inner.share(session_id, bundles))
+
+    async def upload_status(self, session_id: bytes) -> UploadStatus:
+        """See `AggregatorConnection.upload_status`."""
+        return await self._call("status", self._inner.upload_status(session_id))
+
+    async def upload_chunk(
+        self,
+        session_id: bytes,
+        *,
+        offset: int,
+        total_size: int,
+        digest: bytes,
+        data: bytes,
+    ) -> UploadStatus:
+        """See `AggregatorConnection.upload_chunk`."""
+        return await self._call(
+            "chunk",
+            self._inner.upload_chunk(
+                session_id,
+                offset=offset,
+                total_size=total_size,
+                digest=digest,
+                data=data,
+            ),
+        )
+
+    async def reveal(self, session_id: bytes, shares: bytes) -> None:
+        """See `AggregatorConnection.reveal`."""
+        await self._call("reveal", self._inner.reveal(session_id, shares))
+
+    async def update(
+        self, session_id: bytes, *, after: Round | None
+    ) -> ServerUpdate | Wait:
+        """See `AggregatorConnection.update`."""
+        return await self._call("update", self._inner.update(session_id, after=after))
+
+    async def watch(
+        self, session_id: bytes, *, after: Round | None
+    ) -> AsyncIterator[ServerUpdate]:
+        """See `AggregatorConnection.watch`."""
+        with self._switch.around("watch"):
+            stream = self._inner.watch(session_id, after=after)
+        async for update in stream:
+            self._switch.check()
+            yield update
+
+    async def fetch(
+        self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int
+    ) -> BlobChunk:
+        """See `AggregatorConnection.fetch`."""
+        return await self._call(
+            "fetch",
+            self._inner.fetch(
+                session_id, blob=blob, offset=offset, max_bytes=max_bytes
+            ),
+        )
+
+    async def _call(self, what: str, call: Coroutine[Any, Any, _Result]) -> _Result:
+        try:
+            with self._switch.around(what):
+                return await call
+        finally:
+            call.close()  # dead before the call was made: it never starts

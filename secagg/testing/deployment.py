@@ -1,0 +1,259 @@
+"""An aggregator and its clients as processes that can die and start again.
+
+Everything runs on one event loop and one `ManualClock`; stores and spools stand for
+disks and survive the processes.  Inputs are one-hot, so that a sum says who is in it.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.messages import SumReleased
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.policy import ClientPolicy
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.modular import UnsignedArray, zeros
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.events import PlainVector
+from secagg.runtime.aggregator import Aggregator
+from secagg.runtime.client_runner import ClientRunner
+from secagg.runtime.limits import AggregatorLimits
+from secagg.runtime.mask_executor import MaskExecutor
+from secagg.runtime.participation import ClientSettings, MakeInput, SessionOutcome
+from secagg.runtime.receipt import SessionReceipt
+from secagg.runtime.task import SessionSum, TaskDefinition
+from secagg.runtime.workers import Workers
+from secagg.storage.base import Role, SessionStore
+from secagg.storage.memory import MemorySessionStore
+from secagg.storage.spool import MemorySpool, Spool
+from secagg.testing.crash_points import (
+    CrashingConnection,
+    CrashingSpool,
+    CrashingStore,
+    CrashSwitch,
+    SimulatedCrashError,
+)
+from secagg.testing.in_process import LENIENT_POLICY, identity_of
+from secagg.testing.lossy_connection import Fault, LossyConnection
+from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.transport.in_memory import InMemoryConnection
+
+__all__ = ["Deployment", "one_hot_input"]
+
+TASK_ID = "a-task"
+# How long somebody takes to notice that a process is gone and to start it again.
+RESTART_SECONDS = 3.0
+
+
+def one_hot_input(number: int, parameters: ProtocolParameters) -> UnsignedArray:
+    """Return m - 1 at the client's own coordinate, its number at the last, else 0."""
+    vector = zeros(parameters.dimension, parameters.modulus)
+    vector[number % (parameters.dimension - 1)] = parameters.modulus - 1
+    vector[-1] = number % parameters.modulus
+    return vector
+
+
+@dataclass(eq=False)
+class Deployment:
+    """One task, its aggregator and its clients.
+
+    Attributes:
+        clock: Everybody's time.
+        parameters: Of every session.
+        clients: How many there are.
+        sessions: How many sums are wanted.
+        payload: Handed to the clients of every session.
+        server_crash: Crash point of the aggregator's first process.
+        client_crash: Crash point of a client's first process, by number.
+        fault_of: Says what happens to a client's n-th call of a method.
+        make_input: Replaces the one-hot input of a client.
+        settings: Of every client.
+        max_attempts: Sessions per sum.
+        limits: Of the aggregator.
+    """
+
+    clock: ManualClock
+    parameters: ProtocolParameters
+    clients: int
+    sessions: int = 1
+    payload: bytes = b""
+    server_crash: CrashSwitch = field(default_factory=CrashSwitch)
+    client_crash: dict[int, CrashSwitch] = field(default_factory=dict)
+    fault_of: Callable[[int, str, int], Fault] = lambda _who, _method, _n: Fault.NONE
+    make_input: Callable[[int], MakeInput] | None = None
+    settings: ClientSettings = field(default_factory=ClientSettings)
+    policy: ClientPolicy = LENIENT_POLICY
+    max_attempts: int = 3
+    limits: AggregatorLimits = field(default_factory=AggregatorLimits)
+
+    server_store: SessionStore = field(default_factory=MemorySessionStore)
+    spool: Spool = field(default_factory=MemorySpool)
+    client_stores: dict[int, SessionStore] = field(default_factory=dict)
+    links: dict[int, LossyConnection] = field(default_factory=dict)
+    aggregator: Aggregator | None = None
+    sums: list[SessionSum] = field(default_factory=list)
+    server_error: SecAggError | None = None
+    server_restarts: int = 0
+
+    async def run(
+        self, *, absent: frozenset[int] = frozenset()
+    ) -> dict[int, SessionOutcome | SecAggError]:
+        """Run the task to its end; return each client's last outcome.
+
+        Args:
+            absent: Clients that never start.
+        """
+        serving = asyncio.ensure_future(self.serve())
+        present = [n for n in range(self.clients) if n not in absent]
+        endings = await asyncio.gather(*(self.take_part(n) for n in present))
+        await serving
+        return dict(zip(present, endings, strict=True))
+
+    # --- the aggregator ---------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Run the aggregator, again after each crash, until the task is over."""
+        switch = self.server_crash
+        while True:
+            died = asyncio.Event()
+            switch.on_death(died.set)
+            process = asyncio.ensure_future(self._serve_once(switch))
+            dying = asyncio.ensure_future(died.wait())
+            await asyncio.wait({process, dying}, return_when=asyncio.FIRST_COMPLETED)
+            dying.cancel()
+            if not switch.is_dead:
+                return await process
+            self.aggregator = None
+            process.cancel()
+            await asyncio.wait({process})
+            await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
+            self.server_restarts += 1
+            switch = CrashSwitch()
+
+    async def _serve_once(self, switch: CrashSwitch) -> None:
+        inline = InlineExecutor()
+        workers = Workers(storage=inline, general=inline)
+        aggregator = Aggregator(
+            CrashingStore(self.server_store, switch),
+            CrashingSpool(self.spool, switch),
+            clock=self.clock,
+            entropy=_entropy(f"server {self.server_restarts}"),
+            workers=workers,
+            masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
+            limits=self.limits,
+        )
+        await aggregator.recover()
+        self.aggregator = aggregator
+        task = TaskDefinition(
+            task_id=TASK_ID,
+            parameters=self.parameters,
+            sessions=self.sessions - self._released(),
+            max_attempts=self.max_attempts,
+        )
+        try:
+            await aggregator.run_task(
+                task, next_payload=self._next_payload, on_sum=self._on_sum
+            )
+        except SecAggError as error:
+            self.server_error = error
+        await aggregator.settle(at_most_seconds=600.0)
+        self.aggregator = None
+
+    def _released(self) -> int:
+        """Count the sums that are settled for good."""
+        receipts = [
+            SessionReceipt.decode(stored.summary)
+            for key in self.server_store.sessions(Role.SERVER, include_ended=True)
+            if (stored := self.server_store.load(key)) and stored.summary is not None
+        ]
+        return sum(isinstance(receipt.outcome, SumReleased) for receipt in receipts)
+
+    async def _next_payload(self, _count: int) -> bytes:
+        return self.payload
+
+    async def _on_sum(self, released: SessionSum) -> None:
+        known = {s.descriptor.session_id for s in self.sums}
+        if released.descriptor.session_id not in known:
+            self.sums.append(released)
+
+    # --- the clients ------------------------------------------------------------------
+
+    async def take_part(self, number: int) -> SessionOutcome | SecAggError:
+        """Run one client, again after each crash, until the task is over for it."""
+        switch = self.client_crash.get(number, CrashSwitch())
+        last: SessionOutcome | SecAggError | None = None
+        while True:
+            runner = self._client(number, switch)
+            try:
+                last = await runner.run_session(TASK_ID)
+            except SimulatedCrashError:
+                await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
+                switch = CrashSwitch()
+            except ServiceError as error:
+                return last or error  # the task is over, or the aggregator is gone
+            except SecAggError as error:
+                last = error
+                if error.code is ErrorCode.DEADLINE:
+                    return error
+
+    def _client(self, number: int, switch: CrashSwitch) -> ClientRunner:
+        inline = InlineExecutor()
+        link = self.links.setdefault(number, self._link(number))
+        make_input = self.make_input(number) if self.make_input else self._input(number)
+        store = self.client_stores.setdefault(number, MemorySessionStore())
+        return ClientRunner(
+            identity_of(number),
+            CrashingConnection(link, switch),
+            CrashingStore(store, switch),
+            policy=self.policy,
+            make_input=make_input,
+            settings=self.settings,
+            clock=self.clock,
+            entropy=_entropy(f"client {number} {len(switch.points)}"),
+            workers=Workers(storage=inline, general=inline),
+        )
+
+    def _link(self, number: int) -> LossyConnection:
+        def find() -> InMemoryConnection | None:
+            if self.aggregator is None:
+                return None
+            return InMemoryConnection(self.aggregator, identity_of(number))
+
+        return LossyConnection(
+            find, lambda method, count: self.fault_of(number, method, count)
+        )
+
+    def _input(self, number: int) -> MakeInput:
+        def make(descriptor: SessionDescriptor, _: bytes, __: bytes) -> PlainVector:
+            return PlainVector(one_hot_input(number, descriptor.parameters))
+
+        return make
+
+    # --- what must hold ---------------------------------------------------------------
+
+    def expected_sum(self, numbers: set[int]) -> UnsignedArray:
+        """Return the sum of some clients' inputs modulo m."""
+        m = self.parameters.modulus
+        total = [0] * self.parameters.dimension
+        for number in numbers:
+            vector = one_hot_input(number, self.parameters)
+            total = [(a + int(b)) % m for a, b in zip(total, vector, strict=True)]
+        return np.array(total, zeros(0, m).dtype)
+
+    def contradictions(self) -> dict[int, dict[tuple[bytes, str], int]]:
+        """Return the clients that sent two different messages for the same round."""
+        found = {}
+        for number, link in self.links.items():
+            many = {k: n for k, n in link.distinct_messages().items() if n > 1}
+            if many:
+                found[number] = many
+        return found
+
+
+def _entropy(label: str) -> SeededEntropy:
+    seed = SecretBytes(hashlib.sha256(b"deployment").digest())
+    return SeededEntropy(seed, label.encode())

@@ -1,0 +1,136 @@
+"""Time that moves only when nobody has anything left to do.
+
+`run` executes a coroutine on an event loop whose clock is a `ManualClock`.  As soon as
+every task waits for something, time jumps to the next instant that somebody waits for.
+A test of deadlines of hours takes milliseconds and gives the same interleaving every
+time.  When everybody waits and nobody waits for time, nothing can ever happen again:
+`run` raises `DeadlockError` instead of hanging.
+
+That needs a program without threads: use `InlineExecutor` for whatever runs on one.
+"""
+
+import asyncio
+import heapq
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["DeadlockError", "InlineExecutor", "ManualClock", "run"]
+
+_Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
+
+
+class DeadlockError(Exception):
+    """Everybody waits, and nobody waits for time."""
+
+
+class ManualClock:
+    """A clock that somebody else moves; a `secagg.runtime.clock.Clock`."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def now(self) -> float:
+        """Return the present instant, in seconds."""
+        return self._now
+
+    async def sleep_until(self, instant: float) -> None:
+        """Return when somebody has moved time to `instant`."""
+        if instant <= self._now:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._sleepers, (instant, self._count, woken))
+        await woken
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward and wake everybody whose instant has come."""
+        self._now += seconds
+        self._wake()
+
+    def jump(self) -> bool:
+        """Move time to the next instant that somebody waits for, if anybody does."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)  # cancelled meanwhile
+        if not self._sleepers or self._sleepers[0][0] == float("inf"):
+            return False
+        self._now = max(self._now, self._sleepers[0][0])
+        self._wake()
+        return True
+
+    def _wake(self) -> None:
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            _, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                woken.set_result(None)
+
+
+class InlineExecutor(Executor):
+    """Runs every call at once, in the caller's thread."""
+
+    def submit(
+        self,
+        fn: Callable[_Parameters, _Result],
+        /,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Result]:
+        """Run the call and return its finished future."""
+        future: Future[_Result] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - belongs to the caller
+            future.set_exception(error)
+        return future
+
+
+class _IdleSelector(selectors.DefaultSelector):
+    """Notices that a loop is about to wait, and moves time instead."""
+
+    clock: ManualClock
+
+    def select(
+        self, timeout: float | None = None
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if not self.clock.jump():
+            raise DeadlockError("everybody waits, and nobody waits for time")
+        return []
+
+
+def run(
+    main: Callable[[ManualClock], Coroutine[Any, Any, _Result]],
+    clock: ManualClock | None = None,
+) -> _Result:
+    """Run a program to its end, moving time whenever it is idle.
+
+    Args:
+        main: Gets the clock that it shall use everywhere.
+        clock: Continues an earlier run's time, if given.
+
+    Returns:
+        What the program returns.
+
+    Raises:
+        DeadlockError: The program can never end.
+    """
+    chosen = clock or ManualClock()
+    selector = _IdleSelector()
+    selector.clock = chosen
+    with asyncio.Runner(
+        loop_factory=lambda: asyncio.SelectorEventLoop(selector)
+    ) as runner:
+        return runner.run(_with(main, chosen))
+
+
+async def _with(
+    main: Callable[[ManualClock], Awaitable[_Result]], clock: ManualClock
+) -> _Result:
+    return await main(clock)

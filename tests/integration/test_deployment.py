@@ -1,0 +1,250 @@
+"""Whole tasks in memory: aggregator and clients, with losses, retries and deadlines."""
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, SessionAbortedError
+from secagg.messages import SumReleased
+from secagg.protocol.events import PlainVector
+from secagg.runtime.participation import SessionOutcome
+from secagg.storage.base import Role
+from secagg.storage.spool import SUM
+from secagg.testing import manual_clock
+from secagg.testing.deployment import Deployment, one_hot_input
+from secagg.testing.in_process import identity_of, parameters_for
+from secagg.testing.lossy_connection import Fault
+
+
+def run(clients=5, *, absent=frozenset(), parameters=None, **options):
+    parameters = parameters or parameters_for(clients, dimension=9, threshold=3)
+
+    async def main(clock):
+        deployment = Deployment(clock, parameters, clients, **options)
+        return deployment, await deployment.run(absent=frozenset(absent))
+
+    return manual_clock.run(main)
+
+
+def assert_sum_of(deployment, numbers, *, index=0):
+    expected = deployment.expected_sum(set(numbers))
+    np.testing.assert_array_equal(deployment.sums[index].residues, expected)
+    assert deployment.sums[index].survivors == len(set(numbers))
+
+
+def test_everybody_gets_the_sum_of_everybody():
+    deployment, endings = run(5)
+    assert_sum_of(deployment, range(5))
+    for ending in endings.values():
+        assert isinstance(ending, SessionOutcome)
+        np.testing.assert_array_equal(ending.residues, deployment.sums[0].residues)
+    assert deployment.contradictions() == {}
+
+
+def dead_from(methods):
+    """Return a fault function: client n's link is dead from its first `method` on."""
+    dead = set()
+
+    def fault_of(number, method, _count):
+        if methods.get(number) == method:
+            dead.add(number)
+        return Fault.LOSE_REQUEST if number in dead else Fault.NONE
+
+    return fault_of
+
+
+@pytest.mark.parametrize(
+    ("method", "counted"),
+    [
+        ("advertise", False),
+        ("share", False),
+        ("upload_status", False),
+        ("upload_chunk", False),
+        ("reveal", True),
+    ],
+)
+def test_clients_lost_at_any_point_leave_the_sum_of_the_others(method, counted):
+    lost = {1: method, 4: method}
+    deployment, endings = run(6, fault_of=dead_from(lost))
+    assert_sum_of(deployment, [n for n in range(6) if counted or n not in lost])
+    for number, ending in endings.items():
+        assert isinstance(ending, SessionOutcome) == (number not in lost)
+    assert {endings[n].code for n in lost} == {ErrorCode.DEADLINE}
+
+
+def test_clients_lost_at_every_round_of_one_session():
+    lost = {0: "advertise", 2: "share", 4: "upload_chunk", 6: "reveal"}
+    deployment, _ = run(8, fault_of=dead_from(lost))
+    assert_sum_of(deployment, [1, 3, 5, 6, 7])
+    dropped = deployment.sums[0].receipt
+    assert (dropped.advertised, dropped.shared) == (7, 6)
+    assert (dropped.uploaded, dropped.revealed) == (5, 4)
+
+
+@pytest.mark.parametrize("method", ["share", "upload_chunk", "reveal"])
+def test_too_many_losses_give_a_typed_abort_on_every_side(method):
+    lost = dict.fromkeys(range(3), method)
+    deployment, endings = run(5, fault_of=dead_from(lost), max_attempts=1)
+    assert not deployment.sums
+    assert isinstance(deployment.server_error, SessionAbortedError)
+    expected = {
+        "share": ErrorCode.U2_TOO_SMALL,
+        "upload_chunk": ErrorCode.U3_TOO_SMALL,
+        "reveal": ErrorCode.TOO_FEW_ANSWERS,
+    }[method]
+    assert deployment.server_error.code is expected
+    for number in (3, 4):
+        assert isinstance(endings[number], SessionAbortedError)
+        assert endings[number].code is expected
+
+
+def test_an_aborted_session_is_tried_again_with_those_who_are_left():
+    lost = dict.fromkeys([0, 1], "upload_chunk")
+    parameters = parameters_for(6, dimension=9, threshold=3, max_dropouts=1)
+    deployment, _ = run(6, parameters=parameters, fault_of=dead_from(lost))
+    assert deployment.server_error is None
+    assert_sum_of(deployment, [2, 3, 4, 5])
+    assert deployment.sums[0].descriptor.session_number == 2
+
+
+def test_a_task_gives_up_after_its_last_attempt():
+    lost = dict.fromkeys([0, 1], "upload_chunk")
+    parameters = parameters_for(6, dimension=9, threshold=3, max_dropouts=1)
+    deployment, _ = run(
+        6, parameters=parameters, fault_of=dead_from(lost), max_attempts=1
+    )
+    assert deployment.server_error.code is ErrorCode.TOO_MANY_DROPOUTS
+    assert not deployment.sums
+
+
+def test_every_call_may_be_repeated():
+    deployment, _ = run(5, fault_of=lambda *_: Fault.REPEAT)
+    assert_sum_of(deployment, range(5))
+
+
+def test_every_first_answer_may_be_lost():
+    deployment, endings = run(
+        5,
+        fault_of=lambda _who, _method, n: Fault.LOSE_ANSWER if n == 0 else Fault.NONE,
+    )
+    assert_sum_of(deployment, range(5))
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+    assert deployment.contradictions() == {}
+
+
+def test_every_second_request_may_be_lost():
+    deployment, _ = run(
+        5,
+        fault_of=lambda _who, _method, n: Fault.NONE if n % 2 else Fault.LOSE_REQUEST,
+    )
+    assert_sum_of(deployment, range(5))
+    assert deployment.contradictions() == {}
+
+
+def test_clients_that_cannot_stream_poll():
+    deployment, endings = run(
+        5,
+        fault_of=lambda _who, method, _n: (
+            Fault.LOSE_REQUEST if method == "watch" else Fault.NONE
+        ),
+    )
+    assert_sum_of(deployment, range(5))
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+
+
+def test_absent_clients_cost_a_deadline_and_nothing_else():
+    deployment, _ = run(5, absent={2, 3})
+    assert_sum_of(deployment, [0, 1, 4])
+
+
+def test_sessions_of_a_task_follow_one_another_with_growing_numbers():
+    deployment, _ = run(4, sessions=3)
+    assert [s.descriptor.session_number for s in deployment.sums] == [1, 2, 3]
+    for index in range(3):
+        assert_sum_of(deployment, range(4), index=index)
+    nonces = {s.descriptor.server_nonce for s in deployment.sums}
+    assert len(nonces) == 3
+
+
+@pytest.mark.parametrize("modulus", [2, 256, 1 << 16, 1 << 32, 1 << 48, 1_000_003])
+def test_any_modulus(modulus):
+    parameters = parameters_for(4, dimension=70, threshold=3, modulus=modulus)
+    deployment, _ = run(
+        4, parameters=parameters, fault_of=dead_from({1: "upload_chunk"})
+    )
+    assert_sum_of(deployment, [0, 2, 3])
+
+
+def test_a_ring_of_neighbours():
+    parameters = parameters_for(
+        9, dimension=11, threshold=3, degree=6, min_clients=8, min_survivors=5
+    )
+    deployment, _ = run(
+        9, parameters=parameters, fault_of=dead_from({3: "upload_chunk", 7: "reveal"})
+    )
+    assert_sum_of(deployment, [0, 1, 2, 4, 5, 6, 7, 8])
+
+
+def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
+    seen = {}
+
+    def make_input(number):
+        def make(descriptor, payload, noise_seed):
+            seen[number] = (payload, noise_seed)
+            return PlainVector(one_hot_input(number, descriptor.parameters))
+
+        return make
+
+    deployment, _ = run(4, payload=b"the model" * 300_000, make_input=make_input)
+    assert_sum_of(deployment, range(4))
+    assert {payload for payload, _ in seen.values()} == {b"the model" * 300_000}
+    assert len({seed for _, seed in seen.values()}) == 4
+    assert all(len(seed) == 32 for _, seed in seen.values())
+
+
+def test_nothing_secret_is_left_when_a_session_has_ended():
+    deployment, _ = run(4)
+    for store, role in (
+        (deployment.server_store, Role.SERVER),
+        *((store, Role.CLIENT) for store in deployment.client_stores.values()),
+    ):
+        keys = store.sessions(role, include_ended=True)
+        assert len(keys) == 1
+        stored = store.load(keys[0])
+        assert stored.ended
+        assert (stored.header, stored.records) == (b"", ())
+    released = deployment.sums[0]
+    session_id = released.descriptor.session_id
+    assert deployment.spool.read(session_id, SUM, 0) is not None
+    for uploader in range(4):
+        assert deployment.spool.received(session_id, identity_of(uploader)) == 0
+    assert uploads_in(deployment.spool) == 0
+
+
+def uploads_in(spool):
+    return sum(len(uploads) for uploads in vars(spool)["_uploads"].values())
+
+
+def test_a_long_upload_goes_in_chunks_and_survives_a_bad_link():
+    parameters = parameters_for(3, dimension=450_000, threshold=2, modulus=1 << 32)
+    deployment, _ = run(
+        3,
+        parameters=parameters,
+        fault_of=lambda who, method, n: (
+            Fault.LOSE_ANSWER
+            if who == 1 and method == "upload_chunk" and n in {0, 1, 3}
+            else Fault.NONE
+        ),
+    )
+    assert deployment.sums[0].survivors == 3
+    assert int(deployment.sums[0].residues[0]) == parameters.modulus - 1
+
+
+def test_the_receipt_says_what_happened_and_nothing_more():
+    deployment, _ = run(5, fault_of=dead_from({2: "upload_chunk"}))
+    receipt = deployment.sums[0].receipt
+    assert isinstance(receipt.outcome, SumReleased)
+    assert (receipt.advertised, receipt.shared) == (5, 5)
+    assert (receipt.uploaded, receipt.revealed) == (4, 4)
+    assert len(receipt.members) == 5
+    assert len(set(receipt.contexts)) == 4
+    assert type(receipt).decode(receipt.encode()) == receipt
