@@ -52,10 +52,7 @@ def test_all_fields_survive_copying_and_pickling(duplicate):
     error = TheoremNotApplicableError(
         "outside", theorem="Theorem 5", parameter="order", value=9, nearest="8"
     )
-    if duplicate is None:
-        twin = pickle.loads(pickle.dumps(error))
-    else:
-        twin = duplicate(error)
+    twin = pickle.loads(pickle.dumps(error)) if duplicate is None else duplicate(error)
     assert type(twin) is TheoremNotApplicableError
     assert str(twin) == str(error)
     assert vars(twin) == vars(error)
