@@ -10,7 +10,7 @@ A caller that restarts must resend the bytes it sealed before, or abort: a secon
 message under the same key would reveal both.
 
 Source:
-    RFC 8439 §2.8; PROTOCOL §11.4, share channel.
+    RFC 8439 §2.8; PROTOCOL §6.1.
 """
 
 from typing import Final

@@ -8,7 +8,7 @@ Both suites share X25519, HKDF-SHA256, ChaCha20-Poly1305 and Ed25519 and differ 
 the cipher that expands masks.  Post-quantum suites get their own identifiers.
 
 Source:
-    PROTOCOL §11.1.
+    PROTOCOL §6.
 """
 
 import enum

@@ -11,7 +11,7 @@ Rule 3: keys are directional.  What u sends to v is sealed under another key tha
 Nothing here draws randomness or keeps state.
 
 Source:
-    HKDF: RFC 5869.  Derivations: PROTOCOL §11.4.
+    HKDF: RFC 5869.  Derivations: PROTOCOL §6.
 """
 
 import hmac
@@ -117,7 +117,7 @@ def share_channel_key(  # noqa: PLR0913 - the context of one derivation
         A key of 32 bytes.
 
     Source:
-        PROTOCOL §11.4, share channel.
+        PROTOCOL §6.1.
     """
     info = _info(SHARE_CHANNEL, suite, context).u32(sender).u32(receiver)
     return expand(extract(session_id, shared_secret), info.getvalue(), AEAD_KEY_SIZE)
@@ -151,7 +151,7 @@ def pair_mask_key(  # noqa: PLR0913 - the context of one derivation
         ValueError: The indices are not in ascending order.
 
     Source:
-        PROTOCOL §11.4, pair mask.
+        PROTOCOL §6.2.
     """
     if low >= high:
         raise ValueError("expected the pair's roster indices in ascending order")
@@ -182,7 +182,7 @@ def self_mask_key(  # noqa: PLR0913 - the context of one derivation
         Key (`suite.mask_key_size` bytes) and iv (12 bytes).
 
     Source:
-        PROTOCOL §11.4, self mask.
+        PROTOCOL §6.3.
     """
     info = _info(SELF_MASK, suite, context).u32(client).u32(vector_id)
     return _mask_key(extract(session_id, self_mask_seed), info.getvalue(), suite)
@@ -204,10 +204,8 @@ def noise_seed(
         suite: The session's suite.
 
     Returns:
-        A seed of 32 bytes.
-
-    Source:
-        PROTOCOL §9.4, step R2.
+        A seed of 32 bytes.  It never leaves the client, so that no other
+        implementation has to derive the same one.
     """
     info = _info(NOISE_STREAM, suite, context).u32(component)
     return expand(seed, info.getvalue(), _HASH_SIZE)

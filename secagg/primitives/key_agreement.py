@@ -63,7 +63,7 @@ def check_public_key(public_key: bytes) -> None:
         BadPublicKeyError: The key is unusable; refuse the peer's message.
 
     Source:
-        PROTOCOL §4.2, check 3.
+        PROTOCOL §6.
     """
     if len(public_key) != PUBLIC_KEY_SIZE:
         raise BadPublicKeyError(

@@ -72,7 +72,7 @@ def word_dtype(modulus: int) -> np.dtype[np.unsignedinteger[Any]]:
     """Return the word of vectors over Z_m: uint16, uint32 or uint64.
 
     Source:
-        PROTOCOL §11.4: words of 2, 4 or 8 bytes for m up to 2^16, 2^32, 2^64.
+        PROTOCOL §6.4: words of 2, 4 or 8 bytes for m up to 2^16, 2^32, 2^64.
     """
     bits = bit_width(modulus)
     if bits <= 16:  # noqa: PLR2004 - the word sizes themselves

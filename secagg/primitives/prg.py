@@ -17,7 +17,7 @@ Rule 5: no mask is ever held whole: chunks of the accumulator stay in cache whil
 Which keys belong to whom, and their signs, is the protocol's business.
 
 Source:
-    PROTOCOL §11.4.  Rule 3 resolves the order of refills for all implementations.
+    PROTOCOL §6.4 and §6.5.
 """
 
 import time

@@ -15,7 +15,7 @@ Rule 4: shares are not authenticated.  A reconstructed secret counts only after 
 Batches are the interface: no loop runs over clients and limbs.
 
 Source:
-    A. Shamir, How to share a secret, 1979; PROTOCOL §11.5.
+    A. Shamir, How to share a secret, 1979; PROTOCOL §7.
 """
 
 from collections.abc import Sequence
@@ -131,8 +131,10 @@ def reconstruct(
     """
     points = check_abscissae(abscissae)
     holders = points.size
-    if shares.ndim != 3 or shares.shape[0] != holders:  # noqa: PLR2004 - see Args
+    if shares.ndim != 3 or shares.shape[::2] != (holders, SHARE_SIZE):  # noqa: PLR2004 - see Args
         raise ValueError(f"expected shares of shape ({holders}, s, {SHARE_SIZE})")
+    if shares.dtype != np.uint8:
+        raise ValueError("expected shares as bytes")
     weights = lagrange_at_zero(points)
     # Interpolation is linear: it works on the bytes as they are encoded.
     sums = weigh_bytes(weights, shares.reshape(holders, -1)).reshape(-1, SHARE_SIZE)

@@ -14,7 +14,7 @@ the two apart is the protocol's business.
 Source:
     Syndrome decoding by the Berlekamp-Massey algorithm.  It finds the same code word
     as the equations of Berlekamp and Welch, in quadratic instead of cubic time.
-    PROTOCOL §11.5, rule 6.
+    PROTOCOL §7.3.
 """
 
 import numpy as np

@@ -11,7 +11,7 @@ Rule 3: a flag over a limb that is not 0 is no share.  Decoding refuses it, so t
 Whether a share is *right* cannot be seen from it; that is checked on the secret.
 
 Source:
-    PROTOCOL §11.5, rules 2 and 3.
+    PROTOCOL §7.1 and §7.2.
 """
 
 from typing import Any, Final

@@ -11,7 +11,7 @@ Rule 3: a set of clients is a bitmap over the roster.  A duplicate, a foreign
 Which hashes exist and what they cover is said in `secagg.protocol`, not here.
 
 Source:
-    PROTOCOL §11.2 and §11.3.
+    PROTOCOL §3.3 and §4.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def domain_tag(role: str, usage: str, suite: CipherSuite) -> bytes:
         Version, suite (u16), role and usage, each preceded by its length.
 
     Source:
-        PROTOCOL §11.2.
+        PROTOCOL §4.
     """
     return (
         Writer()
@@ -78,7 +78,7 @@ def hash_parts(usage: str, *parts: bytes, suite: CipherSuite) -> bytes:
         32 bytes: SHA-256 over domain tag and parts.
 
     Source:
-        PROTOCOL §11.3.
+        PROTOCOL §4.
     """
     digest = hashlib.sha256(domain_tag("hash", usage, suite))
     for part in parts:

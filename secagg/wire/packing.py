@@ -25,7 +25,7 @@ Rows, not columns, are contiguous, so that every step is one shift over a long r
 Sending and digests are not done here.
 
 Source:
-    PROTOCOL §11.10; the time per entry is measured by benchmarks/bench_packing.py.
+    PROTOCOL §8; the time per entry is measured by benchmarks/bench_packing.py.
 """
 
 import io

@@ -246,6 +246,10 @@ def test_unusable_points_are_refused_everywhere(points):
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="shape"):
         reconstruct([1, 2], np.zeros((3, 1, 34), np.uint8))
+    with pytest.raises(ValueError, match="shape"):
+        reconstruct([1, 2], np.zeros((2, 34, 33), np.uint8))
+    with pytest.raises(ValueError, match="bytes"):
+        reconstruct([1, 2], np.zeros((2, 1, 34), np.int64))
     with pytest.raises(ValueError, match="points"):
         reconstruct_sparse(np.array([[1, 2]]), np.zeros((1, 3, 34), np.uint8))
     with pytest.raises(ValueError, match="shape"):
