@@ -31,6 +31,7 @@ from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.client_runner import (
     ClientProgress,
     ClientRunner,
+    MakeInput,
     SessionOutcome,
 )
 from secagg.runtime.client_runner import ClientSettings as RunnerSettings
@@ -102,13 +103,14 @@ class Contributor:
 
 
 @asynccontextmanager
-async def contributor(
+async def contributor(  # noqa: PLR0913 - every seam can be used alone
     settings: ClientSettings,
     application: Application,
     *,
     fetch_sum: bool = True,
     on_progress: Callable[[ClientProgress], None] | None = None,
     through: Callable[[AggregatorConnection], AggregatorConnection] = lambda c: c,
+    around_input: Callable[[MakeInput], MakeInput] = lambda make: make,
 ) -> AsyncIterator[Contributor]:
     """Open storage and connection of one client.
 
@@ -118,6 +120,7 @@ async def contributor(
         fetch_sum: Whether the released sum is wanted.
         on_progress: Told what the client is doing.
         through: Puts something between the client and its connection.
+        around_input: Puts something around the making of inputs.
 
     Yields:
         The client.
@@ -147,8 +150,10 @@ async def contributor(
                 ),
                 store,
                 policy=policy,
-                make_input=lambda descriptor, payload, seed: _make_input(
-                    application.vector(descriptor, payload), descriptor, seed
+                make_input=around_input(
+                    lambda descriptor, payload, seed: _make_input(
+                        application.vector(descriptor, payload), descriptor, seed
+                    )
                 ),
                 settings=RunnerSettings(
                     fetch_sum=fetch_sum, offer_seconds=settings.client.wait_seconds

@@ -1,0 +1,143 @@
+"""The client processes of one demo: started together, some killed, then restarted."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from secagg.demo.layout import DemoLayout, client_name
+from secagg.demo.processes import Child, start_child
+from secagg.demo.settings_file import DemoPlan
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = ["Cohort", "Loss"]
+
+# Starting an interpreter keeps a core busy; more at once only compete.
+_STARTS_AT_ONCE = 4
+
+_PLACE = {
+    "share": "while sharing keys",
+    "upload": "just before its upload",
+    "reveal": "after its upload, before unmasking",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One client to be killed.
+
+    Attributes:
+        name: Which client.
+        session_number: In which session.
+        before: Before which message: "share", "upload" or "reveal".
+    """
+
+    name: str
+    session_number: int
+    before: str
+
+
+class Cohort:
+    """All clients of one demo.
+
+    Attributes:
+        killed: How many were killed in the middle of a session so far.
+        failure: What a client said that could not go on; None while all is well.
+    """
+
+    def __init__(
+        self, layout: DemoLayout, planned: DemoPlan, tell: Callable[[str], None]
+    ) -> None:
+        self._layout = layout
+        self._planned = planned
+        self._tell = tell
+        self._address = ""
+        self._children: dict[str, Child] = {}
+        self._fallen: dict[int, list[str]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self.killed = 0
+        self.failure: ServiceError | None = None
+
+    async def start(self, address: str, losses: Mapping[str, Loss]) -> None:
+        """Start every client, a few at a time."""
+        self._address = address
+        slots = asyncio.Semaphore(_STARTS_AT_ONCE)
+
+        async def start_one(number: int) -> None:
+            name = client_name(number)
+            async with slots:
+                await self._start(name, losses.get(name))
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, self._planned.clients + 1):
+                group.create_task(start_one(number))
+
+    def session_over(self, session_number: int) -> None:
+        """Restart the clients that fell in a session."""
+        for name in self._fallen.pop(session_number, []):
+            self._tell(f"{name} is started again, with the state it left on the disk")
+            self._spawn(self._start(name, None))
+
+    async def say_farewell(self, seconds: float) -> None:
+        """Give clients a moment to learn that the task is over."""
+        waiting = [
+            asyncio.create_task(child.wait()) for child in self._children.values()
+        ]
+        if waiting:
+            await asyncio.wait(waiting, timeout=seconds)
+            self.kill_all()
+            await asyncio.wait(waiting)
+
+    def kill_all(self) -> None:
+        """End every client at once."""
+        for task in self._background:
+            task.cancel()
+        for child in self._children.values():
+            child.kill()
+
+    async def _start(self, name: str, loss: Loss | None) -> None:
+        planned = self._planned
+        arguments = [
+            str(self._layout.root),
+            name,
+            self._address,
+            f"--max-epsilon={planned.epsilon}",
+            f"--max-delta={planned.delta}",
+            f"--min-survivors={planned.min_survivors}",
+        ]
+        if loss is not None:
+            arguments += [
+                f"--pause-in-session={loss.session_number}",
+                f"--pause-before={loss.before}",
+            ]
+        self._children[name] = await start_child(
+            name,
+            "secagg.demo.participant",
+            arguments,
+            log=self._layout.log(name),
+            listener=lambda said: self._hear(name, said),
+        )
+
+    def _hear(self, name: str, said: Mapping[str, Any]) -> None:
+        match said["event"]:
+            case "paused":
+                session = int(said["session"])
+                self._tell(
+                    f"session {session}: {name} is killed {_PLACE[said['before']]}"
+                )
+                self._children[name].kill()
+                self.killed += 1
+                self._fallen.setdefault(session, []).append(name)
+            case "failed":
+                self._tell(f"{name} cannot go on: {said['message']}")
+                self.failure = ServiceError(
+                    f"{name} cannot go on: {said['message']}",
+                    code=ErrorCode[str(said["code"])],
+                    next_step=str(said["next_step"])
+                    or f"See {self._layout.log(name)}.",
+                )
+
+    def _spawn(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,323 @@
+"""Directs one demo: prepares files, starts the processes, kills some, checks the rest.
+
+Rule 1: the aggregator and every client are processes of their own; this one only
+        prepares their files, watches, and compares at the end.
+Rule 2: a client that is to be lost is killed with SIGKILL in the middle of a session
+        and started again after it, with the same state on the disk.
+Rule 3: exactness is checked from the outside: what the aggregator released must equal
+        the sum of the integers that the surviving clients say they masked.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from secagg.demo.cohort import Cohort, Loss
+from secagg.demo.digits import Shard, deal_out, save_shard
+from secagg.demo.layout import DemoLayout, client_name
+from secagg.demo.processes import Child, start_child
+from secagg.demo.reference_runs import (
+    central_gaussian_accuracies,
+    nonprivate_accuracies,
+)
+from secagg.demo.settings_file import DemoPlan, write_server_settings
+from secagg.demo.softmax_model import SoftmaxModel
+from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.primitives.entropy import SystemEntropy
+from secagg.programs.task_setup import prepare_task
+from secagg.transport.certificates import Authority
+
+__all__ = ["DemoResult", "DemoView", "SessionCheck", "run_demo"]
+
+# After the aggregator has ended, clients have nothing to wait for.
+_FAREWELL_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCheck:
+    """What the parent process knows of one session that released a sum.
+
+    Attributes:
+        session_number: Which one.
+        survivors: Clients whose input is in the sum.
+        dropped: Everybody lost, with round and reason.
+        is_exact: Whether the released integers are the sum of the survivors' ones.
+        accuracy: Of the model after the step.
+    """
+
+    session_number: int
+    survivors: int
+    dropped: tuple[Mapping[str, str], ...]
+    is_exact: bool
+    accuracy: float
+
+
+class DemoView(Protocol):
+    """Shows a demo to people."""
+
+    def tell(self, line: str) -> None:
+        """Show one line."""
+
+    def references(self, nonprivate: list[float], baseline: list[float]) -> None:
+        """Take note of the accuracies to compare with, step by step."""
+
+    def step(self, check: SessionCheck) -> None:
+        """Show one training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """Everything that the demo found out."""
+
+    plan: Plan
+    report: PrivacyReport
+    checks: tuple[SessionCheck, ...]
+    clients: int
+    clients_lost: int
+    baseline: list[float]
+    nonprivate: list[float]
+    wall_seconds: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every decoded sum was exact."""
+        return bool(self.checks) and all(check.is_exact for check in self.checks)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What the aggregator has said so far."""
+
+    address: asyncio.Future[str]
+    ended: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    inputs: dict[int, int] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+
+
+async def run_demo(
+    planned: DemoPlan,
+    directory: Path,
+    *,
+    losses: tuple[Loss, ...],
+    view: DemoView,
+) -> DemoResult:
+    """Run the whole demo.
+
+    Args:
+        planned: Clients, steps, budget.
+        directory: An empty directory for all files.
+        losses: Who is killed, when; at most one per session.
+        view: Told what happens.
+
+    Returns:
+        Accuracies, checks, report.
+
+    Raises:
+        ServiceError: A process could not do its work; the message is its own.
+        SessionAbortedError: No session released a sum.
+    """
+    started = time.monotonic()
+    layout = DemoLayout(directory)
+    shards, test = deal_out(planned.clients)
+    _prepare_files(layout, shards)
+    sizes = [len(shard) for shard in shards]
+    view.tell(
+        f"{planned.clients} clients hold {min(sizes)} to {max(sizes)} pictures each; "
+        f"{len(test)} pictures are kept for testing"
+    )
+    settings = write_server_settings(layout, planned)
+    prepared = await asyncio.to_thread(prepare_task, settings)
+    if prepared.noised is None or prepared.plan is None:
+        raise ServiceError(
+            "the demo trains with noise only", code=ErrorCode.BAD_SETTINGS
+        )
+    direction = _Direction(
+        layout,
+        planned,
+        losses=losses,
+        view=view,
+        test=test,
+        modulus=prepared.parameters.modulus,
+    )
+    nonprivate, baseline = await asyncio.to_thread(
+        _references, shards, test, planned.steps, prepared.plan
+    )
+    report = await asyncio.to_thread(prepared.noised.report)
+    view.references(nonprivate, baseline)
+    await direction.run()
+    return DemoResult(
+        plan=prepared.plan,
+        report=report,
+        checks=tuple(direction.checks),
+        clients=planned.clients,
+        clients_lost=direction.killed,
+        baseline=baseline,
+        nonprivate=nonprivate,
+        wall_seconds=time.monotonic() - started,
+    )
+
+
+class _Direction:
+    """The processes of one run and what becomes of them."""
+
+    def __init__(  # noqa: PLR0913 - one run has one of each
+        self,
+        layout: DemoLayout,
+        planned: DemoPlan,
+        *,
+        losses: tuple[Loss, ...],
+        view: DemoView,
+        test: Shard,
+        modulus: int,
+    ) -> None:
+        self._layout = layout
+        self._modulus = modulus
+        self._planned = planned
+        self._losses = losses
+        self._view = view
+        self._test = test
+        self._watched = _Watched(asyncio.get_running_loop().create_future())
+        self._cohort = Cohort(layout, planned, view.tell)
+        self.checks: list[SessionCheck] = []
+
+    @property
+    def killed(self) -> int:
+        """Clients that were killed in the middle of a session."""
+        return self._cohort.killed
+
+    async def run(self) -> None:
+        """Run all sessions; every process has ended when it returns."""
+        aggregator: Child | None = None
+        try:
+            aggregator = await start_child(
+                "aggregator",
+                "secagg.demo.trainer",
+                [str(self._layout.root)],
+                log=self._layout.log("aggregator"),
+                listener=self._hear,
+            )
+            ended = asyncio.create_task(aggregator.wait())
+            address = self._watched.address
+            first: set[asyncio.Future[Any]] = {ended, address}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            self._check_failure()
+            self._view.tell(f"the aggregator listens on {address.result()}")
+            planned = {loss.name: loss for loss in self._losses}
+            await self._cohort.start(address.result(), planned)
+            await ended
+            self._check_failure()
+            await self._cohort.say_farewell(_FAREWELL_SECONDS)
+        finally:
+            self._cohort.kill_all()
+            if aggregator is not None:
+                aggregator.kill()
+
+    def _check_failure(self) -> None:
+        failure = self._watched.failure
+        if failure is not None:
+            code = ErrorCode[str(failure["code"])]
+            raise SessionAbortedError(
+                f"the aggregator stopped: {failure['message']}",
+                code=code,
+                next_step=str(failure["next_step"])
+                or f"See {self._layout.log('aggregator')}.",
+            )
+        if not self._watched.address.done():
+            raise ServiceError(
+                "the aggregator ended before it listened",
+                code=ErrorCode.INTERNAL,
+                next_step=f"See {self._layout.log('aggregator')}.",
+            )
+
+    # --- what the aggregator says ---------------------------------------------------
+
+    def _hear(self, said: Mapping[str, Any]) -> None:
+        match said["event"]:
+            case "listening":
+                self._watched.address.set_result(said["address"])
+            case "progress":
+                if said["phase"] in ("completed", "aborted"):
+                    self._end_session(said)
+            case "step":
+                self._watched.inputs[said["session"]] = said["survivors"]
+                self._check_if_known(said["session"])
+            case "failed":
+                self._watched.failure = said
+
+    def _end_session(self, said: Mapping[str, Any]) -> None:
+        number = int(said["session"])
+        if number in self._watched.ended:
+            return
+        self._watched.ended[number] = said
+        self._cohort.session_over(number)
+        if said["phase"] == "aborted":
+            self._view.tell(f"session {number} was aborted: {said['reason']}")
+        self._check_if_known(number)
+
+    def _check_if_known(self, number: int) -> None:
+        """Check a session as soon as its end and its sum are both known."""
+        if number in self._watched.ended and number in self._watched.inputs:
+            check = self._check(number)
+            self.checks.append(check)
+            self._view.step(check)
+
+    def _check(self, number: int) -> SessionCheck:
+        """Compare the released integers with those that the survivors masked."""
+        dropped = tuple(self._watched.ended[number]["dropped"])
+        gone = {
+            lost["name"]
+            for lost in dropped
+            if lost["round"] in ("SHARE_KEYS", "MASKED_INPUT_COLLECTION")
+        }
+        released = np.load(self._layout.residues(number), allow_pickle=False)
+        expected = np.zeros(released.shape, np.uint64)
+        survivors = 0
+        for client in range(1, self._planned.clients + 1):
+            path = self._layout.audit(client_name(client), number)
+            if client_name(client) not in gone and path.exists():
+                expected += np.load(path, allow_pickle=False)
+                survivors += 1
+        weights = np.load(self._layout.model(number), allow_pickle=False)
+        return SessionCheck(
+            session_number=number,
+            survivors=survivors,
+            dropped=dropped,
+            is_exact=survivors == self._watched.inputs[number]
+            and bool(np.array_equal(released, expected % np.uint64(self._modulus))),
+            accuracy=SoftmaxModel(weights).accuracy_on(self._test),
+        )
+
+
+def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> None:
+    """Issue certificates and hand every client its shard."""
+    authority = Authority.create()
+    authority.issued().write(layout.pki, "ca")
+    authority.issue_server("aggregator", ["127.0.0.1"]).write(layout.pki, "server")
+    for number, shard in enumerate(shards, start=1):
+        name = client_name(number)
+        authority.issue_client(name).write(layout.pki, name)
+        layout.shard(name).parent.mkdir(parents=True)
+        save_shard(shard, layout.shard(name))
+
+
+def _references(
+    shards: Sequence[Shard], test: Shard, steps: int, made: Plan
+) -> tuple[list[float], list[float]]:
+    """Return the accuracies of training without privacy and with central noise."""
+    return (
+        nonprivate_accuracies(shards, test, steps=steps),
+        central_gaussian_accuracies(
+            shards,
+            test,
+            steps=steps,
+            noise_stddev=math.sqrt(central_gaussian_variance(made)),
+            entropy=SystemEntropy(),
+        ),
+    )

@@ -1,0 +1,103 @@
+"""The numbers of one demo, and the aggregator's settings file made of them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.config import ServerSettings, load_server_settings
+from secagg.demo.layout import TASK_ID, DemoLayout
+from secagg.demo.softmax_model import DIMENSION, L2_CLIP
+
+__all__ = ["DemoPlan", "write_server_settings"]
+
+_TEMPLATE: Final = """\
+# Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
+[server]
+listen = "127.0.0.1:0"
+state_dir = "server-state"
+output_dir = "released"
+
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+
+[task]
+id = "{task}"
+sessions = {steps}
+
+[vector]
+dimension = {dimension}
+
+[cohort]
+min_clients = {min_clients}
+max_clients = {clients}
+min_survivors = {min_survivors}
+
+[noise]
+mechanism = "{mechanism}"
+rotation = "dft"
+epsilon = {epsilon}
+delta = {delta}
+l2_clip = {l2_clip}
+
+[rounds]
+advertise_keys = {join_seconds}
+share_keys = {round_seconds}
+masked_input = {round_seconds}
+unmasking = {round_seconds}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPlan:
+    """What the demo is asked to do.
+
+    Attributes:
+        clients: Client processes; each is one user.
+        steps: Training steps, one session each.
+        epsilon: Budget of all steps together, against the server.
+        delta: That goes with it.
+        mechanism: How noise is made.
+        round_seconds: How long a round waits for clients that will not answer.
+        join_seconds: How long a session waits for clients that are being restarted.
+    """
+
+    clients: int
+    steps: int
+    epsilon: float
+    delta: float
+    mechanism: str
+    round_seconds: int
+    join_seconds: int
+
+    @property
+    def min_survivors(self) -> int:
+        """Inputs that every sum must have: one client in eight may be lost."""
+        return self.clients - self.clients // 8
+
+    @property
+    def min_clients(self) -> int:
+        """Clients that must join."""
+        return min(self.clients, self.min_survivors + 1)
+
+
+def write_server_settings(layout: DemoLayout, planned: DemoPlan) -> ServerSettings:
+    """Write the aggregator's settings and load them as it will."""
+    layout.server_settings.write_text(
+        _TEMPLATE.format(
+            task=TASK_ID,
+            steps=planned.steps,
+            dimension=DIMENSION,
+            clients=planned.clients,
+            min_clients=planned.min_clients,
+            min_survivors=planned.min_survivors,
+            mechanism=planned.mechanism,
+            epsilon=float(planned.epsilon),
+            delta=float(planned.delta),
+            l2_clip=L2_CLIP,
+            round_seconds=planned.round_seconds,
+            join_seconds=planned.join_seconds,
+        ),
+        encoding="utf-8",
+    )
+    return load_server_settings(layout.server_settings, environment={}).settings
