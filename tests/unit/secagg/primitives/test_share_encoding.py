@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secagg.primitives.share_encoding import (
     BadShareError,
@@ -83,3 +85,21 @@ def test_other_lengths_and_types_are_refused(encoded):
         decode_shares(np.asarray(encoded))
     with pytest.raises(BadShareError, match="34 bytes"):
         check_shares(np.asarray(encoded))
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**16 - 1))
+def test_any_bytes_decode_to_what_encodes_to_them_or_are_refused(limbs, flags):
+    # Limbs under flags are zero in half of the examples, so that both ends occur.
+    words = bytearray(limbs)
+    if limbs[0] % 2:
+        for limb in range(16):
+            if flags >> limb & 1:
+                words[2 * limb : 2 * limb + 2] = b"\0\0"
+    encoded = np.frombuffer(bytes(words) + flags.to_bytes(2, "big"), np.uint8)
+    if check_shares(encoded):
+        values = decode_shares(encoded)
+        assert ((values >= 0) & (values <= 65536)).all()
+        assert encode_shares(values).tolist() == encoded.tolist()
+    else:
+        with pytest.raises(BadShareError):
+            decode_shares(encoded)
