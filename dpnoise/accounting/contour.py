@@ -66,7 +66,7 @@ def contour_bound(release: NoiseEvent, *, whole_curve: bool) -> ContourBound | N
         The bound, or None if the analysis does not cover this kind of release.
 
     Raises:
-        ParameterError: The noise variance is outside the range of the tables.
+        TheoremNotApplicableError: The noise variance is below the range of the tables.
     """
     resolution: ContourResolution = COARSE if whole_curve else FINE
     if isinstance(release, SkellamMixtureEvent):

@@ -35,7 +35,7 @@ from typing import Final
 import numpy as np
 
 from dpnoise.accounting.contour_grid import CoordinateGrid, CoordinateNorm
-from dpnoise.accounting.contour_lattice import SkellamLattice
+from dpnoise.accounting.contour_lattice import MAX_NOISE_VARIANCE, ContourLattice
 from dpnoise.accounting.contour_table import LOG_NEGLIGIBLE_TAIL, MomentTable
 from dpnoise.accounting.conversion import FloatArray
 
@@ -84,6 +84,8 @@ _NEAR_ZERO: Final = 0.06  # × √C / (c·√(C/v)): the expansion at zero costs
 _WIDEST: Final = 0.16  # cell width at which second-order terms cost 10^-3 of δ
 _OUTER_RELATIVE_WIDTH: Final = 0.125
 _OUTER_WIDEST: Final = 0.6
+_LARGEST_STEEPNESS: Final = 40.0  # c/√(v/C): δ is then below e^-800
+_FINEST_STEEPNESS: Final = 12.0  # cells are not cut finer beyond δ = e^-72
 _MAIN_PRECISION: Final = 1e-11
 _OUTER_PRECISION: Final = 1e-3
 _ROUNDING: Final = 1e-9  # relative; the sums over cells err by less than 10^-12
@@ -107,7 +109,7 @@ class ContourBound:
         resolution: How finely to cut.
 
     Raises:
-        ParameterError: The variance is outside the range of the tables.
+        TheoremNotApplicableError: The variance is below the range of the tables.
     """
 
     def __init__(  # noqa: PLR0913 - six quantities describe the release, all named
@@ -120,7 +122,9 @@ class ContourBound:
         dim: int,
         resolution: ContourResolution = FINE,
     ) -> None:
-        self._variance = noise_variance
+        # More noise never hurts (Sk(v + w) is Sk(v) plus noise): beyond the tables'
+        # end, the loss at the end is claimed.
+        self._variance = min(noise_variance, MAX_NOISE_VARIANCE)
         self._norm = norm
         if norm is CoordinateNorm.SQUARE:
             capped = min(norm_bound, dim * largest_coordinate**2)
@@ -131,8 +135,8 @@ class ContourBound:
         self._largest = min(largest_coordinate, math.sqrt(self._norm_bound))
         self._resolution = resolution
         shift = max(1, math.ceil(self._largest))
-        reach = int(14.0 * math.sqrt(noise_variance)) + 8 * shift + 64
-        self._lattice = SkellamLattice.build(noise_variance, reach)
+        reach = int(14.0 * math.sqrt(self._variance)) + 8 * shift + 64
+        self._lattice = ContourLattice.build(self._variance, reach)
         self._probes = self._probe(shift)
         self._constants: dict[tuple[Direction, float], float] = {}
         self._latest: dict[Direction, float] = {}
@@ -240,7 +244,7 @@ class ContourBound:
             return constant - c * (epsilon or 0.0)
 
         low = math.log(1e-3 * self.lobe / (1.0 + self.lobe))
-        high = math.log(200.0 * self.lobe * (1.0 + self.lobe))
+        high = math.log(_LARGEST_STEEPNESS * self.lobe)
         inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
         values = [objective(inner[0]), objective(inner[1])]
         for _ in range(_LOG_SEARCH_STEPS):
@@ -275,7 +279,7 @@ class ContourBound:
         chosen, lobe, root = self._resolution, self.lobe, math.sqrt(self._norm_bound)
         exponent = c + 1.0 if direction is Direction.FORWARD else -c
         self._reach_for(exponent)
-        steep = max(1.0, c / lobe)
+        steep = min(max(1.0, c / lobe), _FINEST_STEEPNESS)
         near_zero = min(_NEAR_ZERO * root / steep, 0.1 * math.sqrt(self._variance))
         main = CoordinateGrid.build(
             self._norm,
@@ -352,7 +356,7 @@ class ContourBound:
         need += int(shift * abs(exponent))
         while True:
             if self._lattice.reach < need:
-                self._lattice = SkellamLattice.build(self._variance, need)
+                self._lattice = ContourLattice.build(self._variance, need)
             tail = self._lattice.log_tail_bounds(exponent=abs(exponent), shift=shift)
             if tail[-1] < LOG_NEGLIGIBLE_TAIL:
                 return

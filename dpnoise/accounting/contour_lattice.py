@@ -23,9 +23,9 @@ from typing import Final
 import numpy as np
 
 from dpnoise.accounting.conversion import FloatArray
-from dpnoise.errors import CertificateError, ParameterError
+from dpnoise.errors import CertificateError, ParameterError, TheoremNotApplicableError
 
-__all__ = ["MAX_NOISE_VARIANCE", "MIN_NOISE_VARIANCE", "SkellamLattice"]
+__all__ = ["MAX_NOISE_VARIANCE", "MIN_NOISE_VARIANCE", "ContourLattice"]
 
 MAX_NOISE_VARIANCE: Final = float(1 << 26)
 """Grid variances above this would need windows of more than 10^5 integers; the
@@ -42,7 +42,7 @@ _LEAST_DECAY: Final = 1e-9  # of a geometric series, in nats per step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SkellamLattice:
+class ContourLattice:
     """Probabilities and neighbour ratios of Skellam noise on 0, 1, …, reach.
 
     Args:
@@ -56,7 +56,7 @@ class SkellamLattice:
     log_weights: FloatArray
 
     @classmethod
-    def build(cls, noise_variance: float, reach: int) -> SkellamLattice:
+    def build(cls, noise_variance: float, reach: int) -> ContourLattice:
         """Enclose the law and round it to floats.
 
         Args:
@@ -68,15 +68,17 @@ class SkellamLattice:
             The lattice.
 
         Raises:
-            ParameterError: The variance is outside the range.
+            TheoremNotApplicableError: The variance is outside the range.
+            ParameterError: The reach is too large; ask for a larger epsilon.
             CertificateError: The enclosure did not become narrow enough.
         """
         if not MIN_NOISE_VARIANCE <= noise_variance <= MAX_NOISE_VARIANCE:
             nearest = min(max(noise_variance, MIN_NOISE_VARIANCE), MAX_NOISE_VARIANCE)
-            raise ParameterError(
+            raise TheoremNotApplicableError(
                 "the contour tables cover noise variances from "
                 f"{MIN_NOISE_VARIANCE} to {MAX_NOISE_VARIANCE} grid steps squared, "
                 f"got {noise_variance!r}; choose another scale factor",
+                theorem="contour bound",
                 parameter="aggregate_noise_variance",
                 value=noise_variance,
                 nearest=repr(nearest),

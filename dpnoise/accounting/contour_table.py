@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.accounting.contour_grid import CoordinateGrid, CoordinateNorm
-from dpnoise.accounting.contour_lattice import SkellamLattice
+from dpnoise.accounting.contour_lattice import ContourLattice
 from dpnoise.accounting.conversion import FloatArray
 
 __all__ = ["LOG_NEGLIGIBLE_TAIL", "MomentTable"]
@@ -97,7 +97,7 @@ class MomentTable:
     """
 
     def __init__(
-        self, lattice: SkellamLattice, grid: CoordinateGrid, *, exponent: float
+        self, lattice: ContourLattice, grid: CoordinateGrid, *, exponent: float
     ) -> None:
         self._lattice = lattice
         self._grid = grid
@@ -213,7 +213,8 @@ class MomentTable:
         values = [
             (level + slope * at) / self._grid.norms(whole, x + at) for at in candidates
         ]
-        return np.max(np.stack(values), axis=0)
+        best: FloatArray = np.max(np.stack(values), axis=0)
+        return best
 
     def _expand(self, rows: _Rows, edges: FloatArray, precision: float) -> _Expansion:
         """Evaluate N and its first derivatives, and bound everything else."""
