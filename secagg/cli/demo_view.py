@@ -1,5 +1,7 @@
 """What people see while the demo runs: one line per event."""
 
+import time
+
 from secagg.cli.output import Output
 from secagg.demo.director import SessionCheck
 from secagg.demo.settings_file import DemoPlan
@@ -13,13 +15,14 @@ class DemoLines:
     def __init__(self, output: Output, planned: DemoPlan) -> None:
         self._output = output
         self._planned = planned
+        self._started = time.monotonic()
         self._steps = 0
         self._nonprivate: list[float] = []
         self._baseline: list[float] = []
 
     def tell(self, line: str) -> None:
         """Show one line."""
-        self._output.line(line)
+        self._output.line(self._stamped(line))
 
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
         """Take note of the accuracies to compare with."""
@@ -33,10 +36,15 @@ class DemoLines:
         """Show one training step."""
         self._steps += 1
         exact = "exact" if check.is_exact else "NOT EXACT"
-        self._output.line(
+        line = (
             f"step {self._steps}: {check.survivors} inputs, sum {exact}, accuracy "
             f"{check.accuracy:.1%} (central noise "
             f"{self._baseline[self._steps - 1]:.1%}, no privacy "
-            f"{self._nonprivate[self._steps - 1]:.1%})",
-            style=None if check.is_exact else "bold red",
+            f"{self._nonprivate[self._steps - 1]:.1%})"
         )
+        self._output.line(
+            self._stamped(line), style="bold" if check.is_exact else "bold red"
+        )
+
+    def _stamped(self, line: str) -> str:
+        return f"{time.monotonic() - self._started:5.1f} s  {line}"
