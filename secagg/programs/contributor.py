@@ -23,10 +23,10 @@ from secagg.config import ClientSettings
 from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
 from secagg.errors import ErrorCode, InputError, ServiceError
 from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
+from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.programs.offer_check import OfferCheckingConnection
-from secagg.programs.vector_files import plain_vector
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.client_runner import (
     ClientProgress,
@@ -92,7 +92,12 @@ class Contributor:
         outcome = await self._runner.run_session(self._task_id)
         parameters = outcome.descriptor.parameters
         if not parameters.noise_block:
-            return ReleasedSum(outcome, outcome.residues, None)
+            exact = (
+                None
+                if outcome.residues is None
+                else decode_integers(outcome.residues, parameters.modulus)
+            )
+            return ReleasedSum(outcome, exact, None)
         task = NoisedTask.from_parameters(parameters)
         values = (
             None
@@ -227,7 +232,7 @@ def _make_input(
 ) -> PlainVector | NoisedVector:
     parameters = descriptor.parameters
     if not parameters.noise_block:
-        return plain_vector(vector, parameters)
+        return encode_integers(vector, parameters)
     if vector.dtype.kind != "f":
         if np.abs(vector).max(initial=0) > 1 << 53:
             raise InputError(

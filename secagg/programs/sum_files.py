@@ -10,6 +10,7 @@ import asyncio
 import math
 from pathlib import Path
 
+from secagg.plain_sums import decode_integers
 from secagg.programs.task_setup import PreparedTask
 from secagg.programs.vector_files import write_json, write_vector
 from secagg.runtime.task import SessionSum
@@ -41,7 +42,7 @@ class SumFiles:
         number = released.descriptor.session_number
         noised = self._prepared.noised
         values = (
-            released.residues
+            decode_integers(released.residues, released.descriptor.parameters.modulus)
             if noised is None
             else noised.decode(
                 released.residues, session_id=released.descriptor.session_id

@@ -14,6 +14,7 @@ from secagg.config import ServerSettings
 from secagg.distributed_dp import DPNoiseError, NoisedTask, ParameterError, Plan, plan
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+from secagg.wire.limits import check_transportable
 
 __all__ = ["PreparedTask", "prepare_task"]
 
@@ -48,11 +49,12 @@ def prepare_task(settings: ServerSettings) -> PreparedTask:
     payload = _read_payload(settings)
     try:
         if settings.noise.none:
-            parameters = _protocol_parameters(settings)
-            return PreparedTask(parameters.validate(), None, None, payload)
+            parameters = _protocol_parameters(settings).validate()
+            check_transportable(parameters)
+            return PreparedTask(parameters, None, None, payload)
         made = _plan(settings)
-        parameters = _protocol_parameters(settings)
-        noised = NoisedTask.from_plan(made, parameters)
+        noised = NoisedTask.from_plan(made, _protocol_parameters(settings))
+        check_transportable(noised.parameters)
     except ParameterError as error:
         raise ServiceError(
             f"the budget under [noise] cannot be met: {error}",

@@ -17,11 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, InputError, ServiceError
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.modular import word_dtype
-from secagg.protocol.events import PlainVector
 
-__all__ = ["load_vector", "plain_vector", "write_json", "write_vector"]
+__all__ = ["load_vector", "write_json", "write_vector"]
 
 
 def load_vector(path: Path) -> npt.NDArray[Any]:
@@ -69,38 +66,6 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
             next_step="Replace such entries before saving.",
         )
     return loaded
-
-
-def plain_vector(
-    vector: npt.NDArray[Any], parameters: ProtocolParameters
-) -> PlainVector:
-    """Turn an input into residues for a task that releases exact sums.
-
-    Args:
-        vector: Whole numbers in [0, m), shape (d,).
-        parameters: The session's.
-
-    Raises:
-        InputError: Another length, fractions, or entries outside [0, m).
-    """
-    if vector.shape != (parameters.dimension,):
-        raise InputError(
-            f"the input has {vector.size} entries, the task adds up vectors of "
-            f"{parameters.dimension}",
-            next_step="Supply a vector of that length.",
-        )
-    if vector.dtype.kind == "f" and not np.array_equal(vector, np.floor(vector)):
-        raise InputError(
-            "the input has fractions, but the task adds up whole numbers exactly",
-            next_step="Round and scale it yourself, or use a task with noise, which "
-            "takes floats.",
-        )
-    if vector.size and (vector.min() < 0 or vector.max() >= parameters.modulus):
-        raise InputError(
-            f"the input has entries outside [0, {parameters.modulus})",
-            next_step="Shift or reduce the entries, or use a task with more bits.",
-        )
-    return PlainVector(vector.astype(word_dtype(parameters.modulus)))
 
 
 def write_vector(path: Path, vector: npt.NDArray[Any]) -> None:
