@@ -230,6 +230,33 @@ def test_a_bad_delivery_is_refused(change, code):
     assert delivery(change) is code
 
 
+def test_u2_below_the_smallest_sum_is_refused_although_the_threshold_is_met():
+    session, honest = shared(min_survivors=4, min_clients=4)
+    event = SharesReceived(
+        encode_set({0, 1, 2}, CLIENTS), honest.bundles[: 2 * BUNDLE_BYTES]
+    )
+    assert refusal(session, 0, event) is ErrorCode.U2_TOO_SMALL
+
+
+def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
+    session = InProcessSession(
+        parameters_for(10, dimension=4, threshold=3, degree=4, min_clients=6),
+        [one_hot(number, 4, 1 << 20) for number in range(10)],
+    )
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        for number in session.clients:
+            first = which is Round.ADVERTISE_KEYS
+            session.send(
+                number, session.offer(number) if first else session.update(number)
+            )
+        session.close(which)
+    honest = server.update_for(session.server_state, identity_of(0))
+    near = session.clients[0].graph.neighbors(0)
+    kept = set(range(10)) - set(near[2:])  # two of four neighbours are left
+    event = SharesReceived(encode_set(kept, 10), honest.bundles[: 2 * BUNDLE_BYTES])
+    assert refusal(session, 0, event) is ErrorCode.U2_TOO_SMALL
+
+
 def test_a_bundle_reflected_to_its_sender_does_not_authenticate():
     session, _ = advertised()
     outputs = session.update(0)

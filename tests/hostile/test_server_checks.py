@@ -332,6 +332,14 @@ def test_a_stale_or_repeated_close_is_the_runners_fault():
         session.to_server(SumComputed(b"h" * 32, 1))
 
 
+@pytest.mark.parametrize("seed", [b"", b"s" * 31])
+def test_closing_round_0_on_a_ring_takes_fresh_randomness(seed):
+    session = new_session(degree=4, min_clients=6)
+    run_until(session, Round.ADVERTISE_KEYS)
+    with pytest.raises(LocalProtocolError, match="seed"):
+        session.to_server(RoundClosed(Round.ADVERTISE_KEYS, seed))
+
+
 def test_an_operator_can_abort_in_every_round_and_everybody_is_told():
     for which in ROUNDS:
         session = new_session()
