@@ -332,6 +332,24 @@ def test_a_stale_or_repeated_close_is_the_runners_fault():
         session.to_server(SumComputed(b"h" * 32, 1))
 
 
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"min_survivors": 6, "min_clients": 6}, ErrorCode.U3_TOO_SMALL),
+        ({"max_dropouts": 1}, ErrorCode.TOO_MANY_DROPOUTS),
+    ],
+)
+def test_losses_beyond_what_clients_would_unmask_end_the_session(limits, code):
+    session = new_session(**limits)
+    run_until(
+        session,
+        Round.MASKED_INPUT_COLLECTION,
+        lambda n, e: None if n < 2 and isinstance(e, InputUploaded) else e,
+    )
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    assert session.server_state.code is code
+
+
 @pytest.mark.parametrize("seed", [b"", b"s" * 31])
 def test_closing_round_0_on_a_ring_takes_fresh_randomness(seed):
     session = new_session(degree=4, min_clients=6)
