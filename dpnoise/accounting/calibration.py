@@ -22,12 +22,20 @@ from dpnoise.accounting.accountant import check_delta, check_epsilon
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.registry import make_accountant
 from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
-from dpnoise.events import Adjacency, Adversary, PrivacyEvent
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    PrivacyEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+    flatten,
+)
 
 __all__ = ["calibrate", "round_up_to_dyadic"]
 
 _SIGNIFICANT_BITS: Final = 24
 _RELATIVE_TOLERANCE: Final = 1e-6  # far below the 0.5 % that a sampling error shows
+_ANY_VARIANCE: Final = Fraction(16)
 _MAX_STEPS: Final = 100
 _MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
@@ -122,7 +130,8 @@ def calibrate(  # noqa: PLR0913 - each one changes the answer
         account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
         return account.compose(build_event(variance)).epsilon(delta) <= epsilon
 
-    found = _least_root(shortfall, low, high)
+    start = _gaussian_guess(build_event, wanted)
+    found = _least_root(shortfall, low, high, min(max(low, start), high))
     if found is None:
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
@@ -143,16 +152,40 @@ def calibrate(  # noqa: PLR0913 - each one changes the answer
     )
 
 
+def _gaussian_guess(
+    build_event: Callable[[Fraction], PrivacyEvent], noise_multiplier: float
+) -> Fraction:
+    """Guess the variance as if every release were a Gaussian; any guess is sound."""
+    squared_norm = 0.0
+    try:
+        releases = list(flatten(build_event(_ANY_VARIANCE)))
+    except TheoremNotApplicableError:
+        return _ANY_VARIANCE
+    for release, rate, count in releases:
+        if isinstance(release, SkellamMixtureEvent):
+            once = release.l2_clip_squared_steps
+        elif isinstance(release, SkellamMixtureClippedEvent):
+            once = release.mixture_norm_bound
+        else:
+            once = release.l2_sensitivity**2
+        squared_norm += count * rate**2 * once
+    if not 0.0 < squared_norm < math.inf:
+        return _ANY_VARIANCE
+    return Fraction(noise_multiplier**2 * squared_norm)
+
+
 def _least_root(
-    shortfall: Callable[[Fraction], float], low: Fraction, high: Fraction
+    shortfall: Callable[[Fraction], float],
+    low: Fraction,
+    high: Fraction,
+    start: Fraction,
 ) -> Fraction | None:
     """Return the least dyadic variance without a shortfall, or None above `high`.
 
     Were the release a Gaussian, the shortfall would be exactly the step to take, so a
     handful of evaluations suffices; bisection takes over where that fails.
     """
-    # Most calls start far below the top of the bracket, and walking up is cheap.
-    variance = round_up_to_dyadic(min(max(low, Fraction(16)), high))
+    variance = round_up_to_dyadic(start)
     missing_side: tuple[float, float] | None = None
     reached_side: tuple[float, float] | None = None
     best: Fraction | None = None

@@ -32,6 +32,9 @@ _RUNG: Final = 1.03  # ratio of neighbouring orders: costs under 0.1 % of epsilo
 _MAX_ORDER: Final = 1e5  # best for epsilon near 2·log(1/delta)/order, about 2e-4
 _MIN_ABOVE: Final = 1e-3  # best for epsilon near log(1/delta)/1e-3, above 1e4
 _INTEGERS_UP_TO: Final = 64
+_FIRST_STEP: Final = 16
+_SAMPLED_START: Final = 8.0
+_SAMPLED_STEP: Final = 4
 
 
 class RenyiAccountant(Accountant):
@@ -118,10 +121,15 @@ class RenyiAccountant(Accountant):
         else:
             at_two = float(self.divergences(np.array([2.0]))[0])
             guess = gaussian_order(max(0.5 * at_two, 1e-300))
+            step = _FIRST_STEP
+            if any(rate < 1.0 for _, rate in self._terms):
+                # Sampled curves explode beyond some order, and an order costs a sum
+                # for every order below it: come from below.
+                guess, step = min(guess, _SAMPLED_START), _SAMPLED_STEP
             best = min(int(np.searchsorted(ladder, guess)), ladder.size - 1)
             while best > 0 and math.isinf(at(best)):
                 best //= 2
-            best = _descend(at, best)
+            best = _descend(at, best, step)
         self._best_order = float(ladder[best])
         return at(best)
 
@@ -147,9 +155,9 @@ class RenyiAccountant(Accountant):
         return MappingProxyType({"renyi_order": order})
 
 
-def _descend(at: Callable[[int], float], start: int) -> int:
+def _descend(at: Callable[[int], float], start: int, step: int) -> int:
     """Walk downhill on a ladder in halving steps; return the rung where it ends."""
-    best, step = start, 16
+    best = start
     while step >= 1:
         candidate = min((best - step, best + step), key=at)
         if at(candidate) < at(best):
