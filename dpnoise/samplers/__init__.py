@@ -11,12 +11,18 @@ from dpnoise.samplers.discrete_laplace import discrete_laplace_table
 from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.poisson import poisson_table
 from dpnoise.samplers.skellam import skellam_table
+from dpnoise.samplers.wide_discrete_gaussian import (
+    WideDiscreteGaussian,
+    discrete_gaussian_sampler,
+)
 
 __all__ = [
     "SEED_BYTES",
     "BitSource",
     "InversionTable",
+    "WideDiscreteGaussian",
     "binomial_table",
+    "discrete_gaussian_sampler",
     "discrete_gaussian_table",
     "discrete_laplace_table",
     "fresh_seed",

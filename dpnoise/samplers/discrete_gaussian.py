@@ -29,13 +29,15 @@ __all__ = [
     "MAX_VARIANCE_PARAMETER",
     "MIN_VARIANCE_PARAMETER",
     "discrete_gaussian_table",
+    "gaussian_weights",
 ]
 
 MIN_VARIANCE_PARAMETER: Final = Fraction(1, 64)
 """Below this a draw is zero but for a chance of 2^-45: no noise at all."""
 
 MAX_VARIANCE_PARAMETER: Final = Fraction(1 << 28)
-"""The same number of cells as the largest Skellam table, for the same reasons."""
+"""The same number of cells as the largest Skellam table, for the same reasons. Beyond,
+`wide_discrete_gaussian.discrete_gaussian_sampler` draws without a full table."""
 
 
 def discrete_gaussian_table(variance_parameter: Fraction | int) -> InversionTable:
@@ -72,13 +74,20 @@ def _build(variance_parameter: Fraction) -> InversionTable:
     return InversionTable.from_law(
         "discrete-gaussian",
         (variance_parameter,),
-        functools.partial(_weights, variance_parameter),
+        functools.partial(gaussian_weights, variance_parameter),
         variance=None,
     )
 
 
-def _weights(variance_parameter: Fraction, precision: int) -> Weights:
-    """Weights w_k = exp(−k²/(2σ²)) by w_(k+1) = w_k·u_k, u_(k+1) = u_k·exp(−1/σ²)."""
+def gaussian_weights(variance_parameter: Fraction, precision: int) -> Weights:
+    """Enclose the weights w_k = exp(−k²/(2σ²)) of the outcomes k ≥ 1.
+
+    By w_(k+1) = w_k·u_k and u_(k+1) = u_k·exp(−1/σ²), with u_0 = exp(−1/(2σ²)).
+
+    Args:
+        variance_parameter: σ², exact.
+        precision: Bits after the binary point.
+    """
     nats = SUMMATION_BITS * math.log(2)
     cells = math.ceil(math.sqrt(2 * nats * variance_parameter)) + 8
     half = Fraction(1, 2) / variance_parameter

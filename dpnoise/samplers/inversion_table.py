@@ -56,7 +56,7 @@ from dpnoise.errors import CertificateError, ParameterError
 from dpnoise.samplers.bit_source import BitSource, PositionedBits
 from dpnoise.samplers.enclosure import CDF_BITS, TAIL_BITS, Weights, rounded_tails
 
-__all__ = ["MAX_COORDINATE", "InversionTable"]
+__all__ = ["MAX_COORDINATE", "InversionTable", "require_coordinates"]
 
 MAX_COORDINATE: Final = 1 << 48
 """Coordinates of one label lie below 2^48: 32 bytes each stay inside the stream."""
@@ -204,7 +204,7 @@ class InversionTable:
         Raises:
             ParameterError: Bad seed, label or range.
         """
-        _require_range(start, count)
+        require_coordinates(start, count)
         samples = np.empty(count, np.int64)
         self.fill_from(*_streams(seed, label), samples, start=start)
         return samples
@@ -231,7 +231,7 @@ class InversionTable:
         Raises:
             ParameterError: Bad seed, label or range.
         """
-        _require_range(start, vector.size)
+        require_coordinates(start, vector.size)
         cells, refinement = _streams(seed, label)
         for low in range(0, vector.size, _BLOCK):
             part = vector[low : low + _BLOCK]
@@ -259,7 +259,7 @@ class InversionTable:
         Raises:
             ParameterError: Bad seed, label or range.
         """
-        _require_range(start, count)
+        require_coordinates(start, count)
         cells, refinement = _streams(seed, label)
         samples = np.empty(count, np.int64)
         for offset in range(0, count, _FIXED_STEPS_BLOCK):
@@ -367,8 +367,12 @@ def _streams(seed: bytes, label: bytes) -> tuple[BitSource, BitSource]:
     return BitSource(seed, label + b"/cells"), BitSource(seed, label + b"/refinement")
 
 
-def _require_range(start: int, count: int) -> None:
-    """Refuse coordinates outside [0, 2^48)."""
+def require_coordinates(start: int, count: int) -> None:
+    """Check a range of coordinates.
+
+    Raises:
+        ParameterError: It leaves [0, 2^48).
+    """
     if start < 0 or count < 0 or start + count > MAX_COORDINATE:
         parameter, value = ("count", count) if count < 0 else ("start", start)
         raise ParameterError(
