@@ -12,7 +12,7 @@ Source:
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -95,6 +95,10 @@ class HararyRing:
     degree: int
     order: tuple[int, ...]
     position: tuple[int, ...]
+    # A server asks for every list many times, a client for its own only.
+    _known: dict[int, tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def has_common_holders(self) -> bool:
@@ -103,15 +107,19 @@ class HararyRing:
 
     def neighbors(self, index: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
-        here, size = self.position[index], len(self.order)
-        reach = self.degree // 2
-        return tuple(
-            sorted(
-                self.order[(here + step) % size]
-                for step in range(-reach, reach + 1)
-                if step != 0
+        known = self._known.get(index)
+        if known is None:
+            here, size = self.position[index], len(self.order)
+            reach = self.degree // 2
+            known = tuple(
+                sorted(
+                    self.order[(here + step) % size]
+                    for step in range(-reach, reach + 1)
+                    if step != 0
+                )
             )
-        )
+            self._known[index] = known
+        return known
 
     def holders(self, dealer: int) -> tuple[int, ...]:
         """See `SharingGraph`."""

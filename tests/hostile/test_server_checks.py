@@ -350,6 +350,52 @@ def test_losses_beyond_what_clients_would_unmask_end_the_session(limits, code):
     assert session.server_state.code is code
 
 
+def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
+    session = InProcessSession(
+        parameters_for(
+            12, dimension=12, threshold=3, degree=4, min_clients=6, min_survivors=3
+        ),
+        [one_hot(number, 12, MODULUS) for number in range(12)],
+    )
+    near = []
+
+    def lose_two_neighbours(number, event):
+        if not isinstance(event, InputUploaded):
+            return event
+        near[:] = session.server_state.graph.neighbors(0)[:2]
+        return None if number in near else event
+
+    run_until(session, Round.MASKED_INPUT_COLLECTION, lose_two_neighbours)
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    assert session.server_state.code is ErrorCode.TOO_FEW_ANSWERS
+    assert identity_of(0) in session.server_state.reason
+
+
+KINDS = (KeysAdvertised, BundlesSent, InputUploaded, SharesRevealed)
+
+
+@pytest.mark.parametrize("which", list(ROUNDS)[1:])
+def test_messages_of_strangers_and_of_clients_already_left_out_are_refused(which):
+    """Client i stops after round i; whoever was left out cannot come back."""
+    session = new_session()
+    seen = {}
+
+    def lose_one_per_round(number, event):
+        if event is None:
+            return None
+        seen[number] = event
+        return None if number < KINDS.index(type(event)) else event
+
+    run_until(session, which, lose_one_per_round)
+    rounds_done = list(ROUNDS).index(which)
+    left_out = [identity_of(number) for number in range(rounds_done - 1)]
+    for sender in ("stranger", *left_out):
+        event = replace(seen[6], sender=sender)
+        assert refused(session, event) is ErrorCode.SESSION_OVER
+        update = server.update_for(session.server_state, sender)
+        assert isinstance(update, SessionAborted)
+
+
 @pytest.mark.parametrize("seed", [b"", b"s" * 31])
 def test_closing_round_0_on_a_ring_takes_fresh_randomness(seed):
     session = new_session(degree=4, min_clients=6)
