@@ -128,10 +128,17 @@ _WITHOUT_DETAIL: Final[dict[grpc.StatusCode, tuple[ErrorCode, str]]] = {
 }
 # What gRPC's TLS says when a connection fails for good: no status tells it.
 _HANDSHAKE: Final = (
-    (
-        "Hostname Verification Check failed",
-        "the aggregator's certificate was not issued for this address",
-        "Call it by a name in its certificate, or issue one for this address.",
+    *(
+        (
+            marker,
+            "the aggregator's certificate was not issued for this address",
+            "Call it by a name in its certificate, or issue one for this address.",
+        )
+        # The wording of recent and of old gRPC releases.
+        for marker in (
+            "Hostname Verification Check failed",
+            "is not in peer certificate",
+        )
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",

@@ -1,0 +1,77 @@
+"""docs/transport.md is what deployers match their proxies to: it must be true."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from secagg.parameters import RoundDeadlines
+from secagg.runtime.connection import MAX_CHUNK_BYTES as RUNTIME_CHUNK_BYTES
+from secagg.runtime.limits import AggregatorLimits
+from secagg.transport import channel_options
+from secagg.transport.grpc_client import CallDeadlines
+from secagg.transport.interceptors import CallLimits
+from secagg.wire import limits, packing
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
+
+DEADLINES, LIMITS, ROUNDS = CallDeadlines(), CallLimits(), RoundDeadlines()
+ROOM = (limits.MAX_MESSAGE_BYTES - 128) // limits.BUNDLE_BYTES
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f"| offer, advert, upload status | {DEADLINES.small:g} s |",
+        f"| shares, chunk, reveal, update, fetched piece | {DEADLINES.large:g} s |",
+        f"| stream of updates | {DEADLINES.stream:g} s |",
+        f"| any unary call | {LIMITS.unary_seconds:g} s |",
+        f"| any stream | {LIMITS.watch_seconds:g} s |",
+        f"| advertise, share, unmask rounds | {ROUNDS.advertise_keys} s each |",
+        f"| masked-input round | {ROUNDS.masked_input} s |",
+        (
+            "| keepalive ping | every "
+            f"{channel_options.KEEPALIVE_CLIENT_MS // 1000} s | client | silence for "
+            f"{channel_options.KEEPALIVE_TIMEOUT_MS // 1000} s:"
+        ),
+        f"| keepalive ping | every {channel_options.KEEPALIVE_SERVER_MS // 1000} s |",
+        (
+            "| pings that the aggregator tolerates | every "
+            f"{channel_options.MIN_PING_INTERVAL_MS // 1000} s |"
+        ),
+        (
+            "| age of a connection | "
+            f"{channel_options.MAX_CONNECTION_AGE_MS // 60_000} min, "
+            f"{channel_options.MAX_CONNECTION_GRACE_MS // 60_000} min grace |"
+        ),
+        f"| any message, either way | {limits.MAX_MESSAGE_BYTES >> 20} MiB |",
+        (
+            "| one chunk of an upload, one fetched piece "
+            f"| {limits.MAX_CHUNK_BYTES >> 20} MiB |"
+        ),
+        f"| roster or bundles inside an update | {limits.MAX_INLINE_BYTES >> 20} MiB |",
+        f"| neighbours of one client | {ROOM // 1000} {ROOM % 1000} |",
+        f"| error detail | {limits.MAX_DETAIL_BYTES >> 10} KiB |",
+        f"| open calls of one client | {LIMITS.calls_at_once} |",
+        f"| open streams of one client | {LIMITS.watches_at_once} |",
+        (
+            f"| calls of one client | {LIMITS.calls_per_second:g}/s, bursts of "
+            f"{LIMITS.burst} |"
+        ),
+        f"| open calls of one connection | {channel_options.MAX_CONCURRENT_STREAMS} |",
+        f"gRPC: {channel_options.RETRY_ATTEMPTS} attempts",
+    ],
+)
+def test_the_page_states_the_value_in_force(row):
+    assert row in PAGE
+
+
+def test_the_unmasking_and_sharing_rounds_share_their_row():
+    rounds = dataclasses.asdict(ROUNDS)
+    rounds.pop("masked_input")
+    assert len(set(rounds.values())) == 1
+
+
+def test_all_layers_agree_on_chunks_and_streams():
+    assert limits.MAX_CHUNK_BYTES == packing.MAX_CHUNK_BYTES == RUNTIME_CHUNK_BYTES
+    assert AggregatorLimits().watches_per_identity == LIMITS.watches_at_once
