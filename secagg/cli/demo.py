@@ -36,7 +36,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     ] = 1e-5,
     mechanism: Annotated[
         str, typer.Option("--mechanism", help="Mechanism by name.")
-    ] = "skellam-mixture",
+    ] = "skellam",
     round_seconds: Annotated[
         int,
         typer.Option(

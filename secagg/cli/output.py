@@ -7,6 +7,7 @@ Rule 3: an error names what happened and the next step, in either form, and neve
         more than the exception itself says.
 """
 
+import io
 import json
 import math
 import sys
@@ -30,6 +31,10 @@ class Output:
         # Imported here because `secagg --help` prints nothing through it.
         from rich.console import Console  # noqa: PLC0415 - start-up time
 
+        # Whoever follows a long command through a pipe wants its lines as they come.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True)
         self.as_json: Final = as_json
         self.console: Final = Console(
             file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False

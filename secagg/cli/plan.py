@@ -124,7 +124,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         raise ServiceError(
             str(error),
             code=ErrorCode.BAD_SETTINGS,
-            next_step=""
+            next_step="Correct that option; see secagg plan --help."
             if error.nearest is None
             else f"The nearest value that works: {error.nearest}",
         ) from None

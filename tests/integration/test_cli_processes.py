@@ -1,0 +1,278 @@
+"""The programs as users start them: real processes, real files, real signals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
+    "OPENBLAS_NUM_THREADS": "1",
+}
+# Far beyond what is needed: only a hang reaches it.
+PATIENCE_SECONDS = 120
+
+# A client that stops for ever before one kind of message, to be killed there.
+PAUSING_CLIENT = """
+import asyncio, sys
+from pathlib import Path
+from secagg.config import load_client_settings
+from secagg.demo.participant import PausingConnection
+from secagg.programs.contributor import contributor
+from secagg.programs.file_input import FileInput
+
+async def main(config, vector, before, *overrides):
+    settings = load_client_settings(
+        Path(config), environment={}, overrides=overrides
+    ).settings
+    async with contributor(
+        settings,
+        FileInput.load(Path(vector)),
+        through=lambda connection: PausingConnection(
+            connection, session_number=1, before=before
+        ),
+    ) as one:
+        await one.take_part()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Programs:
+    """Starts programs in one directory and leaves none behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.started: list[subprocess.Popen] = []
+        self.address = "127.0.0.1:0"
+
+    def run(self, *words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "secagg", *words],
+            cwd=self.directory,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self.directory,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def server(self, *overrides: str, config: str = "server.exact.toml"):
+        words = [
+            f"--set={item}" for item in (f"server.listen={self.address}", *overrides)
+        ]
+        process = self.start("-m", "secagg", "server", "--config", config, *words)
+        line = wait_for(process, "listening on ")
+        self.address = line.split("listening on ")[1].split()[0]
+        return process
+
+    def overrides(self, number: int, *more: str) -> list[str]:
+        return [
+            f"client.server={self.address}",
+            f"tls.certificate=pki/client-{number}.pem",
+            f"tls.key=pki/client-{number}.key",
+            f"client.state_dir=client-{number}-state",
+            *more,
+        ]
+
+    def client(self, number: int, *more: str, kind: str = "n") -> subprocess.Popen:
+        words = [
+            f"--set={item}"
+            for item in self.overrides(
+                number, *more, *(["policy.require_noise=false"] if kind == "n" else [])
+            )
+        ]
+        return self.start(
+            *("-m", "secagg", "client", "--config", "client.toml"),
+            *("--input", f"{kind}-{number}.npy", "--output", f"received-{number}.npy"),
+            *words,
+        )
+
+    def pausing_client(self, number: int, before: str) -> subprocess.Popen:
+        return self.start(
+            *("-c", PAUSING_CLIENT, "client.toml", f"n-{number}.npy", before),
+            *self.overrides(number, "policy.require_noise=false"),
+        )
+
+    def end(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def wait_for(process: subprocess.Popen, text: str) -> str:
+    """Read lines until one contains the text."""
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if text in line:
+            return line
+    raise AssertionError(f"{text!r} never came:\n{''.join(seen)}")
+
+
+def finish(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.fixture
+def programs(tmp_path):
+    for path in [*EXAMPLE.glob("*.toml"), *EXAMPLE.glob("*.py")]:
+        shutil.copy(path, tmp_path)
+    programs = Programs(tmp_path)
+    programs.start("make_inputs.py").communicate(timeout=PATIENCE_SECONDS)
+    made = programs.run("pki", "init", "pki", "--clients", "3", "--host", "127.0.0.1")
+    assert made.returncode == 0, made.stderr
+    yield programs
+    programs.end()
+
+
+def exact_sum(directory: Path):
+    return sum(np.load(directory / f"n-{number}.npy") for number in (1, 2, 3))
+
+
+@pytest.mark.slow
+def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
+    server = programs.server(config="server.toml")
+    clients = [programs.client(number, kind="x") for number in (1, 2, 3)]
+    for client in clients:
+        assert "epsilon" in finish(client)
+    finish(server)
+    released = np.load(programs.directory / "sums" / "sum-1.npy")
+    report = json.loads((programs.directory / "sums" / "report-1.json").read_text())
+    true = np.load(programs.directory / "true-sum.npy")
+    assert report["inputs"] == 3
+    assert report["privacy"]["server"]["epsilon"] <= 8.0
+    # The noise is announced; sixteen entries stray more than eight deviations with
+    # a probability below 1e-13.
+    assert np.abs(released - true).max() < 8 * report["privacy"]["expected_rmse"]
+    received = np.load(programs.directory / "received-2.npy")
+    np.testing.assert_array_equal(received, released)
+    finish(programs.start("compare.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", ["share", "upload", "reveal"])
+def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs, before):
+    server = programs.server()
+    others = [programs.client(number) for number in (1, 2)]
+    paused = programs.pausing_client(3, before)
+    wait_for(paused, '"paused"')
+    server.send_signal(signal.SIGKILL)
+    paused.send_signal(signal.SIGKILL)
+    server.wait(PATIENCE_SECONDS)
+
+    server = programs.server()
+    clients = [*others, programs.client(3)]
+    for client in clients:
+        finish(client)
+    finish(server)
+    for name in ("sums/sum-1.npy", "received-1.npy", "received-3.npy"):
+        np.testing.assert_array_equal(
+            np.load(programs.directory / name), exact_sum(programs.directory)
+        )
+
+
+@pytest.mark.slow
+def test_kill_9_while_clients_join_loses_nothing(programs):
+    server = programs.server()
+    first = programs.client(1)
+    wait_for(first, "joining")
+    server.send_signal(signal.SIGKILL)
+    server.wait(PATIENCE_SECONDS)
+    server = programs.server()
+    for client in [first, programs.client(2), programs.client(3)]:
+        finish(client)
+    finish(server)
+    np.testing.assert_array_equal(
+        np.load(programs.directory / "sums" / "sum-1.npy"),
+        exact_sum(programs.directory),
+    )
+
+
+@pytest.mark.slow
+def test_sigterm_stops_gently_and_the_task_goes_on_after_a_restart(programs):
+    server = programs.server()
+    first = programs.client(1)
+    wait_for(first, "joining")
+    server.send_signal(signal.SIGTERM)
+    assert "start again" in finish(server)
+    server = programs.server()
+    for client in [first, programs.client(2), programs.client(3)]:
+        finish(client)
+    finish(server)
+    # The budget of the task is spent: the same task is refused from now on.
+    again = programs.run("server", "--config", "server.exact.toml", "--json")
+    assert again.returncode == 53
+    assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_second_server_on_the_same_port_or_state_is_refused(programs):
+    programs.server()
+    same_state = programs.run(
+        "server", "--config", "server.exact.toml", "--set=server.listen=127.0.0.1:0"
+    )
+    assert same_state.returncode == 55, same_state.stderr
+    same_port = programs.run(
+        *("server", "--config", "server.exact.toml"),
+        f"--set=server.listen={programs.address}",
+        "--set=server.state_dir=other-state",
+    )
+    assert same_port.returncode == 73, same_port.stderr
+    for refused in (same_state, same_port):
+        assert "next step" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_client_that_demands_noise_refuses_a_task_without_it(programs):
+    programs.server()
+    words = [f"--set={item}" for item in programs.overrides(1)]
+    refused = programs.run(
+        *("client", "--config", "client.toml", "--input", "n-1.npy", "--json"), *words
+    )
+    assert refused.returncode == 13, refused.stderr
+    error = json.loads(refused.stdout.splitlines()[-1])["error"]
+    assert "without noise" in error["message"]
+
+
+@pytest.mark.slow
+def test_a_stranger_is_refused_and_harms_nobody(programs):
+    server = programs.server()
+    made = programs.run("pki", "init", "strangers", "--clients", "1")
+    assert made.returncode == 0
+    stranger = programs.run(
+        *("client", "--config", "client.toml", "--input", "n-1.npy", "--json"),
+        f"--set=client.server={programs.address}",
+        *("--set=tls.ca=pki/ca.pem", "--set=policy.require_noise=false"),
+        *("--set=tls.certificate=strangers/client-1.pem",),
+        *("--set=tls.key=strangers/client-1.key", "--set=client.wait_seconds=2"),
+    )
+    assert stranger.returncode in (51, 58, 74), stranger.stderr
+    assert "Traceback" not in stranger.stderr
+    clients = [programs.client(number) for number in (1, 2, 3)]
+    for client in clients:
+        finish(client)
+    finish(server)
