@@ -90,7 +90,7 @@ def clip_mixture(
         else:
             clipped = magnitudes
         np.minimum(clipped, cap, out=clipped)  # line 10
-        units = np.trunc(np.ldexp(np.maximum(clipped, 0.0), FRACTIONAL_BITS))
+        units = np.trunc(np.maximum(clipped, 0.0) * float(1 << FRACTIONAL_BITS))
         fixed = FixedPointVector(np.copysign(units, values).astype(np.int64))
         if mixture_norm(fixed) <= limit:
             return fixed

@@ -117,7 +117,8 @@ def to_fixed_point(
     for _ in range(_ATTEMPTS):
         # Both operations are exact: below 2^57 every truncated float is an integer that
         # float64 and int64 hold alike.
-        units = np.trunc(np.ldexp(steps, FRACTIONAL_BITS))
+        units = steps * float(1 << FRACTIONAL_BITS)
+        np.trunc(units, out=units)
         bound = squared_norm_bound(units)
         if bound <= limit_units:
             return FixedPointVector(units.astype(np.int64))

@@ -104,6 +104,22 @@ def test_the_exact_decision_always_agrees_with_the_float_one(monkeypatch, block_
     assert np.array_equal(sampler.draw(SEED, b"band", 1500), by_float)
 
 
+def test_further_bits_are_read_at_the_position_of_the_coordinate(monkeypatch):
+    monkeypatch.setattr(wide_discrete_gaussian, "_BAND", 2.0)
+    sampler = WideDiscreteGaussian.with_blocks(Fraction(1 << 20), 9)
+    attempt = wide_discrete_gaussian._Attempt(SEED, b"band", 0)  # noqa: SLF001
+    source, asked = attempt.further, []
+
+    class Recorder:
+        def uint64(self, start, count):
+            asked.append((start, count))
+            return source.uint64(start, count)
+
+    attempt.further = Recorder()
+    sampler._try(attempt, 1000, 3)  # noqa: SLF001
+    assert asked == [(3000, 3), (3003, 3), (3006, 3)]
+
+
 def test_the_further_bits_decide_at_the_edge():
     sampler = WideDiscreteGaussian.with_blocks(Fraction(1 << 20), 9)
     corner, offset = 2048, 300
