@@ -32,7 +32,7 @@ _RUNG: Final = 1.03  # ratio of neighbouring orders: costs under 0.1 % of epsilo
 _MAX_ORDER: Final = 1e5  # best for epsilon near 2·log(1/delta)/order, about 2e-4
 _MIN_ABOVE: Final = 1e-3  # best for epsilon near log(1/delta)/1e-3, above 1e4
 _INTEGERS_UP_TO: Final = 64
-_FIRST_STEP: Final = 16
+_FIRST_STEP: Final = 4
 _SAMPLED_START: Final = 8.0
 _SAMPLED_STEP: Final = 4
 
