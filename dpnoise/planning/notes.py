@@ -10,8 +10,10 @@ This module deliberately decides nothing.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
+from dpnoise.accounting import PrivacyStatement
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import (
     ErrorForecast,
@@ -27,7 +29,10 @@ _STEPS_TO_TRUNCATE: Final = 8.0
 
 
 def plan_notes(
-    request: PlanRequest, mechanism: Mechanism, forecast: ErrorForecast
+    request: PlanRequest,
+    mechanism: Mechanism,
+    forecast: ErrorForecast,
+    statement_server: PrivacyStatement | None,
 ) -> tuple[str, ...]:
     """Collect the notes of a plan.
 
@@ -35,6 +40,7 @@ def plan_notes(
         request: What was asked for.
         mechanism: The finished mechanism.
         forecast: Its error forecast.
+        statement_server: What holds against the server.
 
     Returns:
         Sentences, the most important first.
@@ -49,6 +55,11 @@ def plan_notes(
         notes.append(
             "Every client is counted on: a session that loses one must be abandoned. "
             "Give min_survivors to tolerate losses."
+        )
+    if statement_server is not None and statement_server.epsilon == math.inf:
+        notes.append(
+            "Nothing useful holds against the server: without sampling, all steps "
+            "together spend more than can be stated."
         )
     if request.mechanism == "gaussian":
         notes.append("Floating-point noise: for simulations only.")

@@ -404,7 +404,7 @@ class _Planner:
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
             gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
-            notes=plan_notes(request, mechanism, forecast),
+            notes=plan_notes(request, mechanism, forecast, server),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 

@@ -1,0 +1,91 @@
+"""Plans in two published settings, compared with values computed elsewhere.
+
+The values come from an independent prototype of the analyses: exact Fourier inversion
+for the contour accountant, direct evaluation of the published formulas, and an
+independent implementation of the Gaussian's privacy loss distribution.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dpnoise.planning import plan
+
+# [Bao22] section 6.1: distributed mean estimation.
+ESTIMATION = {
+    "clients": 100,
+    "dimension": 65536,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+}
+# [Bao22] section 6.2: 60 000 users, batches of 240, four epochs.
+FEDERATED = {
+    "clients": 240,
+    "dimension": 63610,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "steps": 1000,
+    "sampling_rate": 0.004,
+}
+
+
+def noise_per_unit(made):
+    return float(made.noise_variance) / made.parameters.scale_factor**2
+
+
+def test_the_default_costs_two_percent_over_the_central_gaussian_on_a_coarse_grid():
+    made = plan(**ESTIMATION, bits=10, scale_factor=4.0)
+    assert made.parameters.mechanism == "skellam-mixture"
+    assert made.accountant == "mixture-contour"
+    assert made.statement_model_reader.status.value == "certified"
+    assert made.gaussian_mse == pytest.approx(13.92, abs=0.005)
+    # At least the lower limit, or the accountant would claim too little noise.
+    assert made.gaussian_mse < noise_per_unit(made) <= 1.02 * made.gaussian_mse
+    assert made.counted_mse == pytest.approx(14.3, rel=0.01)
+
+
+def test_the_exact_renyi_analysis_costs_a_fifth():
+    made = plan(**ESTIMATION, bits=10, scale_factor=4.0, accountant="mixture-rdp")
+    assert 1.1 < noise_per_unit(made) / made.gaussian_mse <= 1.22
+
+
+def test_skellam_with_the_certified_accountant_approaches_the_gaussian_on_fine_grids():
+    made = plan(**ESTIMATION, bits=18, mechanism="skellam")
+    assert made.accountant == "skellam-gdp"
+    assert 1.0 < noise_per_unit(made) / made.gaussian_mse < 1.02
+
+
+@pytest.mark.parametrize(("bits", "limit"), [(8, 1.02), (10, 1.01), (16, 1.01)])
+def test_the_chosen_scale_loses_at_most_a_few_percent(bits, limit):
+    made = plan(**ESTIMATION, bits=bits)
+    # The shares of all 100 clients arrive, 99 are counted.
+    assert made.forecast.expected_mse * 0.99 / made.gaussian_mse < limit
+
+
+def test_four_bits_are_planned_honestly_or_refused():
+    made = plan(**ESTIMATION, bits=4)
+    assert made.forecast.wrap_probability <= 0.01
+    assert made.forecast.expected_mse < 2.0 * made.gaussian_mse
+
+
+@pytest.mark.slow
+def test_federated_training_needs_half_the_noise_of_the_published_mixture():
+    ours = plan(**FEDERATED, bits=12, scale_factor=8.0)
+    assert ours.accountant == "mixture-pld"
+    assert noise_per_unit(ours) <= 0.78
+    assert noise_per_unit(ours) == pytest.approx(0.7600, rel=0.02)
+    assert ours.gaussian_mse == pytest.approx(0.7451, rel=0.02)
+
+
+def test_federated_training_with_the_published_mixture_needs_what_was_published():
+    made = plan(
+        **FEDERATED, bits=14, scale_factor=64.0, mechanism="smm", accountant="smm-paper"
+    )
+    assert noise_per_unit(made) == pytest.approx(1.4617, rel=0.01)
+
+
+def test_federated_training_with_the_exact_renyi_analysis():
+    made = plan(**FEDERATED, bits=12, scale_factor=8.0, accountant="mixture-rdp")
+    assert noise_per_unit(made) == pytest.approx(1.085, rel=0.01)
