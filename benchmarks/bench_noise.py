@@ -18,13 +18,15 @@ from measurement import cpu_seconds, emit
 
 from dpnoise.samplers import (
     BitSource,
-    discrete_gaussian_table,
+    discrete_gaussian_sampler,
     fresh_seed,
     reference,
     skellam_table,
 )
 
 VARIANCES = (Fraction(1, 100), 1, 10, 100, 1000, 10**4, 10**5, 10**6, 10**7)
+
+_FIXED_STEPS_LIMIT = 10_000  # above, one call takes longer than all the rest
 
 
 def main(*, tiny: bool = False) -> None:
@@ -59,6 +61,18 @@ def main(*, tiny: bool = False) -> None:
                 baseline="numpy Poisson difference",
                 ratio=baseline / seconds,
             )
+        few = min(count, 1 << 13)
+        if table.num_thresholds < _FIXED_STEPS_LIMIT:
+            steps = partial(table.draw_fixed_steps, seed, b"noise", few)
+            seconds = cpu_seconds(steps, repeats=1)
+            emit(
+                "noise/draw_fixed_steps",
+                parameters={**parameters, "count": few},
+                value=seconds / few * 1e9,
+                unit="ns/sample",
+                baseline="numpy Poisson difference",
+                ratio=baseline / count / (seconds / few),
+            )
         emit(
             "noise/build",
             parameters=parameters,
@@ -84,15 +98,22 @@ def _compare_with_reference(*, tiny: bool) -> None:
     slow_count = 20 if tiny else 2000
     count = 1 << 12 if tiny else 1 << 20
     seed = fresh_seed()
-    parameter = Fraction(4)
-    for name, table, sample in (
-        ("skellam", skellam_table(parameter), reference.sample_skellam),
+    for name, parameter, sampler, sample in (
+        ("skellam", Fraction(4), skellam_table, reference.sample_skellam),
         (
             "discrete-gaussian",
-            discrete_gaussian_table(parameter),
+            Fraction(4),
+            discrete_gaussian_sampler,
+            reference.sample_discrete_gaussian,
+        ),
+        (
+            "wide-discrete-gaussian",
+            Fraction(1 << 40),
+            discrete_gaussian_sampler,
             reference.sample_discrete_gaussian,
         ),
     ):
+        table = sampler(parameter)
         bits = reference.FairBits(BitSource(seed, b"reference"))
         one_by_one = partial(_repeat, partial(sample, parameter, bits), slow_count)
         baseline = cpu_seconds(one_by_one, repeats=1 if tiny else 3) / slow_count

@@ -18,7 +18,7 @@ from dpnoise.errors import ParameterError
 __all__ = ["CACHED_TABLES", "MAX_RATIONAL_BITS", "exact_parameter", "whole_parameter"]
 
 CACHED_TABLES: Final = 16
-"""Tables kept per law. A session uses one or two; the largest holds about 20 MB."""
+"""Tables kept per law. A session uses one or two; the largest holds 26 MB."""
 
 MAX_RATIONAL_BITS: Final = 4096
 """Longest numerator or denominator: ten times the working precision of the tables."""

@@ -35,8 +35,8 @@ MIN_NOISE_VARIANCE: Final = Fraction(1, 1 << 20)
 """Below this a draw is zero but for one chance in a million: a mistake in the units."""
 
 MAX_NOISE_VARIANCE: Final = Fraction(1 << 28)
-"""A table at this variance has 450 000 cells, takes about a second to build and holds
-18 MB. Add independent draws for more noise: their variances add up."""
+"""A table at this variance has 440 000 cells, takes about a second to build and holds
+26 MB. Add independent draws for more noise: their variances add up."""
 
 
 def skellam_table(noise_variance: Fraction | int) -> InversionTable:
