@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from secagg.config import ClientSettings
 from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
-from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.errors import ErrorCode, InputError, ServiceError, SessionAbortedError
 from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy
@@ -79,9 +79,15 @@ class ReleasedSum:
 class Contributor:
     """One client, ready to take part in sessions; make it with `contributor`."""
 
-    def __init__(self, runner: ClientRunner, task_id: str) -> None:
+    def __init__(
+        self,
+        runner: ClientRunner,
+        connection: OfferCheckingConnection,
+        settings: ClientSettings,
+    ) -> None:
         self._runner = runner
-        self._task_id = task_id
+        self._connection = connection
+        self._settings = settings
 
     async def take_part(self) -> ReleasedSum:
         """Take part in one session, or finish one that was interrupted.
@@ -89,7 +95,19 @@ class Contributor:
         Raises:
             SecAggError: As `ClientRunner.run_session`.
         """
-        outcome = await self._runner.run_session(self._task_id)
+        client = self._settings.client
+        try:
+            outcome = await self._runner.run_session(client.task)
+        except SessionAbortedError as error:
+            if error.code is ErrorCode.DEADLINE and not self._connection.has_answered:
+                raise ServiceError(
+                    f"{client.server} did not answer within {client.wait_seconds:g} "
+                    "seconds",
+                    code=ErrorCode.UNREACHABLE,
+                    next_step="Check client.server, the network, that the aggregator "
+                    "runs, and that both certificates come from one authority.",
+                ) from None
+            raise
         parameters = outcome.descriptor.parameters
         if not parameters.noise_block:
             exact = (
@@ -145,14 +163,13 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
     workers = Workers()
     try:
         async with GrpcConnection(address, identity=identity) as connection:
+            checked = OfferCheckingConnection(
+                through(connection),
+                lambda parameters: _check_offer(parameters, noise_policy, application),
+            )
             runner = ClientRunner(
                 connection.identity,
-                OfferCheckingConnection(
-                    through(connection),
-                    lambda parameters: _check_offer(
-                        parameters, noise_policy, application
-                    ),
-                ),
+                checked,
                 store,
                 policy=policy,
                 make_input=around_input(
@@ -166,7 +183,7 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
                 workers=workers,
                 on_progress=on_progress,
             )
-            yield Contributor(runner, settings.client.task)
+            yield Contributor(runner, checked, settings)
     finally:
         workers.close()
         store.close()

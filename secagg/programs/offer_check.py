@@ -92,6 +92,9 @@ class OfferCheckingConnection(ForwardingConnection):
         connection: Where calls go.
         check: Raises an error of `secagg.errors` for an offer that is not acceptable;
             called on a thread.
+
+    Attributes:
+        has_answered: Whether the aggregator has answered any question for an offer.
     """
 
     def __init__(
@@ -101,12 +104,14 @@ class OfferCheckingConnection(ForwardingConnection):
     ) -> None:
         super().__init__(connection)
         self._check = check
+        self.has_answered = False
 
     async def offer(
         self, task_id: str, *, after_session: int
     ) -> SessionDescriptor | Wait:
         """Return an offer only if it is acceptable."""
         offered = await super().offer(task_id, after_session=after_session)
+        self.has_answered = True
         if isinstance(offered, SessionDescriptor):
             await asyncio.to_thread(self._check, offered.parameters.validate())
         return offered

@@ -32,10 +32,12 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
             than one row of finite numbers.
     """
     try:
-        loaded = np.load(path, allow_pickle=False)
+        with path.open("rb") as stream:
+            # Not np.load: it would also open archives and whatever else it knows.
+            loaded = np.lib.format.read_array(stream, allow_pickle=False)
     except OSError as error:
         raise InputError(
-            f"the input {path} cannot be read: {error.strerror or 'not a .npy file'}",
+            f"the input {path} cannot be read: {error.strerror}",
             next_step="Check the path given to --input.",
         ) from None
     except (ValueError, EOFError):
@@ -43,12 +45,6 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
             f"the input {path} is not a plain .npy file of numbers",
             next_step="Write it with numpy.save(path, vector).",
         ) from None
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()  # an .npz archive
-        raise InputError(
-            f"the input {path} holds several arrays",
-            next_step="Write one vector with numpy.save(path, vector).",
-        )
     if loaded.ndim != 1:
         raise InputError(
             f"the input {path} has shape {loaded.shape}, expected one dimension",

@@ -1,0 +1,443 @@
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.cli import main
+from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.output import Output, to_json_line
+from secagg.errors import ErrorCode, ServiceError
+
+CONFIG = Path(__file__).parents[4] / "deploy" / "config"
+VERBS = [
+    ["demo"],
+    ["server"],
+    ["client"],
+    ["simulate"],
+    ["plan"],
+    ["pki", "init"],
+    ["pki", "ca"],
+    ["pki", "server"],
+    ["pki", "client"],
+]
+
+
+@pytest.fixture(autouse=True)
+def restored_logging():
+    logger = logging.getLogger("secagg")
+    before = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:], logger.level = before
+
+
+def last_line(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def error_of(capsys):
+    return last_line(capsys)["error"]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_explains_itself_with_an_example(verb, capsys):
+    assert main([*verb, "--help"]) == 0
+    assert f"Example: secagg {verb[0]}" in capsys.readouterr().out
+
+
+def test_no_verb_prints_the_help_and_a_wrong_one_ends_with_2(capsys):
+    assert main([]) == 2
+    assert "simulate" in capsys.readouterr().out
+    assert main(["simulat", "--json"]) == 2
+    assert error_of(capsys)["exit_code"] == 2
+
+
+def test_version_is_that_of_the_distribution(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip().count(".") == 2
+
+
+def test_exit_codes_are_one_to_one_with_error_codes():
+    codes = [exit_code_of(code) for code in ErrorCode]
+    assert len(set(codes)) == len(codes)
+    assert not {0, 1, 2, 130} & set(codes)
+    assert exit_code_of(ErrorCode.BAD_SETTINGS) == 72
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["simulate", "--clients", "1"], "--clients"),
+        (["simulate", "--modulus-bits", "63"], "--modulus-bits"),
+        (["plan", "--clients", "ten"], "--clients"),
+        (["pki", "init"], "DIR"),
+    ],
+)
+def test_a_mistake_on_the_command_line_names_the_option(words, option, capsys):
+    assert main([*words, "--json"]) == 2
+    assert option in error_of(capsys)["message"]
+
+
+# --- simulate -----------------------------------------------------------------------
+
+
+def test_simulate_prints_the_promised_keys(capsys):
+    words = [
+        "--clients",
+        "12",
+        "--dimension",
+        "40",
+        "--dropout-rate",
+        "0.25",
+        "--seed",
+        "7",
+        "--json",
+    ]
+    assert main(["simulate", *words]) == 0
+    result = last_line(capsys)
+    assert result["exact"] is True
+    assert result["clients_lost"] == 3
+    assert set(result["client_cpu_seconds"]) == {"mean", "max"}
+    assert set(result["server_cpu_seconds"]) >= {"share_keys", "unmasking"}
+    for key in ("bytes_up", "bytes_down", "peak_rss_bytes"):
+        assert result[key] > 0
+
+
+def test_simulate_on_a_ring_of_a_given_degree(capsys):
+    words = [
+        "--clients",
+        "20",
+        "--dimension",
+        "5",
+        "--degree",
+        "8",
+        "--threshold",
+        "4",
+        "--json",
+    ]
+    assert main(["simulate", *words]) == 0
+    assert last_line(capsys)["degree"] == 8
+
+
+def test_simulate_with_too_many_losses_is_a_typed_abort(capsys):
+    words = [
+        "--clients",
+        "10",
+        "--dimension",
+        "5",
+        "--dropout-rate",
+        "0.9",
+        "--json",
+    ]
+    code = main(["simulate", *words])
+    error = error_of(capsys)
+    assert code == error["exit_code"]
+    assert error["name"] in {"ROSTER_TOO_SMALL", "U2_TOO_SMALL", "TOO_FEW_ANSWERS"}
+
+
+@pytest.mark.parametrize("profile", ["malicious-server", "no-such-profile"])
+def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
+    assert main(["simulate", "--profile", profile, "--json"]) in (12, 72)
+    assert profile in error_of(capsys)["message"]
+
+
+# --- plan ---------------------------------------------------------------------------
+
+PLAN = [
+    "plan",
+    "--clients",
+    "50",
+    "--dimension",
+    "64",
+    "--l2-clip",
+    "1",
+    "--delta",
+    "1e-5",
+]
+PLAN_KEYS = {
+    "noise_variance",
+    "local_noise_variance",
+    "scale_factor",
+    "modulus",
+    "expected_mse",
+    "gaussian_mse",
+    "wrap_probability",
+    "accountant",
+    "epsilon_server",
+    "epsilon_model_reader",
+    "upload_bytes",
+}
+
+
+def test_plan_prints_the_promised_keys(capsys):
+    words = [
+        "--epsilon",
+        "2",
+        "--bits",
+        "16",
+        "--mechanism",
+        "skellam",
+        "--json",
+    ]
+    assert main([*PLAN, *words]) == 0
+    result = last_line(capsys)
+    assert set(result) >= PLAN_KEYS
+    assert result["modulus"] == 1 << 16
+    assert result["epsilon_server"] <= 2.0
+    assert result["expected_mse"] >= result["gaussian_mse"]
+
+
+def test_plan_draws_a_picture(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plan.png"
+    words = [
+        "--epsilon",
+        "2",
+        "--bits",
+        "14",
+        "--mechanism",
+        "skellam",
+    ]
+    assert main([*PLAN, *words, "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "central Gaussian" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("epsilon", ["-1", "0", "nan", "inf"])
+def test_an_impossible_budget_is_refused(epsilon, capsys):
+    assert main([*PLAN, "--epsilon", epsilon, "--json"]) == 72
+    error = error_of(capsys)
+    assert "epsilon" in error["message"]
+    assert error["next_step"]
+
+
+def test_too_few_bits_are_refused_with_the_nearest_that_work(capsys):
+    words = [
+        "--epsilon",
+        "2",
+        "--bits",
+        "1",
+        "--mechanism",
+        "skellam",
+        "--json",
+    ]
+    assert main([*PLAN, *words]) in (72, 76)
+    assert "bits" in error_of(capsys)["message"]
+
+
+# --- pki ----------------------------------------------------------------------------
+
+
+def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
+    tmp_path, capsys
+):
+    directory = tmp_path / "pki"
+    assert main(["pki", "init", str(directory), "--clients", "2", "--json"]) == 0
+    names = {Path(path).name for path in last_line(capsys)["files"]}
+    stems = ("ca", "server", "client-1", "client-2")
+    assert names == {f"{stem}.{end}" for stem in stems for end in ("pem", "key")}
+    for path in directory.glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = (directory / "ca.key").read_bytes()
+    assert main(["pki", "init", str(directory), "--json"]) == 55
+    assert (directory / "ca.key").read_bytes() == before
+
+
+def test_pki_adds_a_server_and_clients_to_an_authority(tmp_path, capsys):
+    directory = str(tmp_path)
+    assert main(["pki", "ca", directory]) == 0
+    assert main(["pki", "server", directory, "agg", "--host", "agg.example"]) == 0
+    assert main(["pki", "client", directory, "alice", "bob", "--json"]) == 0
+    assert len(last_line(capsys)["files"]) == 4
+    assert main(["pki", "client", directory, "not a name", "--json"]) == 74
+    assert error_of(capsys)["next_step"]
+
+
+# --- server and client --------------------------------------------------------------
+
+
+@pytest.fixture
+def deployment(tmp_path, capsys):
+    assert main(["pki", "init", str(tmp_path / "pki"), "--clients", "1"]) == 0
+    (tmp_path / "server.toml").write_text(
+        """
+[server]
+listen = "127.0.0.1:0"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+[task]
+id = "t"
+[vector]
+dimension = 4
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+[noise]
+mechanism = "skellam"
+epsilon = 8.0
+delta = 1e-5
+l2_clip = 1.0
+"""
+    )
+    (tmp_path / "client.toml").write_text(
+        """
+[client]
+server = "127.0.0.1:1"
+task = "t"
+wait_seconds = 0.0
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/client-1.pem"
+key = "pki/client-1.key"
+[policy]
+max_epsilon = 8.0
+max_delta = 1e-5
+"""
+    )
+    np.save(tmp_path / "x.npy", np.zeros(4))
+    capsys.readouterr()
+    return tmp_path
+
+
+def run_server(directory, *words):
+    return main(["server", "--config", str(directory / "server.toml"), *words])
+
+
+def run_client(directory, *words, vector="x.npy"):
+    config, path = str(directory / "client.toml"), str(directory / vector)
+    return main(["client", "--config", config, "--input", path, *words])
+
+
+def test_show_settings_prints_every_setting_and_the_budget(deployment, capsys):
+    assert run_server(deployment, "--show-settings", "--set", "task.sessions=2") == 0
+    shown = capsys.readouterr().out
+    assert "task.sessions" in shown
+    assert "--set" in shown
+    assert "epsilon" in shown
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "expected"),
+    [
+        ("cohort.threshold=4", 72, "threshold"),
+        ("cohort.min_survivors=4", 72, "min_survivors"),
+        ("task.profile=malicious-server", 72, "malicious-server"),
+        ("vector.modulus_bits=1", 72, "bits"),
+        ("task.payload=absent.bin", 72, "absent.bin"),
+        ("noise.mechanism=nonsense", 72, "nonsense"),
+        ("noise.mechanism=gaussian", 72, "trusted"),
+        ("server.listen=nonsense", 72, "host:port"),
+        ("tls.certificate=absent.pem", 74, "absent.pem"),
+        ("tls.unknown=1", 72, "tls.unknown"),
+    ],
+)
+def test_a_server_that_cannot_run_says_why(
+    deployment, capsys, override, code, expected
+):
+    assert run_server(deployment, "--set", override, "--json") == code
+    error = error_of(capsys)
+    assert expected in error["message"]
+    assert error["next_step"]
+
+
+def test_a_clients_certificate_does_not_make_a_server(deployment, capsys):
+    pki = deployment / "pki"
+    words = [
+        f"--set=tls.certificate={pki}/client-1.pem",
+        f"--set=tls.key={pki}/client-1.key",
+    ]
+    assert run_server(deployment, *words, "--json") == 74
+    assert "client" in error_of(capsys)["message"]
+
+
+@pytest.mark.parametrize(
+    ("vector", "expected"),
+    [
+        (np.array([0.0, np.nan, 0.0, 0.0]), "NaN or infinity, first at entry 1"),
+        (np.array([0.0, 0.0, 0.0, np.inf]), "first at entry 3"),
+        (np.zeros((2, 2)), "shape (2, 2)"),
+        (np.array(["a"]), "expected numbers"),
+        (np.zeros(4, complex), "expected numbers"),
+    ],
+)
+def test_a_vector_that_cannot_be_summed_is_refused_before_anything_is_sent(
+    deployment, capsys, vector, expected
+):
+    np.save(deployment / "bad.npy", vector)
+    assert run_client(deployment, "--json", vector="bad.npy") == 70
+    error = error_of(capsys)
+    assert expected in error["message"]
+    assert error["next_step"]
+
+
+@pytest.mark.parametrize("content", [b"", b"not numpy", b"PK\x03\x04"])
+def test_a_file_that_is_no_vector_is_refused(deployment, capsys, content):
+    (deployment / "bad.npy").write_bytes(content)
+    assert run_client(deployment, "--json", vector="bad.npy") == 70
+    assert "bad.npy" in error_of(capsys)["message"]
+
+
+def test_objects_in_a_file_are_never_executed(deployment, capsys):
+    class Surprise:
+        def __reduce__(self):
+            return os.mkdir, (str(deployment / "executed"),)
+
+    np.save(deployment / "bad.npy", np.array([Surprise()]), allow_pickle=True)
+    assert run_client(deployment, "--json", vector="bad.npy") == 70
+    assert not (deployment / "executed").exists()
+    capsys.readouterr()
+
+
+def test_a_missing_input_is_refused(deployment, capsys):
+    assert run_client(deployment, "--json", vector="absent.npy") == 70
+    assert "absent.npy" in error_of(capsys)["message"]
+
+
+def test_a_server_that_does_not_answer_is_named(deployment, capsys):
+    # Nothing listens on port 1.
+    assert run_client(deployment, "--json") == 58
+    error = error_of(capsys)
+    assert "127.0.0.1:1" in error["message"]
+    assert "client.server" in error["next_step"]
+
+
+def test_an_unknown_profile_in_a_policy_is_refused(deployment, capsys):
+    assert run_client(deployment, "--set=policy.profiles=nonsense", "--json") == 72
+    assert "nonsense" in error_of(capsys)["message"]
+
+
+# --- output -------------------------------------------------------------------------
+
+
+def test_json_is_strict_and_tables_are_plain_in_a_pipe(capsys):
+    assert json.loads(to_json_line({"a": float("inf"), "b": [float("nan"), 1]})) == {
+        "a": None,
+        "b": [None, 1],
+    }
+    Output(as_json=False).table(("name", "n"), [("x", "10")], numeric=(1,))
+    assert capsys.readouterr().out.splitlines() == ["name   n", "x     10"]
+
+
+def test_with_json_people_read_standard_error_and_programs_the_last_line(capsys):
+    output = Output(as_json=True)
+    output.line("for people")
+    output.error(ServiceError("broken", code=ErrorCode.STORAGE_FAILED, next_step="fix"))
+    captured = capsys.readouterr()
+    assert "for people" in captured.err
+    assert "broken" in captured.err
+    assert "next step: fix" in captured.err
+    assert json.loads(captured.out) == {
+        "error": {
+            "code": 45,
+            "name": "STORAGE_FAILED",
+            "exit_code": 55,
+            "message": "broken",
+            "next_step": "fix",
+        }
+    }
