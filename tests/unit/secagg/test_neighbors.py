@@ -1,0 +1,67 @@
+import hashlib
+
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Advert, Roster
+from secagg.protocol.neighbors import CompleteGraph, sharing_graph
+from secagg.testing.in_process import parameters_for
+
+
+def roster(size, seed=b"g" * 32):
+    adverts = (
+        Advert(f"client {n:03d}", bytes(32), bytes(32), bytes(32)) for n in range(size)
+    )
+    return Roster(tuple(adverts), seed)
+
+
+def ring(size=20, degree=6, seed=b"g" * 32):
+    parameters = parameters_for(
+        size, dimension=1, threshold=3, degree=degree, min_clients=degree + 2
+    )
+    return sharing_graph(parameters, roster(size, seed))
+
+
+def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
+    graph = ring()
+    for index in range(20):
+        near = graph.neighbors(index)
+        assert len(set(near)) == 6
+        assert index not in near
+        assert list(near) == sorted(near)
+        assert graph.holders(index) == graph.dealers(index) == near
+        assert all(index in graph.neighbors(other) for other in near)
+        assert [graph.rank(index, other) for other in near] == list(range(6))
+        assert graph.count_holders(index, frozenset(near[:4])) == 4
+
+
+def test_another_seed_gives_another_ring():
+    lists = {ring(seed=bytes([n]) * 32).neighbors(0) for n in range(20)}
+    assert len(lists) > 10
+
+
+def test_the_order_of_the_ring_is_pinned_for_other_implementations():
+    """PROTOCOL §11, spelled out without the product's own encoding."""
+    parts = (b"SecAgg/1", b"\0\1", b"ring", b"order")
+    tag = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    keys = {
+        index: hashlib.sha256(tag + b"g" * 32 + index.to_bytes(4, "big")).digest()
+        for index in range(8)
+    }
+    assert ring(size=8, degree=4).order == tuple(sorted(keys, key=keys.get))
+    assert ring(size=8, degree=4).order == (0, 3, 4, 5, 6, 7, 2, 1)
+
+
+def test_the_complete_graph_keeps_a_share_of_its_own():
+    graph = CompleteGraph(4)
+    assert graph.neighbors(1) == (0, 2, 3)
+    assert graph.holders(1) == graph.dealers(1) == (0, 1, 2, 3)
+    assert [graph.rank(2, other) for other in graph.neighbors(2)] == [0, 1, 2]
+    assert graph.count_holders(2, frozenset({0, 2})) == 2
+
+
+def test_a_ring_that_would_overlap_itself_is_refused():
+    parameters = parameters_for(20, dimension=1, threshold=3, degree=6, min_clients=8)
+    with pytest.raises(RemoteProtocolError) as caught:
+        sharing_graph(parameters, roster(7))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
