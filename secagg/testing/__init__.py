@@ -1,0 +1,1 @@
+"""Public doubles: clocks moved by hand, scripted peers, faulty stores."""
