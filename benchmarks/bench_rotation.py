@@ -1,7 +1,7 @@
 """Speed of the rotations beside a plain in-place butterfly in numpy.
 
-Target: at most 12 ms for a Hadamard rotation of 2^20 float64 coordinates, signs and
-padding included.
+Target: the Hadamard rotation, signs and padding included, takes at most a third of the
+baseline's time.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ def main(*, tiny: bool = False) -> None:
                     unit="ms",
                     baseline="in-place butterfly on the padded vector",
                     ratio=baseline / seconds,
+                    target_met=baseline >= 3 * seconds
+                    if name == "hadamard" and not tiny
+                    else None,
                 )
 
 
