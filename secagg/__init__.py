@@ -1,1 +1,134 @@
-"""Secure aggregation: a server adds up vectors and learns only the sum."""
+"""Secure aggregation: a server adds up vectors and learns only the noisy sum.
+
+The names below are the promise of this package; everything else may change between
+minor releases.  They are imported when they are first used, so that importing one of
+them does not cost all of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from secagg.distributed_dp import (
+        NoisedTask,
+        NoisePolicy,
+        PrivacyReport,
+        error_curve,
+        plan,
+    )
+    from secagg.errors import (
+        ErrorCode,
+        InputError,
+        LocalProtocolError,
+        RemoteProtocolError,
+        SecAggError,
+        ServiceError,
+        SessionAbortedError,
+    )
+    from secagg.parameters import (
+        Profile,
+        ProtocolParameters,
+        RoundDeadlines,
+        SessionDescriptor,
+    )
+    from secagg.plain_sums import decode_integers, encode_integers
+    from secagg.policy import ClientPolicy
+    from secagg.runtime.aggregator import Aggregator
+    from secagg.runtime.client_runner import ClientRunner, SessionOutcome
+    from secagg.runtime.task import SessionSum, TaskDefinition
+    from secagg.storage.memory import MemorySessionStore
+    from secagg.storage.spool import MemorySpool, UploadSpool
+    from secagg.storage.sqlite import SQLiteSessionStore
+    from secagg.transport.address import Address
+    from secagg.transport.grpc_client import GrpcConnection
+    from secagg.transport.grpc_server import GrpcServer
+    from secagg.transport.in_memory import InMemoryConnection
+    from secagg.transport.tls import TLSIdentity
+
+__all__ = [
+    "Address",
+    "Aggregator",
+    "ClientPolicy",
+    "ClientRunner",
+    "ErrorCode",
+    "GrpcConnection",
+    "GrpcServer",
+    "InMemoryConnection",
+    "InputError",
+    "LocalProtocolError",
+    "MemorySessionStore",
+    "MemorySpool",
+    "NoisePolicy",
+    "NoisedTask",
+    "PrivacyReport",
+    "Profile",
+    "ProtocolParameters",
+    "RemoteProtocolError",
+    "RoundDeadlines",
+    "SQLiteSessionStore",
+    "SecAggError",
+    "ServiceError",
+    "SessionAbortedError",
+    "SessionDescriptor",
+    "SessionOutcome",
+    "SessionSum",
+    "TLSIdentity",
+    "TaskDefinition",
+    "UploadSpool",
+    "decode_integers",
+    "encode_integers",
+    "error_curve",
+    "plan",
+]
+
+_MODULES: Final = {
+    "distributed_dp": (
+        "NoisePolicy",
+        "NoisedTask",
+        "PrivacyReport",
+        "error_curve",
+        "plan",
+    ),
+    "errors": (
+        "ErrorCode",
+        "InputError",
+        "LocalProtocolError",
+        "RemoteProtocolError",
+        "SecAggError",
+        "ServiceError",
+        "SessionAbortedError",
+    ),
+    "parameters": (
+        "Profile",
+        "ProtocolParameters",
+        "RoundDeadlines",
+        "SessionDescriptor",
+    ),
+    "plain_sums": ("decode_integers", "encode_integers"),
+    "policy": ("ClientPolicy",),
+    "runtime.aggregator": ("Aggregator",),
+    "runtime.client_runner": ("ClientRunner", "SessionOutcome"),
+    "runtime.task": ("SessionSum", "TaskDefinition"),
+    "storage.memory": ("MemorySessionStore",),
+    "storage.spool": ("MemorySpool", "UploadSpool"),
+    "storage.sqlite": ("SQLiteSessionStore",),
+    "transport.address": ("Address",),
+    "transport.grpc_client": ("GrpcConnection",),
+    "transport.grpc_server": ("GrpcServer",),
+    "transport.in_memory": ("InMemoryConnection",),
+    "transport.tls": ("TLSIdentity",),
+}
+_PLACE: Final = {name: place for place, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    place = _PLACE.get(name)
+    if place is None:
+        raise AttributeError(f"module 'secagg' has no attribute {name!r}")
+    return getattr(import_module(f"secagg.{place}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

@@ -1,0 +1,96 @@
+"""What people read stays in step with what the programs do."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from secagg.cli import main
+from secagg.cli.exit_codes import exit_code_of
+from secagg.errors import ErrorCode
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "deploy").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
+    *(ROOT / "protos").glob("*.md"),
+]
+VERBS = {"demo", "server", "client", "simulate", "plan", "pki"}
+
+
+def commands():
+    """Every `secagg ...` that a document tells people to type in a console block."""
+    for path in DOCUMENTS:
+        for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.DOTALL):
+            joined = block.replace("\\\n", " ")
+            for line in joined.splitlines():
+                if line.startswith("$ secagg "):
+                    words = shlex.split(line[2:], comments=True)
+                    yield pytest.param(words[1:], id=f"{path.name}: {line[2:40]}")
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_every_command_in_the_documents_has_only_flags_that_exist(words, capsys):
+    verb = words[:2] if words[0] == "pki" else words[:1]
+    assert main([*verb, "--help"]) == 0
+    explained = capsys.readouterr().out
+    for word in words:
+        if word.startswith("--"):
+            assert word.partition("=")[0] in explained
+
+
+def test_the_readme_lists_every_verb_and_no_other(capsys):
+    listed = set(
+        re.findall(r"^\| `secagg (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    )
+    assert listed == VERBS
+    main(["--help"])
+    explained = capsys.readouterr().out
+    assert all(f" {verb} " in explained for verb in VERBS)
+
+
+def test_every_error_code_is_explained_with_its_exit_code():
+    text = (ROOT / "docs" / "exit-codes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \|", text, re.MULTILINE)
+    explained = {(int(exit_code), int(code), name) for exit_code, code, name in rows}
+    assert explained == {
+        (exit_code_of(code), int(code), code.name) for code in ErrorCode
+    }
+
+
+@pytest.mark.parametrize(
+    "path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_every_relative_link_leads_somewhere(path):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), f"{path.name} -> {target}"
+
+
+def test_the_python_of_the_readme_runs(capsys):
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_units_do_not_restart_what_a_restart_cannot_cure(role):
+    unit = (ROOT / "deploy" / "systemd" / f"secagg-{role}.service").read_text()
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    hopeless = {"2", "72", "74"}
+    assert hopeless <= set(codes.split())
+    assert f"secagg {role} --config" in unit
+
+
+def test_sections_of_the_protocol_that_the_code_cites_exist():
+    protocol = (ROOT / "protos" / "PROTOCOL.md").read_text()
+    headings = set(re.findall(r"^#+ §?(\d+(?:\.\d+)?)\.? ", protocol, re.MULTILINE))
+    for path in (ROOT / "secagg").rglob("*.py"):
+        for cited in re.findall(r"PROTOCOL §(\d+(?:\.\d+)?)", path.read_text()):
+            assert cited in headings, f"{path.relative_to(ROOT)} cites §{cited}"
