@@ -120,7 +120,8 @@ class BitSource:
                 parameter="offset",
                 value=offset,
             )
-        index, skip = divmod(offset, _BLOCK_BYTES)
+        # int(): positions computed with numpy are welcome too.
+        index, skip = divmod(int(offset), _BLOCK_BYTES)
         counter = modes.CTR(index.to_bytes(_BLOCK_BYTES, "big"))
         stream = Cipher(self._cipher, counter).encryptor()
         if skip:
@@ -197,7 +198,7 @@ class BitSource:
                 nearest="0",
             )
         words = np.empty(count, dtype)
-        self.fill(start * dtype.itemsize, words.view(np.uint8))
+        self.fill(int(start) * dtype.itemsize, words.view(np.uint8))
         return words
 
 

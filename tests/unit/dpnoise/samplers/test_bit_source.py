@@ -122,6 +122,12 @@ def test_no_seed_appears_in_a_representation_or_an_error():
     assert "secret" not in str(caught.value) + repr(caught.value.__dict__)
 
 
+def test_positions_may_be_numpy_integers():
+    source = BitSource(SEED, b"numpy")
+    words = source.uint32(np.int64(5), np.uint16(7))
+    assert words.tolist() == source.uint32(5, 7).tolist()
+
+
 def test_a_source_refuses_to_be_pickled_or_copied():
     source = BitSource(SEED, b"label")
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 import runpy
 import tracemalloc
 from bisect import bisect_right
@@ -281,6 +282,14 @@ def test_known_answers_of_an_independent_generator(case):
 def test_the_generator_reproduces_the_known_answers():
     generated = runpy.run_path(str(VECTORS.with_name("generate.py")))["vectors"]()
     assert generated == json.loads(VECTORS.read_text())
+
+
+def test_a_table_travels_to_other_processes():
+    table = skellam_table(Fraction(22, 7))
+    twin = pickle.loads(pickle.dumps(table))
+    assert twin.digest == table.digest
+    drawn = twin.draw(SEED, b"noise", 1000, start=np.int64(3))
+    assert np.array_equal(drawn, table.draw(SEED, b"noise", 1000, start=3))
 
 
 def test_a_table_shows_its_law_and_nothing_else():
