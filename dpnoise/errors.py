@@ -17,6 +17,7 @@ This module deliberately holds no checks. The code that knows a limit checks it.
 from __future__ import annotations
 
 __all__ = [
+    "BudgetExceededError",
     "CalibrationError",
     "CertificateError",
     "DPNoiseError",
@@ -100,3 +101,16 @@ class InputError(DPNoiseError, ValueError):
 
 class UnknownEventError(DPNoiseError, TypeError):
     """An accountant was handed a privacy event that it has no theorem for."""
+
+
+class BudgetExceededError(DPNoiseError):
+    """A release would cost more than an account may spend; nothing was recorded.
+
+    Args:
+        message: Which account, what it would have spent and what it may spend.
+        account: Name of the account.
+    """
+
+    def __init__(self, message: str, *, account: str = "") -> None:
+        super().__init__(message)
+        self.account = account

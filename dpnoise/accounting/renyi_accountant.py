@@ -24,6 +24,7 @@ from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import FloatArray, renyi_delta, renyi_epsilon
 from dpnoise.accounting.renyi_curve import RenyiCurve
 from dpnoise.accounting.subsampling import MAX_SAMPLED_ORDER, sampled_divergences
+from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, Adversary, NoiseEvent
 
 __all__ = ["RenyiAccountant"]
@@ -50,6 +51,7 @@ class RenyiAccountant(Accountant):
         self._terms: dict[tuple[NoiseEvent, float], int] = {}
         self._curves: dict[NoiseEvent, RenyiCurve] = {}
         self._best_order: float | None = None
+        self._only_order: float | None = None
 
     @abc.abstractmethod
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
@@ -74,6 +76,26 @@ class RenyiAccountant(Accountant):
             else:
                 total += count * curve.divergences(orders)
         return total
+
+    def restrict_to_order(self, order: float) -> None:
+        """Answer from one order only, as a filter of fixed order does.
+
+        Args:
+            order: Rényi order above 1; an integer from 2 to
+                `subsampling.MAX_SAMPLED_ORDER` if releases are sampled or a theorem
+                demands integers. Other orders make every answer infinite.
+
+        Raises:
+            ParameterError: The order is not finite and above 1.
+        """
+        if not 1.0 < order < math.inf:
+            raise ParameterError(
+                f"order must be finite and greater than 1, got {order!r}",
+                parameter="order",
+                value=order,
+                nearest="2.0",
+            )
+        self._only_order = float(order)
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         if release not in self._curves:
@@ -102,6 +124,8 @@ class RenyiAccountant(Accountant):
     ) -> float:
         """Minimise a conversion over the ladder of orders and remember the order."""
         ladder = self._ladder()
+        if ladder.size == 0:
+            return value(ladder, ladder)
         seen: dict[int, float] = {}
 
         def at(index: int) -> float:
@@ -138,6 +162,12 @@ class RenyiAccountant(Accountant):
         integers = sampled or any(
             curve.integer_orders for curve in self._curves.values()
         )
+        if self._only_order is not None:
+            covered = not integers or (
+                self._only_order == math.floor(self._only_order)
+                and not (sampled and self._only_order > MAX_SAMPLED_ORDER)
+            )
+            return np.array([self._only_order] if covered else [])
         top = float(MAX_SAMPLED_ORDER) if sampled else _MAX_ORDER
         first = float(_INTEGERS_UP_TO) if integers else 1.0 + _MIN_ABOVE
         steps = math.ceil(math.log((top - 1.0) / (first - 1.0)) / math.log(_RUNG))

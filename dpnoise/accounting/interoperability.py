@@ -1,0 +1,80 @@
+"""Export to the event types of Google's dp-accounting.
+
+Numbered rules:
+
+1. An exported event is at most as private as the original: Skellam and discrete
+   Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
+2. What has no dominating Gaussian is refused, not approximated: mixtures, sums of
+   discrete Gaussians, binomial noise.
+3. The target types have no field for probability mass that must be charged to delta, so
+   it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
+
+This module deliberately imports dp-accounting inside the function: it is an optional
+dependency, installed by the extra `dp-accounting`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpnoise.accounting.skellam_gdp import gaussian_equivalent
+from dpnoise.errors import DPNoiseError, UnknownEventError
+from dpnoise.events import (
+    Adjacency,
+    DiscreteGaussianEvent,
+    GaussianEvent,
+    PrivacyEvent,
+    SkellamEvent,
+    flatten,
+)
+
+__all__ = ["to_dp_accounting"]
+
+
+def to_dp_accounting(
+    event: PrivacyEvent, *, adjacency: Adjacency = Adjacency.ZERO_OUT
+) -> tuple[object, float]:
+    """Express an event in the types of dp-accounting.
+
+    Args:
+        event: What was released.
+        adjacency: Which two worlds must look alike; the sensitivities of the exported
+            Gaussians are stated for it.
+
+    Returns:
+        A `dp_accounting.DpEvent` that is at most as private, and the total variation
+        distance per world that must be charged to delta on top.
+
+    Raises:
+        DPNoiseError: dp-accounting is not installed; install secagg[dp-accounting].
+        UnknownEventError: A part of the event is dominated by no Gaussian. Account for
+            it with this package.
+    """
+    try:
+        import dp_accounting  # noqa: PLC0415 - optional dependency, rule of the module
+    except ImportError as error:
+        raise DPNoiseError(
+            "the export needs dp-accounting; install it with "
+            "pip install 'secagg[dp-accounting]'"
+        ) from error
+    exported: list[object] = []
+    distance = 0.0
+    for release, rate, count in flatten(event):
+        if not isinstance(
+            release, SkellamEvent | DiscreteGaussianEvent | GaussianEvent
+        ):
+            raise UnknownEventError(
+                f"{type(release).__name__} is dominated by no Gaussian; use an "
+                "accountant of this package"
+            )
+        equivalent = gaussian_equivalent(release, adjacency=adjacency)
+        distance += count * (equivalent.distance + release.sampler_distance)
+        if math.isinf(equivalent.noise_multiplier):
+            continue
+        once = dp_accounting.GaussianDpEvent(equivalent.noise_multiplier)
+        if rate < 1.0:
+            once = dp_accounting.PoissonSampledDpEvent(rate, once)
+        exported.append(dp_accounting.SelfComposedDpEvent(once, count))
+    if not exported:
+        return dp_accounting.NoOpDpEvent(), distance
+    return dp_accounting.ComposedDpEvent(exported), distance
