@@ -12,6 +12,8 @@ from typing import Final
 __all__ = [
     "CALL_FAILED",
     "CALL_REFUSED",
+    "CERTIFICATE_REFUSED",
+    "CERTIFICATE_RENEWED",
     "CLIENT_DROPPED",
     "CLIENT_LOGGER",
     "KEY_FILE_READABLE",
@@ -53,3 +55,5 @@ TRANSPORT_STARTED: Final = "transport_started"
 TRANSPORT_DRAINING: Final = "transport_draining"
 TRANSPORT_STOPPED: Final = "transport_stopped"
 KEY_FILE_READABLE: Final = "key_file_readable"
+CERTIFICATE_RENEWED: Final = "certificate_renewed"
+CERTIFICATE_REFUSED: Final = "certificate_refused"

@@ -36,6 +36,7 @@ from secagg.telemetry import (
     TRANSPORT_STOPPED,
 )
 from secagg.transport.address import Address
+from secagg.transport.certificate_renewal import server_credentials
 from secagg.transport.channel_options import SERVER_OPTIONS
 from secagg.transport.front import AggregatorFront
 from secagg.transport.interceptors import (
@@ -368,7 +369,7 @@ def _listen(
         port = (
             server.add_insecure_port(str(address))
             if identity is None
-            else server.add_secure_port(str(address), identity.server_credentials())
+            else server.add_secure_port(str(address), server_credentials(identity))
         )
     except RuntimeError:
         raise address.why_not() from None

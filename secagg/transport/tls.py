@@ -29,7 +29,13 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER
 from secagg.transport.identity import PeerIdentity, Role
 
-__all__ = ["TLSIdentity", "read_certificates", "read_private_key"]
+__all__ = [
+    "TLSFiles",
+    "TLSIdentity",
+    "identity_of",
+    "read_certificates",
+    "read_private_key",
+]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
@@ -37,6 +43,15 @@ _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 _MAX_PEM_BYTES: Final = 64 * 1024
 _MAX_CHAIN: Final = 8
 _MIN_RSA_BITS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """Where a process keeps its certificate, its key and the authorities it trusts."""
+
+    certificate: Path
+    private_key: Path
+    authority: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class TLSIdentity:
         certificate_chain: PEM, leaf first.
         authorities: PEM of the authorities whose certificates are accepted.
         not_valid_after: When the leaf expires.
+        files: Where it was loaded from; a server looks there for a renewed one.
         private_key: PEM.
     """
 
@@ -55,6 +71,7 @@ class TLSIdentity:
     certificate_chain: bytes
     authorities: bytes
     not_valid_after: datetime
+    files: TLSFiles
     private_key: bytes = field(repr=False)
 
     @classmethod
@@ -100,6 +117,7 @@ class TLSIdentity:
             certificate_chain=_all_pem(chain),
             authorities=_all_pem(trusted),
             not_valid_after=leaf.not_valid_after_utc,
+            files=TLSFiles(certificate, private_key, authority),
             private_key=key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
@@ -107,12 +125,11 @@ class TLSIdentity:
             ),
         )
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that demand a certificate from every client."""
-        return grpc.ssl_server_credentials(
+    def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Return what a server presents and whom it trusts, for one handshake on."""
+        return grpc.ssl_server_certificate_configuration(
             [(self.private_key, self.certificate_chain)],
             root_certificates=self.authorities,
-            require_client_auth=True,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import itertools
 from contextlib import asynccontextmanager
 
 import grpc
@@ -28,14 +29,14 @@ class Deployment:
 
     def __init__(self, directory):
         self.directory = directory
+        self.count = itertools.count()
         self.ours = Authority.create("ours.example")
         self.theirs = Authority.create("ours.example")
         self.ours.issued().write(directory, "ours")
         self.theirs.issued().write(directory, "theirs")
 
     def load(self, issued, role, authority="ours"):
-        stem = f"leaf-{len(list(self.directory.iterdir()))}"
-        certificate, key = issued.write(self.directory, stem)
+        certificate, key = issued.write(self.directory, f"leaf-{next(self.count)}")
         return TLSIdentity.load(
             certificate=certificate,
             private_key=key,
@@ -242,6 +243,22 @@ async def test_plaintext_is_an_argument_for_loopback_and_never_beside_tls(deploy
         GrpcConnection(
             LOOPBACK, identity=deployment.client(), insecure_for_tests="client-7"
         )
+
+
+async def test_a_certificate_renewed_on_disk_serves_the_next_connection(deployment):
+    """Only the renewed one was issued for the address, so that the use of it shows."""
+    server = deployment.server("aggregator.example")
+    front, client = ScriptedFront(), deployment.client()
+    async with await GrpcServer.start(front, LOOPBACK, identity=server) as running:
+        async with GrpcConnection(running.address, identity=client) as connection:
+            with pytest.raises(ServiceError, match="not issued for this address"):
+                await connection.advertise(SESSION, b"advert")
+        renewed = deployment.server("127.0.0.1").files
+        renewed.certificate.replace(server.files.certificate)
+        renewed.private_key.replace(server.files.private_key)
+        async with GrpcConnection(running.address, identity=client) as connection:
+            await connection.advertise(SESSION, b"advert")
+    assert len(front.calls) == 1
 
 
 async def test_requests_are_encoded_as_any_grpc_client_would(deployment):

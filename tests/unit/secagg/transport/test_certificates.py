@@ -10,6 +10,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.transport.certificate_renewal import server_credentials
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
@@ -57,7 +58,7 @@ def test_what_is_issued_loads_and_names_its_holder(files):
     server = load(files, "server", role=Role.SERVER)
     assert server.identity == PeerIdentity("deployment.example", Role.SERVER, "agg")
     client.channel_credentials()
-    server.server_credentials()
+    server_credentials(server)
 
 
 def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
