@@ -1,7 +1,5 @@
 """A session that is over, as an earlier process left it."""
 
-from dataclasses import dataclass
-
 from secagg.errors import ErrorCode
 from secagg.messages import ServerUpdate, SessionAborted, SumReleased
 from secagg.parameters import SessionDescriptor
@@ -11,32 +9,34 @@ from secagg.runtime.receipt import SessionReceipt
 __all__ = ["EndedSession"]
 
 
-@dataclass(frozen=True, slots=True)
 class EndedSession:
     """What clients may still ask about a session that is over.
 
-    Attributes:
-        stored: Its receipt.
+    Args:
+        receipt: What was stored of it.
     """
 
-    stored: SessionReceipt
+    def __init__(self, receipt: SessionReceipt) -> None:
+        self._receipt = receipt
+        self._told: set[str] = set()
 
     @property
     def descriptor(self) -> SessionDescriptor:
         """The session as it was offered."""
-        return self.stored.descriptor
+        return self._receipt.descriptor
 
     def update_for(self, identity: str, after: Round | None) -> ServerUpdate | None:
         """Return how the session ended, for those who took part."""
         if after is Round.FINISHED:
             return None
-        outcome = self.stored.outcome
-        if isinstance(outcome, SumReleased) and identity not in self.stored.members:
+        self._told.add(identity)
+        outcome = self._receipt.outcome
+        if isinstance(outcome, SumReleased) and identity not in self._receipt.members:
             return SessionAborted(
                 ErrorCode.SESSION_OVER, "the roster was fixed without this client"
             )
         return outcome
 
     def untold(self) -> frozenset[str]:
-        """Return nobody: who has been told is not stored."""
-        return frozenset()
+        """Return who took part to the end and was not told by this process."""
+        return frozenset(self._receipt.finishers) - self._told

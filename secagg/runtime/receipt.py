@@ -32,6 +32,7 @@ class SessionReceipt:
         shared: |U2|.
         uploaded: |U3|.
         revealed: |U5|.
+        finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
     """
@@ -43,6 +44,7 @@ class SessionReceipt:
     shared: int = 0
     uploaded: int = 0
     revealed: int = 0
+    finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
 
@@ -72,6 +74,7 @@ class SessionReceipt:
                 "U3": self.uploaded,
                 "U5": self.revealed,
             },
+            "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
         }
@@ -111,6 +114,7 @@ class SessionReceipt:
                 shared=fields["sets"]["U2"],
                 uploaded=fields["sets"]["U3"],
                 revealed=fields["sets"]["U5"],
+                finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),
             )

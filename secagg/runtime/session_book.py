@@ -71,8 +71,13 @@ class SessionBook:
                 yield runner
 
     def has_untold(self) -> bool:
-        """Whether somebody took part to an end and does not know it yet."""
-        return any(session.untold() for session in self._ended.values())
+        """Whether somebody took part to the latest end and does not know it yet.
+
+        Clients of earlier sessions had a whole session's time to ask.
+        """
+        if not self._ended:
+            return False
+        return bool(next(reversed(self._ended.values())).untold())
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.

@@ -107,12 +107,11 @@ class SessionFacts:
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
+        return self._finishers() - self._told
+
+    def _finishers(self) -> frozenset[str]:
         last = max((r for r in Round if self._accepted[r]), default=None)
-        return (
-            frozenset()
-            if last is None
-            else frozenset(self._accepted[last] - self._told)
-        )
+        return frozenset() if last is None else frozenset(self._accepted[last])
 
     def progress(
         self, state: server.ServerState, *, upload_bytes: int
@@ -153,6 +152,7 @@ class SessionFacts:
             shared=self._sharers,
             uploaded=len(self._accepted[Round.MASKED_INPUT_COLLECTION]),
             revealed=len(self._accepted[Round.UNMASKING]),
+            finishers=tuple(sorted(self._finishers())),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),
         )

@@ -6,28 +6,24 @@ right after it.  A `CrashSwitch` counts the points of one process and kills it a
 chosen one; from then on nothing that belongs to that process has any effect.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
+from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import ServerUpdate
-from secagg.parameters import SessionDescriptor
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import (
-    AggregatorConnection,
-    Blob,
-    BlobChunk,
-    UploadStatus,
-    Wait,
-)
+from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.base import NumberClaim, Role, SessionStore, StoredSession
 from secagg.storage.spool import Spool
+from secagg.testing.relayed_connection import RelayedConnection
 
 __all__ = [
     "CrashSwitch",
     "CrashingConnection",
     "CrashingSpool",
     "CrashingStore",
+    "MortalConnection",
     "SimulatedCrashError",
 ]
 
@@ -221,91 +217,80 @@ class CrashingSpool:
         return self._inner.session_ids()
 
 
-class CrashingConnection:
+class CrashingConnection(RelayedConnection):
     """A client's connection whose calls are crash points of that client.
 
     The point after a call lies behind what the server did: its answer is lost.
     """
 
     def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
-        self._inner = inner
+        super().__init__(lambda: inner)
         self._switch = switch
 
-    async def offer(
-        self, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """See `AggregatorConnection.offer`."""
-        return await self._call(
-            "offer", self._inner.offer(task_id, after_session=after_session)
-        )
+    async def relay(
+        self, method: str, call: Callable[[], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """Die before or after the call."""
+        with self._switch.around(method):
+            return await call()
 
-    async def advertise(self, session_id: bytes, advert: bytes) -> None:
-        """See `AggregatorConnection.advertise`."""
-        await self._call("advertise", self._inner.advertise(session_id, advert))
-
-    async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """See `AggregatorConnection.share`."""
-        await self._call("share", self._inner.share(session_id, bundles))
-
-    async def upload_status(self, session_id: bytes) -> UploadStatus:
-        """See `AggregatorConnection.upload_status`."""
-        return await self._call("status", self._inner.upload_status(session_id))
-
-    async def upload_chunk(
-        self,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
-        """See `AggregatorConnection.upload_chunk`."""
-        return await self._call(
-            "chunk",
-            self._inner.upload_chunk(
-                session_id,
-                offset=offset,
-                total_size=total_size,
-                digest=digest,
-                data=data,
-            ),
-        )
-
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """See `AggregatorConnection.reveal`."""
-        await self._call("reveal", self._inner.reveal(session_id, shares))
-
-    async def update(
-        self, session_id: bytes, *, after: Round | None
-    ) -> ServerUpdate | Wait:
-        """See `AggregatorConnection.update`."""
-        return await self._call("update", self._inner.update(session_id, after=after))
-
-    async def watch(
-        self, session_id: bytes, *, after: Round | None
+    async def relay_stream(
+        self, method: str, open_stream: Callable[[], AsyncIterator[ServerUpdate]]
     ) -> AsyncIterator[ServerUpdate]:
-        """See `AggregatorConnection.watch`."""
-        with self._switch.around("watch"):
-            stream = self._inner.watch(session_id, after=after)
+        """Die before or after the stream is opened."""
+        with self._switch.around(method):
+            stream = open_stream()
         async for update in stream:
             self._switch.check()
             yield update
 
-    async def fetch(
-        self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int
-    ) -> BlobChunk:
-        """See `AggregatorConnection.fetch`."""
-        return await self._call(
-            "fetch",
-            self._inner.fetch(
-                session_id, blob=blob, offset=offset, max_bytes=max_bytes
-            ),
-        )
 
-    async def _call(self, what: str, call: Coroutine[Any, Any, _Result]) -> _Result:
+class MortalConnection(RelayedConnection):
+    """A connection to a process that can die: calls in flight then break."""
+
+    def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
+        super().__init__(lambda: inner)
+        self._died = asyncio.Event()
+        switch.on_death(self._died.set)
+
+    async def relay(
+        self, method: str, call: Callable[[], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """Make the call; it breaks when the process at the other end dies."""
+        del method
+        answer = asyncio.ensure_future(call())
+        dying = asyncio.ensure_future(self._died.wait())
         try:
-            with self._switch.around(what):
-                return await call
+            await asyncio.wait({answer, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if self._died.is_set():
+                raise _broken()
+            return answer.result()
         finally:
-            call.close()  # dead before the call was made: it never starts
+            for task in (answer, dying):
+                task.cancel()
+            await asyncio.wait({answer, dying})
+            if not answer.cancelled():
+                answer.exception()  # noted: the caller has its own error
+
+    async def relay_stream(
+        self, method: str, open_stream: Callable[[], AsyncIterator[ServerUpdate]]
+    ) -> AsyncIterator[ServerUpdate]:
+        """Open the stream; it breaks when the process at the other end dies."""
+        stream = open_stream()
+        while True:
+            update = await self.relay(method, lambda: _next(stream))
+            if update is None:
+                return
+            yield update
+
+
+async def _next(stream: AsyncIterator[ServerUpdate]) -> ServerUpdate | None:
+    return await anext(stream, None)
+
+
+def _broken() -> ServiceError:
+    return ServiceError(
+        "the connection to the aggregator broke",
+        code=ErrorCode.UNREACHABLE,
+        next_step="Try again; it may come back.",
+    )

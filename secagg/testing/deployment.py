@@ -21,6 +21,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.aggregator import Aggregator
 from secagg.runtime.client_runner import ClientRunner
+from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.limits import AggregatorLimits
 from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.participation import ClientSettings, MakeInput, SessionOutcome
@@ -35,6 +36,7 @@ from secagg.testing.crash_points import (
     CrashingSpool,
     CrashingStore,
     CrashSwitch,
+    MortalConnection,
     SimulatedCrashError,
 )
 from secagg.testing.in_process import LENIENT_POLICY, identity_of
@@ -85,16 +87,17 @@ class Deployment:
     client_crash: dict[int, CrashSwitch] = field(default_factory=dict)
     fault_of: Callable[[int, str, int], Fault] = lambda _who, _method, _n: Fault.NONE
     make_input: Callable[[int], MakeInput] | None = None
-    settings: ClientSettings = field(default_factory=ClientSettings)
+    settings: ClientSettings = ClientSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
-    limits: AggregatorLimits = field(default_factory=AggregatorLimits)
+    limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
     server_store: SessionStore = field(default_factory=MemorySessionStore)
     spool: Spool = field(default_factory=MemorySpool)
     client_stores: dict[int, SessionStore] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
+    server_process: CrashSwitch = field(default_factory=CrashSwitch)
     sums: list[SessionSum] = field(default_factory=list)
     server_error: SecAggError | None = None
     server_restarts: int = 0
@@ -120,6 +123,7 @@ class Deployment:
         switch = self.server_crash
         while True:
             died = asyncio.Event()
+            self.server_process = switch
             switch.on_death(died.set)
             process = asyncio.ensure_future(self._serve_once(switch))
             dying = asyncio.ensure_future(died.wait())
@@ -197,7 +201,7 @@ class Deployment:
                 return last or error  # the task is over, or the aggregator is gone
             except SecAggError as error:
                 last = error
-                if error.code is ErrorCode.DEADLINE:
+                if error.code in {ErrorCode.DEADLINE, ErrorCode.LOCAL_MISUSE}:
                     return error
 
     def _client(self, number: int, switch: CrashSwitch) -> ClientRunner:
@@ -218,10 +222,11 @@ class Deployment:
         )
 
     def _link(self, number: int) -> LossyConnection:
-        def find() -> InMemoryConnection | None:
+        def find() -> AggregatorConnection | None:
             if self.aggregator is None:
                 return None
-            return InMemoryConnection(self.aggregator, identity_of(number))
+            there = InMemoryConnection(self.aggregator, identity_of(number))
+            return MortalConnection(there, self.server_process)
 
         return LossyConnection(
             find, lambda method, count: self.fault_of(number, method, count)

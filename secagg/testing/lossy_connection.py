@@ -13,20 +13,12 @@ from typing import Any, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import ServerUpdate
-from secagg.parameters import SessionDescriptor
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import (
-    AggregatorConnection,
-    Blob,
-    BlobChunk,
-    UploadStatus,
-    Wait,
-)
+from secagg.runtime.connection import AggregatorConnection, UploadStatus
+from secagg.testing.relayed_connection import RelayedConnection
 
 __all__ = ["Fault", "LossyConnection"]
 
 _Result = TypeVar("_Result")
-_Call = Callable[[], Coroutine[Any, Any, _Result]]
 
 
 class Fault(Enum):
@@ -38,7 +30,7 @@ class Fault(Enum):
     REPEAT = auto()
 
 
-class LossyConnection:
+class LossyConnection(RelayedConnection):
     """An `AggregatorConnection` over a link with scripted faults.
 
     Args:
@@ -51,7 +43,13 @@ class LossyConnection:
         find: Callable[[], AggregatorConnection | None],
         fault_of: Callable[[str, int], Fault] = lambda _method, _number: Fault.NONE,
     ) -> None:
-        self._find = find
+        def reach() -> AggregatorConnection:
+            connection = find()
+            if connection is None:
+                raise _unreachable()
+            return connection
+
+        super().__init__(reach)
         self._fault_of = fault_of
         self._calls: dict[str, int] = defaultdict(int)
         self._messages: dict[tuple[bytes, str], set[bytes]] = defaultdict(set)
@@ -60,32 +58,20 @@ class LossyConnection:
         """Return how many different messages left, by session and method."""
         return {key: len(contents) for key, contents in self._messages.items()}
 
-    async def offer(
-        self, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """See `AggregatorConnection.offer`."""
-        return await self._call(
-            "offer",
-            lambda: self._there().offer(task_id, after_session=after_session),
-        )
-
     async def advertise(self, session_id: bytes, advert: bytes) -> None:
-        """See `AggregatorConnection.advertise`."""
+        """Note and send."""
         self._messages[session_id, "advertise"].add(advert)
-        await self._call(
-            "advertise", lambda: self._there().advertise(session_id, advert)
-        )
+        await super().advertise(session_id, advert)
 
     async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """See `AggregatorConnection.share`."""
+        """Note and send."""
         self._messages[session_id, "share"].add(bundles)
-        await self._call("share", lambda: self._there().share(session_id, bundles))
+        await super().share(session_id, bundles)
 
-    async def upload_status(self, session_id: bytes) -> UploadStatus:
-        """See `AggregatorConnection.upload_status`."""
-        return await self._call(
-            "upload_status", lambda: self._there().upload_status(session_id)
-        )
+    async def reveal(self, session_id: bytes, shares: bytes) -> None:
+        """Note and send."""
+        self._messages[session_id, "reveal"].add(shares)
+        await super().reveal(session_id, shares)
 
     async def upload_chunk(
         self,
@@ -96,67 +82,16 @@ class LossyConnection:
         digest: bytes,
         data: bytes,
     ) -> UploadStatus:
-        """See `AggregatorConnection.upload_chunk`."""
+        """Note and send."""
         self._messages[session_id, "upload"].add(digest)
-        return await self._call(
-            "upload_chunk",
-            lambda: self._there().upload_chunk(
-                session_id,
-                offset=offset,
-                total_size=total_size,
-                digest=digest,
-                data=data,
-            ),
+        return await super().upload_chunk(
+            session_id, offset=offset, total_size=total_size, digest=digest, data=data
         )
 
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """See `AggregatorConnection.reveal`."""
-        self._messages[session_id, "reveal"].add(shares)
-        await self._call("reveal", lambda: self._there().reveal(session_id, shares))
-
-    async def update(
-        self, session_id: bytes, *, after: Round | None
-    ) -> ServerUpdate | Wait:
-        """See `AggregatorConnection.update`."""
-        return await self._call(
-            "update", lambda: self._there().update(session_id, after=after)
-        )
-
-    async def watch(
-        self, session_id: bytes, *, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
-        """See `AggregatorConnection.watch`; a lost answer breaks the stream."""
-        fault = self._next_fault("watch")
-        if fault is Fault.LOSE_REQUEST:
-            raise _unreachable()
-        async for update in self._there().watch(session_id, after=after):
-            if fault is Fault.LOSE_ANSWER:
-                raise _unreachable()
-            yield update
-
-    async def fetch(
-        self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int
-    ) -> BlobChunk:
-        """See `AggregatorConnection.fetch`."""
-        return await self._call(
-            "fetch",
-            lambda: self._there().fetch(
-                session_id, blob=blob, offset=offset, max_bytes=max_bytes
-            ),
-        )
-
-    def _there(self) -> AggregatorConnection:
-        connection = self._find()
-        if connection is None:
-            raise _unreachable()
-        return connection
-
-    def _next_fault(self, method: str) -> Fault:
-        number = self._calls[method]
-        self._calls[method] += 1
-        return self._fault_of(method, number)
-
-    async def _call(self, method: str, call: _Call[_Result]) -> _Result:
+    async def relay(
+        self, method: str, call: Callable[[], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """Make the call as the script says."""
         fault = self._next_fault(method)
         if fault is Fault.LOSE_REQUEST:
             raise _unreachable()
@@ -166,6 +101,23 @@ class LossyConnection:
         if fault is Fault.LOSE_ANSWER:
             raise _unreachable()
         return answer
+
+    async def relay_stream(
+        self, method: str, open_stream: Callable[[], AsyncIterator[ServerUpdate]]
+    ) -> AsyncIterator[ServerUpdate]:
+        """Open the stream as the script says; a lost answer breaks it."""
+        fault = self._next_fault(method)
+        if fault is Fault.LOSE_REQUEST:
+            raise _unreachable()
+        async for update in open_stream():
+            if fault is Fault.LOSE_ANSWER:
+                raise _unreachable()
+            yield update
+
+    def _next_fault(self, method: str) -> Fault:
+        number = self._calls[method]
+        self._calls[method] += 1
+        return self._fault_of(method, number)
 
 
 def _unreachable() -> ServiceError:

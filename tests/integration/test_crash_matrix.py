@@ -1,0 +1,154 @@
+"""Every instant at which a process can die, one after the other.
+
+A crash point lies before and after each thing that outlives a process: a write to the
+journal or the spool, a message to a peer.  Each test kills one process at one of them,
+starts it again on the same disk, and lets the task go on.
+
+What must hold: the same sum as without the crash, or a typed abort; and nobody ever
+sends two different messages for the same round.
+"""
+
+import numpy as np
+import pytest
+
+from secagg.messages import SumReleased
+from secagg.protocol.events import PlainVector
+from secagg.runtime.participation import SessionOutcome
+from secagg.storage.base import Role
+from secagg.storage.journal import decode_outcome
+from secagg.testing import manual_clock
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import Deployment, one_hot_input
+from secagg.testing.in_process import parameters_for
+from secagg.testing.lossy_connection import Fault
+
+CLIENTS = 4
+CRASHING = 2
+
+
+def run(**options):
+    parameters = parameters_for(CLIENTS, dimension=7, threshold=3)
+
+    async def main(clock):
+        deployment = Deployment(
+            clock, parameters, CLIENTS, payload=b"a query", **options
+        )
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def one_client_uploads_nothing(number, method, _count):
+    dead = number == 0 and method.startswith("upload")
+    return Fault.LOSE_REQUEST if dead else Fault.NONE
+
+
+def points_of_server(fault_of):
+    switch = CrashSwitch()
+    run(server_crash=switch, fault_of=fault_of)
+    return switch.points
+
+
+def points_of_client():
+    switch = CrashSwitch()
+    run(client_crash={CRASHING: switch})
+    return switch.points
+
+
+def assert_safe_and_exact(deployment, numbers):
+    assert deployment.contradictions() == {}
+    assert len(deployment.sums) == 1
+    np.testing.assert_array_equal(
+        deployment.sums[0].residues, deployment.expected_sum(set(numbers))
+    )
+
+
+def no_fault(*_):
+    return Fault.NONE
+
+
+SERVER_POINTS = points_of_server(no_fault)
+LOSSY_SERVER_POINTS = points_of_server(one_client_uploads_nothing)
+CLIENT_POINTS = points_of_client()
+
+
+def named(points):
+    return [pytest.param(at, id=f"{at} {name}") for at, name in enumerate(points)]
+
+
+def test_the_matrix_covers_every_round():
+    names = " ".join(SERVER_POINTS)
+    for what in (
+        "create",
+        "append",
+        "chunk",
+        "commit",
+        "put payload",
+        "put sum",
+        "end",
+    ):
+        assert f"before {what}" in names
+        assert f"after {what}" in names
+    assert SERVER_POINTS.count("before append") >= 2 * 4
+    assert {
+        f"after {c}" for c in ("advertise", "share", "upload_chunk", "reveal")
+    } <= set(CLIENT_POINTS)
+
+
+@pytest.mark.parametrize("at", named(SERVER_POINTS))
+def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(at):
+    deployment, endings = run(server_crash=CrashSwitch(at))
+    assert deployment.server_restarts == 1
+    assert_safe_and_exact(deployment, range(CLIENTS))
+    assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS
+
+
+@pytest.mark.parametrize("at", named(LOSSY_SERVER_POINTS))
+def test_the_same_with_a_lost_client(at):
+    deployment, endings = run(
+        server_crash=CrashSwitch(at), fault_of=one_client_uploads_nothing
+    )
+    assert deployment.server_restarts == 1
+    assert_safe_and_exact(deployment, range(1, CLIENTS))
+    assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS - 1
+
+
+@pytest.mark.parametrize("at", named(CLIENT_POINTS))
+def test_a_client_killed_anywhere_never_contradicts_itself(at):
+    switch = CrashSwitch(at)
+    deployment, endings = run(client_crash={CRASHING: switch})
+    assert switch.is_dead
+    assert_safe_and_exact(deployment, range(CLIENTS))
+    store = deployment.client_stores[CRASHING]
+    assert store.sessions(Role.CLIENT) == ()  # nothing is left to answer with
+    for number, ending in endings.items():
+        if number == CRASHING and switch.points[-1] == "after end":
+            # It finished and died before it could say so; its tombstone says it.
+            (key,) = store.sessions(Role.CLIENT, include_ended=True)
+            outcome = decode_outcome(store.load(key).summary)
+            assert isinstance(outcome, SumReleased)
+        else:
+            assert isinstance(ending, SessionOutcome)
+
+
+def test_a_restarted_client_with_another_input_is_refused_and_sends_nothing():
+    """The application forgets: after the crash it supplies another vector."""
+    upload = CLIENT_POINTS.index("before upload_chunk")
+    calls = []
+
+    def make_input(number):
+        def make(descriptor, _payload, _seed):
+            calls.append(number)
+            vector = one_hot_input(number, descriptor.parameters)
+            if number == CRASHING and calls.count(CRASHING) > 1:
+                vector[0] += 1
+            return PlainVector(vector)
+
+        return make
+
+    deployment, endings = run(
+        client_crash={CRASHING: CrashSwitch(upload)}, make_input=make_input
+    )
+    assert calls.count(CRASHING) > 1
+    assert not isinstance(endings[CRASHING], SessionOutcome)
+    assert_safe_and_exact(deployment, set(range(CLIENTS)) - {CRASHING})
