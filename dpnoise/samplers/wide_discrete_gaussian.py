@@ -23,8 +23,9 @@ Numbered rules:
    error is below 2^-50. Within 2^-45 of it, 256 bits are compared with the floor of
    2^256·e^(−x), found in exact arithmetic. Floats decide only where they cannot be
    wrong, so the samples do not depend on them.
-4. Distance: a kept draw differs from the law by the table's distance and the rounding
-   of e^(−x), 2^-256, divided by the chance of being kept, which is above 1/4.
+4. Distance: a candidate and its decision differ from the exact ones by the table's
+   distance and by the rounding of e^(−x), 2^-256. Conditioning on being kept, which has
+   a chance above 1/4, makes that at most eight times as large.
 
 What this class does not do: it is not constant-time; see `inversion_table`.
 """
