@@ -88,6 +88,7 @@ class GrpcConnection:
     ) -> None:
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
+        self._unary: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         if identity is not None and insecure_for_tests is None:
             self.identity = identity.identity.name
             self._metadata: tuple[tuple[str, str], ...] = ()
@@ -269,8 +270,10 @@ class GrpcConnection:
 
     async def _call(self, method: str, request: bytes, seconds: float) -> bytes:
         """Make one call; raise an error of ours when it fails."""
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        call = self._unary.get(method)
+        if call is None:
+            call = self._channel.unary_unary(f"/{SERVICE}/{method}")
+            self._unary[method] = call
         try:
             return await call(request, timeout=seconds, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
