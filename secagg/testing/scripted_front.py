@@ -27,6 +27,7 @@ class ScriptedFront:
         hold: If set, `watch` waits for it before it ends.
         calls: Every call so far, as method, identity and arguments.
         ended_watches: How many streams have come to an end, for whatever reason.
+        watch_ended: Set when the first of them has.
     """
 
     script: dict[str, Any] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class ScriptedFront:
     hold: asyncio.Event | None = None
     calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     ended_watches: int = 0
+    watch_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def offer(
         self, identity: str, task_id: str, *, after_session: int
@@ -110,6 +112,7 @@ class ScriptedFront:
                 await self.hold.wait()
         finally:
             self.ended_watches += 1
+            self.watch_ended.set()
 
     async def fetch(
         self,
