@@ -132,7 +132,7 @@ def _print(result: "DemoResult", output: Output) -> None:
             ("accountant", f"{stated.accountant} ({stated.status})"),
             (
                 "neighbouring worlds",
-                f"one client's pictures or none ({stated.adjacency})",
+                f"one client's pictures or none ({stated.adjacency.value})",
             ),
             ("noise shares counted", f"{result.report.counted_shares}"),
             (

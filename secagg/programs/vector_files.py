@@ -7,6 +7,7 @@ Rule 2: a file appears whole or not at all: it is written beside its place, sync
 Rule 3: a file that exists is only ever replaced by the same result.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -104,7 +105,8 @@ def _replace(path: Path, save: Callable[[Path], None]) -> None:
         save(temporary)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise ServiceError(
             f"{path} cannot be written: {error.strerror}",
             code=ErrorCode.STORAGE_FAILED,

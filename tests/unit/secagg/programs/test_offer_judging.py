@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from secagg.config import ClientSettings, load_client_settings
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError, ServiceError
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.programs.contributor import client_policy
+from secagg.programs.file_input import FileInput
+from secagg.programs.offer_check import OfferCheckingConnection
+from secagg.runtime.connection import Wait
+
+PARAMETERS = ProtocolParameters(
+    modulus=256,
+    dimension=4,
+    min_clients=3,
+    max_clients=3,
+    threshold=2,
+    min_survivors=2,
+    max_dropouts=1,
+)
+DESCRIPTOR = SessionDescriptor(
+    task_id="t",
+    session_number=1,
+    server_nonce=bytes(32),
+    payload_hash=b"",
+    parameters=PARAMETERS,
+)
+
+
+class Offering:
+    """A connection that offers one thing."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    async def offer(self, task_id, *, after_session):
+        del task_id, after_session
+        return self.answer
+
+
+def refusing(_):
+    raise RemoteProtocolError("no", code=ErrorCode.POLICY_VIOLATION)
+
+
+async def test_an_offer_is_judged_before_the_client_sees_it():
+    connection = OfferCheckingConnection(Offering(DESCRIPTOR), refusing)
+    with pytest.raises(RemoteProtocolError):
+        await connection.offer("t", after_session=0)
+    judged = []
+    connection = OfferCheckingConnection(Offering(DESCRIPTOR), judged.append)
+    assert await connection.offer("t", after_session=0) == DESCRIPTOR
+    assert judged == [PARAMETERS]
+    assert connection.has_answered
+
+
+async def test_there_is_nothing_to_judge_while_waiting():
+    connection = OfferCheckingConnection(Offering(Wait(1.0)), refusing)
+    assert not connection.has_answered
+    assert await connection.offer("t", after_session=0) == Wait(1.0)
+    assert connection.has_answered
+
+
+def settings(tmp_path, *overrides) -> ClientSettings:
+    path = tmp_path / "client.toml"
+    path.write_text(
+        '[client]\nserver = "localhost:1"\ntask = "t"\n'
+        '[tls]\nca = "a"\ncertificate = "b"\nkey = "c"\n'
+        "[policy]\nmax_epsilon = 1.0\nmax_delta = 1e-6\n"
+    )
+    return load_client_settings(path, environment={}, overrides=overrides).settings
+
+
+def test_every_floor_of_the_settings_reaches_the_core(tmp_path):
+    policy = client_policy(
+        settings(
+            tmp_path,
+            "policy.min_clients=11",
+            "policy.max_clients=12",
+            "policy.min_survivors=13",
+            "policy.max_dropouts=14",
+            "policy.min_colluders=15",
+            "policy.require_majority=false",
+            "policy.max_dimension=16",
+            "policy.max_modulus_bits=17",
+            "policy.require_noise=false",
+        )
+    )
+    assert policy.min_clients == 11
+    assert policy.max_clients == 12
+    assert policy.min_survivors == 13
+    assert policy.max_dropouts == 14
+    assert policy.min_colluders == 15
+    assert not policy.require_majority
+    assert policy.max_dimension == 16
+    assert policy.max_modulus_bits == 17
+    assert not policy.require_noise
+    defaults = client_policy(settings(tmp_path))
+    assert defaults.require_majority
+    assert defaults.require_noise
+
+
+def test_an_unknown_profile_is_a_bad_setting(tmp_path):
+    with pytest.raises(ServiceError) as caught:
+        client_policy(settings(tmp_path, "policy.profiles=wild"))
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+def test_an_input_of_another_length_is_refused_at_the_offer(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    source = FileInput.load(tmp_path / "x.npy")
+    source.check(3)
+    with pytest.raises(InputError, match="vectors of 4"):
+        source.check(4)
