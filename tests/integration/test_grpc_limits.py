@@ -160,8 +160,7 @@ async def test_a_client_that_leaves_takes_its_stream_along():
         stream = connection.watch(SESSION, after=None)
         await anext(stream)
         await stream.aclose()
-        while not front.ended_watches:
-            await asyncio.sleep(0)  # the news travels over the socket
+        await front.watch_ended.wait()
         # Two more fit into the limit of two only if the first one was given back.
         others = [connection.watch(SESSION, after=None) for _ in "12"]
         for other in others:
