@@ -44,6 +44,7 @@ from secagg.runtime.connection import (
     UploadStatus,
     Wait,
 )
+from secagg.runtime.ended_session import EndedSession
 from secagg.runtime.limits import AggregatorLimits
 from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.progress import ProgressFeed, SessionProgress
@@ -223,13 +224,15 @@ class Aggregator:
         """
         self._check_caller(identity)
         session = self._book.find(session_id)
+        if isinstance(session, SessionRunner):
+            session.check_invited(identity)
         if offset < 0 or max_bytes < 1:
             raise RemoteProtocolError(
                 f"cannot read {max_bytes} bytes from offset {offset}",
                 code=ErrorCode.BAD_ENCODING,
                 sender=identity,
             )
-        if blob is Blob.SUM:
+        if blob is Blob.SUM or isinstance(session, EndedSession):
             update = session.update_for(identity, None)
             if not isinstance(update, SumReleased):
                 raise RemoteProtocolError(

@@ -144,6 +144,19 @@ class SessionRunner:
         invited = state.invited is None or identity in state.invited
         return invited and not full
 
+    def check_invited(self, identity: str) -> None:
+        """Refuse whoever may not read what the session hands its clients.
+
+        Raises:
+            RemoteProtocolError: NOT_INVITED.
+        """
+        if self.record.invited is not None and identity not in self.record.invited:
+            raise RemoteProtocolError(
+                f"{identity!r} is not invited to this session",
+                code=ErrorCode.NOT_INVITED,
+                sender=identity,
+            )
+
     async def submit(self, event: ClientMessage) -> None:
         """Take a client's message; returns when it is durable.
 
