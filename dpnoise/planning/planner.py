@@ -19,7 +19,6 @@ This module deliberately draws no noise and sends nothing.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -72,9 +71,8 @@ _DISTANCE_PER_DRAW: Final = 2.0**-120
 
 _RETRIES: Final = 4
 _CLOSE_ENOUGH: Final = 0.01
-_LEAST: Final = Fraction(1, 1 << 40)
+_LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
-_SLIGHTLY_MORE: Final = 1 + Fraction(1, 1 << 16)
 
 
 def plan(  # noqa: PLR0913  # one keyword per option of the command line
@@ -270,31 +268,18 @@ class _Planner:
             release = cast("NoiseEvent", mechanism.event_with_noise(typical))
             accountant = default_accountant(request.releases(release))
             self._accountant = accountant
-        variance = self._least_variance(mechanism, accountant)
-        if request.mechanism == "smm" and request.linf_bound is None:
-            mechanism = self._widen(mechanism, variance)
-        return mechanism, variance
-
-    def _least_variance(self, mechanism: Mechanism, accountant: str) -> Fraction:
-        """Calibrate near the model's guess first, and anywhere only if that fails."""
-        request = self._request
-        guess = Fraction(self._guess(mechanism.parameters.scale_factor))
-        search = functools.partial(
-            calibrate,
+        variance = calibrate(
             self._events(mechanism),
             accountant=accountant,
             epsilon=request.epsilon,
             delta=request.delta,
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
+            bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
         )
-        low, high = guess * Fraction(3, 5), guess * Fraction(3, 2)
-        try:
-            near = search(bracket=(low, high))
-        except CalibrationError:
-            return search(bracket=(high, _LARGEST_VARIANCE))
-        # At the lower end of the bracket less noise might have done.
-        return near if near > low * _SLIGHTLY_MORE else search(bracket=(_LEAST, near))
+        if request.mechanism == "smm" and request.linf_bound is None:
+            mechanism = self._widen(mechanism, variance)
+        return mechanism, variance
 
     def _guess(self, scale_factor: float) -> float:
         model = NoiseModel(self._request, self._unit_variance)
