@@ -121,9 +121,14 @@ class MixtureContourAccountant(Accountant):
     _bound: ContourBound | None = None
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
-        del (
-            sampling_rate
-        )  # rule 4: the full release is never cheaper than a sampled one
+        if sampling_rate < 1.0:
+            raise TheoremNotApplicableError(
+                f"{self.name} does not count sampling; use mixture-pld",
+                theorem="contour bound of one product law",
+                parameter="sampling_rate",
+                value=sampling_rate,
+                nearest="1.0",
+            )
         bound = contour_bound(release, whole_curve=False)
         if bound is None:
             raise self._refuse(

@@ -12,8 +12,12 @@ norm that the coordinates share out and g the largest log-moment per unit of nor
 Numbered rules:
 
 1. K(c) does not depend on ε: one evaluation bounds the whole curve, best near one ε.
-2. The bound must hold for every norm C' ≤ C. It is convex in C', so the larger of its
-   two ends covers all; the end C' = 0 is 1/(2·√(c(c+1))) or less.
+2. Shorter vectors need no bound of their own. R is non-decreasing in y, so threshold
+   tests are optimal for one coordinate; a larger coordinate makes the rounded value
+   larger in stochastic order, so every such test gains power. Hence a coordinate is a
+   randomised image of a larger one, and a vector of one whose norm is exactly C. Where
+   integer vectors cannot reach C, the bound is taken at both ends of 0 ≤ C' ≤ C, in
+   which it is convex; the end C' = 0 is at most 1/(2·√(c(c+1))).
 3. The integral is bounded from above cell by cell. Beyond the last cell an auxiliary
    Gaussian release of squared shift h² is composed with the mechanism. Adding a release
    only weakens privacy, so this is sound; its moments e^(−h²w²/2) end the integral.
@@ -80,15 +84,18 @@ COARSE: Final = ContourResolution(
 )
 """For whole curves, where one of dozens of constants decides about each epsilon."""
 
-_NEAR_ZERO: Final = 0.06  # × √C / (c·√(C/v)): the expansion at zero costs 10^-3 there
+_NEAR_ZERO: Final = 0.06  # × √v/(c + 4): the expansion at zero then costs 10^-3
 _WIDEST: Final = 0.16  # cell width at which second-order terms cost 10^-3 of δ
+_WIDE_WINDOW_FROM: Final = float(1 << 18)
+_WIDE_WINDOW_RELATIVE_WIDTH: Final = 1.0 / 16.0
 _OUTER_RELATIVE_WIDTH: Final = 0.125
 _OUTER_WIDEST: Final = 0.6
 _LARGEST_STEEPNESS: Final = 40.0  # c/√(v/C): δ is then below e^-800
 _FINEST_STEEPNESS: Final = 12.0  # cells are not cut finer beyond δ = e^-72
 _MAIN_PRECISION: Final = 1e-11
 _OUTER_PRECISION: Final = 1e-3
-_ROUNDING: Final = 1e-9  # relative; the sums over cells err by less than 10^-12
+_ROUNDING: Final = 1e-9  # relative; sums over cells, and rounding C·g, err by less
+_UPWARDS: Final = 1.0 + 2.0**-48
 _LOG_SEARCH_STEPS: Final = 44
 _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
@@ -126,13 +133,17 @@ class ContourBound:
         # end, the loss at the end is claimed.
         self._variance = min(noise_variance, MAX_NOISE_VARIANCE)
         self._norm = norm
+        self._reaches_bound = True
         if norm is CoordinateNorm.SQUARE:
-            capped = min(norm_bound, dim * largest_coordinate**2)
+            self._norm_bound = min(norm_bound, dim * largest_coordinate**2)
+        elif norm is CoordinateNorm.MIXTURE:
+            whole = math.floor(largest_coordinate)
+            self._norm_bound = min(norm_bound, float(dim * whole**2))
         else:
-            capped = min(norm_bound, dim * math.floor(largest_coordinate) ** 2)
-        # Two roundings above, then a square root below: a few units in the last place.
-        self._norm_bound = capped * (1.0 + 2.0**-48)
-        self._largest = min(largest_coordinate, math.sqrt(self._norm_bound))
+            # A zero can become a one as long as there are zeros.
+            self._norm_bound = float(math.floor(norm_bound))
+            self._reaches_bound = self._norm_bound <= dim
+        self._largest = min(largest_coordinate, math.sqrt(self._norm_bound) * _UPWARDS)
         self._resolution = resolution
         shift = max(1, math.ceil(self._largest))
         reach = int(14.0 * math.sqrt(self._variance)) + 8 * shift + 64
@@ -279,13 +290,17 @@ class ContourBound:
         chosen, lobe, root = self._resolution, self.lobe, math.sqrt(self._norm_bound)
         exponent = c + 1.0 if direction is Direction.FORWARD else -c
         self._reach_for(exponent)
+        # Wide windows make every coordinate cell dear; the wider cells cost 0.1 % more.
+        relative_width = chosen.relative_width
+        if self._variance > _WIDE_WINDOW_FROM:
+            relative_width = max(relative_width, _WIDE_WINDOW_RELATIVE_WIDTH)
         steep = min(max(1.0, c / lobe), _FINEST_STEEPNESS)
-        near_zero = min(_NEAR_ZERO * root / steep, 0.1 * math.sqrt(self._variance))
+        near_zero = _NEAR_ZERO * math.sqrt(self._variance) / (c + 4.0)
         main = CoordinateGrid.build(
             self._norm,
             largest=self._largest,
             near_zero=near_zero,
-            relative_width=chosen.relative_width,
+            relative_width=relative_width,
             largest_width=_WIDEST * root / steep**1.5,
         )
         outer = CoordinateGrid.build(
@@ -320,11 +335,10 @@ class ContourBound:
             peak + 0.5 * helper * (c * (c + 1.0) - last * last) - math.log(last)
         )
         integral = float(np.logaddexp.reduce(pieces)) - math.log(math.pi)
-        # Rule 2: the other end, a vector of norm zero.
-        nothing = 0.5 * helper * c * (c + 1.0) - math.log(
-            2.0 * math.sqrt(c * (c + 1.0))
-        )
-        found = max(integral, nothing) + _ROUNDING
+        if not self._reaches_bound:  # rule 2
+            nothing = 0.5 * helper * c * (c + 1.0) - 0.5 * math.log(4.0 * c * (c + 1.0))
+            integral = max(integral, nothing)
+        found = integral + _ROUNDING
         return math.inf if math.isnan(found) else found
 
     def _integrate(
@@ -357,7 +371,8 @@ class ContourBound:
         while True:
             if self._lattice.reach < need:
                 self._lattice = ContourLattice.build(self._variance, need)
-            tail = self._lattice.log_tail_bounds(exponent=abs(exponent), shift=shift)
+            largest = max(4.0, abs(exponent))
+            tail = self._lattice.log_tail_bounds(exponent=largest, shift=shift)
             if tail[-1] < LOG_NEGLIGIBLE_TAIL:
                 return
             need = self._lattice.reach + self._lattice.reach // 2

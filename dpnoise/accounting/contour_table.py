@@ -63,6 +63,9 @@ class _Rows:
     log_ratio: FloatArray
     log_low: FloatArray
     log_high: FloatArray
+    inverse: FloatArray  # 1/R at the centre, and at both ends of the cell
+    inverse_low: FloatArray
+    inverse_high: FloatArray
     step: FloatArray  # ρ_{k+1} − ρ_k, the derivative of R in p
 
 
@@ -103,7 +106,8 @@ class MomentTable:
         self._grid = grid
         self._exponent = exponent
         shift = max(1, math.ceil(grid.largest))
-        right = lattice.log_tail_bounds(exponent=max(exponent, 0.0), shift=shift)
+        # The fourth power serves the expansion near zero.
+        right = lattice.log_tail_bounds(exponent=max(exponent, 4.0), shift=shift)
         left = lattice.log_tail_bounds(exponent=max(-exponent, 0.0), shift=shift)
         end_right, end_left = _first_below(right), _first_below(left)
         self._tail = math.exp(right[end_right]) + math.exp(left[end_left])
@@ -155,14 +159,20 @@ class MomentTable:
             whole = centres - 1.0 if integer else np.floor(centres)
             base = np.stack([self._ratios[int(k)] for k in whole])
             step = np.stack([self._ratios[int(k) + 1] for k in whole]) - base
-            fraction = centres - whole
+            fraction = (centres - whole)[:, None]
+            ratio = base + fraction * step
+            low = base + (fraction - halves[:, None]) * step
+            high = base + (fraction + halves[:, None]) * step
             yield _Rows(
                 centres=centres,
                 half_widths=halves,
                 whole=whole,
-                log_ratio=np.log(base + fraction[:, None] * step),
-                log_low=np.log(base + (fraction - halves)[:, None] * step),
-                log_high=np.log(base + (fraction + halves)[:, None] * step),
+                log_ratio=np.log(ratio),
+                log_low=np.log(low),
+                log_high=np.log(high),
+                inverse=1.0 / ratio,
+                inverse_low=1.0 / low,
+                inverse_high=1.0 / high,
                 step=step,
             )
             start = stop
@@ -226,19 +236,23 @@ class MomentTable:
         # N is multiplied by exp(−i·w·mean): the modulus stays, the phase slows down.
         centred = log_ratio - mean[:, None]
         deviation = math.sqrt(float(np.max((weight * centred**2).sum(axis=1) / total)))
-        weight_p = weight * np.exp(-log_ratio) * rows.step
+        weight_p = weight * rows.inverse * rows.step
         radius, blocks, terms = _blocks(edges, deviation, precision)
         powers = _scaled_powers(centred * radius, terms)
         middle = 0.5 * (edges[1:] + edges[:-1])
         value = np.empty((rows.centres.size, middle.size), dtype=np.complex128)
         in_p, in_w = np.empty_like(value), np.empty_like(value)
-        both = np.stack([weight, weight_p], axis=-1)
+        turned = np.empty((*weight.shape, 4))
         for block in blocks:
             w = middle[block]
             origin = 0.5 * (w[0] + w[-1])
-            turned = np.exp(1j * origin * centred)[:, :, None] * both
-            flat = turned.view(np.float64)  # (n, y, 4): real and imaginary parts
-            moments = np.ascontiguousarray(powers @ flat).view(np.complex128)
+            angle = origin * centred
+            cosine, sine = np.cos(angle), np.sin(angle)
+            np.multiply(weight, cosine, out=turned[:, :, 0])
+            np.multiply(weight, sine, out=turned[:, :, 1])
+            np.multiply(weight_p, cosine, out=turned[:, :, 2])
+            np.multiply(weight_p, sine, out=turned[:, :, 3])
+            moments = (powers @ turned).view(np.complex128)
             order = np.arange(terms)[:, None]
             offset = ((w - origin) / radius)[None, :]
             phases = (1j ** (order % 4)) * offset**order
@@ -293,8 +307,8 @@ class MomentTable:
         # Second derivatives, largest over the cell: R is monotone in p for every y.
         low = np.exp(self._log_weight + exponent * rows.log_low)
         high = np.exp(self._log_weight + exponent * rows.log_high)
-        low_1, high_1 = low * np.exp(-rows.log_low), high * np.exp(-rows.log_high)
-        low_2, high_2 = low_1 * np.exp(-rows.log_low), high_1 * np.exp(-rows.log_high)
+        low_1, high_1 = low * rows.inverse_low, high * rows.inverse_high
+        low_2, high_2 = low_1 * rows.inverse_low, high_1 * rows.inverse_high
         step = np.abs(rows.step)
         largest = np.maximum(np.abs(rows.log_low), np.abs(rows.log_high))
         farthest = np.maximum(
@@ -333,12 +347,9 @@ class MomentTable:
         third = float((weight * change**3).sum())
         third_abs = float((weight * np.abs(change) ** 3).sum())
         fourth = float((weight * change**4 * ends).sum())
-        # Outside the window |D| is at most ρ_1 on the right and 1 on the left.
-        power = max(exponent, 4.0)
-        right = self._lattice.log_tail_bounds(exponent=power, shift=1)
-        at = min(int(self._y[-1]), right.size - 1)
-        outside = math.exp(min(right[at], 700.0))
-        outside += self._tail * (1.0 - top) ** min(0.0, exponent - 4.0)
+        # Outside the window |D| is at most ρ_1 on the right and 1 on the left, so that
+        # the tails that the window was chosen by serve here too.
+        outside = self._tail * (1.0 - top) ** min(0.0, exponent - 4.0)
         # The tails enter every moment; the margin covers the rounding of the sums.
         second_error = second * _NEAR_ZERO_MARGIN + outside
         third_error = third_abs * _NEAR_ZERO_MARGIN + outside

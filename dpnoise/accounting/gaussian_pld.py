@@ -23,7 +23,8 @@ from typing import Final
 import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
-from dpnoise.accounting.gaussian import gaussian_delta
+from dpnoise.accounting.conversion import FloatArray
+from dpnoise.accounting.gaussian import gaussian_delta, mills_ratio
 from dpnoise.accounting.loss_distribution import DominatingPair
 from dpnoise.accounting.loss_distribution_sum import (
     DELTA_FLOOR,
@@ -39,7 +40,10 @@ __all__ = ["ComposedLossAccountant", "GaussianPLDAccountant", "gaussian_pair"]
 _POINT_SPACING: Final = 1.5e-3  # in deviations of the loss: 4·10^-7 of its variance
 _TAIL_DEVIATIONS: Final = 9.5  # delta there is below 10^-20
 _LARGEST_LOSS: Final = 600.0  # e^600 still is a float; more loss protects nobody
-_RELATIVE_VARIANCE: Final = 1e-6
+_RELATIVE_VARIANCE: Final = 4e-6
+_MARGIN: Final = 2.0**-46
+_CONTINUED_FRACTION_FROM: Final = 5.0  # from here 100 terms reach double precision
+_CONTINUED_FRACTION_TERMS: Final = 100
 
 
 @lru_cache(maxsize=32)
@@ -59,10 +63,38 @@ def gaussian_pair(noise_multiplier: float) -> DominatingPair:
     last = min(0.5 * shift * shift + _TAIL_DEVIATIONS * shift, _LARGEST_LOSS)
     count = max(64, math.ceil(last / (_POINT_SPACING * shift)))
     epsilons = np.linspace(0.0, last, min(count, 1 << 16) + 1)
-    curve = np.array(
-        [gaussian_delta(at, noise_multiplier=noise_multiplier) for at in epsilons]
-    )
+    curve = _curve(epsilons, shift)
     return DominatingPair.from_curves(epsilons, curve, curve)
+
+
+def _curve(epsilons: FloatArray, shift: float) -> FloatArray:
+    """Evaluate `gaussian_delta` on an array, with the same margins."""
+    low = epsilons / shift - 0.5 * shift
+    high = epsilons / shift + 0.5 * shift
+    central = low <= 0.0  # a few points, where the differences do not cancel
+    curve = np.empty_like(epsilons)
+    curve[central] = [
+        gaussian_delta(float(at), noise_multiplier=1.0 / shift)
+        for at in epsilons[central]
+    ]
+    below, above = _mills_ratios(low[~central]), _mills_ratios(high[~central])
+    # e^ε·φ(high) = φ(low), so the exponential factor cancels analytically.
+    exponent = -0.5 * low[~central] ** 2 - 0.5 * math.log(2.0 * math.pi)
+    gap = below - above + _MARGIN * below
+    curve[~central] = np.exp(exponent * (1.0 - _MARGIN)) * gap
+    return np.minimum(1.0, curve)
+
+
+def _mills_ratios(x: FloatArray) -> FloatArray:
+    """Return (1 − Φ(x))/φ(x) for x ≥ 0."""
+    near = x < _CONTINUED_FRACTION_FROM
+    ratios = np.maximum(x, _CONTINUED_FRACTION_FROM)
+    base = ratios.copy()
+    for numerator in range(_CONTINUED_FRACTION_TERMS, 0, -1):
+        ratios = base + numerator / ratios
+    ratios = 1.0 / ratios
+    ratios[near] = [mills_ratio(float(at)) for at in x[near]]
+    return ratios
 
 
 class ComposedLossAccountant(Accountant):

@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 
 from dpnoise.accounting.conversion import FloatArray
-from dpnoise.accounting.loss_distribution import DominatingPair, Indices
+from dpnoise.accounting.loss_distribution import DominatingPair
 
 __all__ = ["DELTA_FLOOR", "TRANSFORM_ASSUMPTION", "ComposedLoss"]
 
@@ -52,7 +52,8 @@ law just before the optimum; a flatter tilt keeps the window short and costs lit
 _SEARCH_STEPS: Final = 60
 _SEARCH_WIDTH: Final = 1e-2  # any tilt is sound
 _GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
-_TILT_FACTORS: Final = np.geomspace(1.02, 30.0, 40)
+_SHIFTS: Final = 16
+_LARGEST_SHIFT: Final = 50.0  # per nat: a single loss of a few nats is then resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,12 @@ class ComposedLoss:
         self._releases = sum(count for _, count in parts)
         self._infinite = sum(count * pair.upper_infinite for pair, count in parts)
         variance = sum(count * pair.mean_and_variance[1] for pair, count in self._parts)
+        # Tilts at which Chernoff's bound is tried, around the one that is used.
+        deviation = max(math.sqrt(variance), 1e-12)
+        self._shifts = np.geomspace(
+            0.3 / deviation, max(60.0 / deviation, _LARGEST_SHIFT), _SHIFTS
+        )
+        self._deviation = deviation
         # Splitting an atom between neighbours adds at most step²/4 of variance.
         self._step = max(
             math.sqrt(4.0 * relative_variance * variance / max(1, self._releases)),
@@ -132,17 +139,12 @@ class ComposedLoss:
         """Return log E[e^(θ·loss)] of the finite part, from the atoms."""
         total = 0.0
         for pair, count in self._parts:
-            with np.errstate(divide="ignore"):  # atoms of no mass
-                terms = np.log(pair.upper) + theta * pair.losses
-            total += count * float(np.logaddexp.reduce(terms))
+            total += count * _log_moment(pair.upper, pair.losses, theta)
         return total
 
     def _chernoff_tilt(self, objective: Callable[[float], float]) -> float:
         """Return a tilt somewhat below the minimiser of a quasi-convex function."""
-        deviation = math.sqrt(
-            sum(count * pair.mean_and_variance[1] for pair, count in self._parts)
-        )
-        low, high = math.log(1e-3 / max(deviation, 1e-12)), math.log(1e4)
+        low, high = math.log(1e-3 / self._deviation), math.log(1e4)
         high = max(high, low + 20.0)
         inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
         values = [objective(math.exp(inner[0])), objective(math.exp(inner[1]))]
@@ -163,14 +165,12 @@ class ComposedLoss:
         """Choose the window by Chernoff's bound on both sides."""
         at_tilt = self._log_moment(tilt)
         above, below = math.inf, -math.inf
-        for factor in _TILT_FACTORS:
-            steeper, flatter = tilt * factor, tilt * (1.0 - 1.0 / factor)
-            beyond = self._log_moment(steeper)
-            plain = (beyond - log_delta - _ABOVE) / steeper
-            tilted = (beyond - at_tilt - _BELOW) / (steeper - tilt)
+        for shift in self._shifts:
+            beyond = self._log_moment(tilt + shift)
+            plain = (beyond - log_delta - _ABOVE) / (tilt + shift)
+            tilted = (beyond - at_tilt - _BELOW) / shift
             above = min(above, max(plain, tilted))
-            shift = tilt - flatter
-            bound = (at_tilt - self._log_moment(flatter) + _BELOW) / shift
+            bound = (at_tilt - self._log_moment(tilt - shift) + _BELOW) / shift
             below = max(below, bound)
         top = max(above, epsilon) + 8.0 * self._step
         bottom = min(below, epsilon) - 8.0 * self._step
@@ -185,31 +185,28 @@ class ComposedLoss:
         """Transform, multiply, transform back."""
         length, step, tilt = window.length, window.step, window.tilt
         product = np.ones(length // 2 + 1, dtype=np.complex128)
-        log_moment, log_steeper = 0.0, 0.0
-        grids: list[tuple[Indices, FloatArray, int]] = []
+        log_moment = 0.0
+        grids: list[tuple[FloatArray, FloatArray, int]] = []
         for pair, count in self._parts:
             index, mass = pair.on_grid(step)
+            losses = step * index.astype(np.float64)
+            log_total = _log_moment(mass, losses, tilt)
             with np.errstate(divide="ignore"):  # atoms of no mass
-                terms = np.log(mass) + tilt * step * index
-            log_total = float(np.logaddexp.reduce(terms))
-            tilted = np.bincount(
-                index % length, weights=np.exp(terms - log_total), minlength=length
-            )
+                weights = np.exp(np.log(mass) + tilt * losses - log_total)
+            tilted = np.bincount(index % length, weights=weights, minlength=length)
             log_moment += count * log_total
             product *= np.fft.rfft(tilted) ** count
-            grids.append((index, mass, count))
+            grids.append((losses, mass, count))
         masses = np.fft.irfft(product, n=length)
         masses = np.roll(masses, -(window.first % length))
         # Chernoff on the grid itself, for what has wrapped around from above.
         end = (window.first + length) * step
         wrapped = math.inf
-        for factor in _TILT_FACTORS[::4]:
-            steeper = tilt * factor
+        for shift in self._shifts[::2]:
+            steeper = tilt + float(shift)
             log_steeper = 0.0
-            for index, mass, count in grids:
-                with np.errstate(divide="ignore"):
-                    terms = np.log(mass) + steeper * step * index
-                log_steeper += count * float(np.logaddexp.reduce(terms))
+            for losses, mass, count in grids:
+                log_steeper += count * _log_moment(mass, losses, steeper)
             wrapped = min(wrapped, log_steeper - steeper * end)
         error = (
             (self._releases + 2.0 * len(grids) + 2.0)
@@ -223,6 +220,14 @@ class ComposedLoss:
             error=error,
             wrapped=math.exp(min(0.0, wrapped)),
         )
+
+
+def _log_moment(mass: FloatArray, losses: FloatArray, theta: float) -> float:
+    """Return log Σ mass·e^(θ·loss) over atoms that have mass."""
+    present = mass > 0.0
+    terms = theta * losses[present] + np.log(mass[present])
+    top = float(terms.max())
+    return top + math.log(float(np.exp(terms - top).sum()))
 
 
 class _TiltedCurve:
@@ -255,8 +260,11 @@ class _TiltedCurve:
     def delta(self, epsilon: float) -> float:
         """Bound delta at one epsilon."""
         position = math.floor((epsilon - self._start) / self._step)
-        position = min(max(position, 0), self._upper.size - 1)
-        return float(self._at(position, epsilon - self._start))
+        if position >= self._upper.size:
+            # Beyond the window only what wrapped around is left, and the error.
+            return self._at(self._upper.size - 1, 0.0)
+        position = max(position, 0)
+        return self._at(position, epsilon - self._start)
 
     def epsilon(self, delta: float) -> float:
         """Return the least epsilon at which the bound on delta is small enough."""
