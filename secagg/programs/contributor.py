@@ -4,7 +4,9 @@ Rule 1: an offer is judged before a key is made: by the client's policy, by the 
         that this client computes itself, and by whether the input fits.
 Rule 2: the vector becomes integers only inside a session, with noise if the session
         demands noise; nothing here can send it bare.
-Rule 3: what a session released is decoded by the parameters of that session.
+Rule 3: a task gets as many sessions of this client as its budget covers, counted and
+        written down before an input leaves.
+Rule 4: what a session released is decoded by the parameters of that session.
 
 What is printed is decided by whoever calls.
 """
@@ -22,11 +24,12 @@ import numpy.typing as npt
 from secagg.config import ClientSettings
 from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
 from secagg.errors import ErrorCode, InputError, ServiceError, SessionAbortedError
-from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Profile, SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.programs.offer_check import OfferCheckingConnection
+from secagg.programs.spent_sessions import SpentSessions
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.client_runner import (
     ClientProgress,
@@ -162,10 +165,12 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
     store = _open_store(settings.client.state_dir)
     workers = Workers()
     try:
+        # The store has locked the directory for this process.
+        spent = SpentSessions(settings.client.state_dir / "spent.jsonl")
         async with GrpcConnection(address, identity=identity) as connection:
             checked = OfferCheckingConnection(
                 through(connection),
-                lambda parameters: _check_offer(parameters, noise_policy, application),
+                lambda offered: _check_offer(offered, noise_policy, application, spent),
             )
             runner = ClientRunner(
                 connection.identity,
@@ -174,7 +179,10 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
                 policy=policy,
                 make_input=around_input(
                     lambda descriptor, payload, seed: _make_input(
-                        application.vector(descriptor, payload), descriptor, seed
+                        application.vector(descriptor, payload),
+                        descriptor,
+                        seed,
+                        spent,
                     )
                 ),
                 settings=RunnerSettings(
@@ -231,21 +239,27 @@ def _noise_policy(settings: ClientSettings) -> NoisePolicy | None:
 
 
 def _check_offer(
-    parameters: ProtocolParameters,
+    offered: SessionDescriptor,
     noise_policy: NoisePolicy | None,
     application: Application,
+    spent: SpentSessions,
 ) -> None:
+    parameters = offered.parameters
     if not parameters.noise_block:
         application.check(parameters.dimension)
         return
     task = NoisedTask.from_parameters(parameters)
     if noise_policy is not None:
         task.check(noise_policy)
+    spent.check(offered.task_id, parameters.noise_block, allowed=task.budget.steps)
     application.check(task.dim)
 
 
 def _make_input(
-    vector: npt.NDArray[Any], descriptor: SessionDescriptor, seed: bytes
+    vector: npt.NDArray[Any],
+    descriptor: SessionDescriptor,
+    seed: bytes,
+    spent: SpentSessions,
 ) -> PlainVector | NoisedVector:
     parameters = descriptor.parameters
     if not parameters.noise_block:
@@ -258,9 +272,16 @@ def _make_input(
             )
         vector = vector.astype(np.float64)
     task = NoisedTask.from_parameters(parameters)
-    return task.encode(
+    encoded = task.encode(
         vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
     )
+    spent.charge(
+        descriptor.task_id,
+        parameters.noise_block,
+        descriptor.session_id,
+        allowed=task.budget.steps,
+    )
+    return encoded
 
 
 def _open_store(state_dir: Path) -> SQLiteSessionStore:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from secagg.messages import ServerUpdate
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import SessionDescriptor
 from secagg.protocol.rounds import Round
 from secagg.runtime.connection import (
     AggregatorConnection,
@@ -100,7 +100,7 @@ class OfferCheckingConnection(ForwardingConnection):
     def __init__(
         self,
         connection: AggregatorConnection,
-        check: Callable[[ProtocolParameters], None],
+        check: Callable[[SessionDescriptor], None],
     ) -> None:
         super().__init__(connection)
         self._check = check
@@ -113,5 +113,6 @@ class OfferCheckingConnection(ForwardingConnection):
         offered = await super().offer(task_id, after_session=after_session)
         self.has_answered = True
         if isinstance(offered, SessionDescriptor):
-            await asyncio.to_thread(self._check, offered.parameters.validate())
+            offered.parameters.validate()
+            await asyncio.to_thread(self._check, offered)
         return offered

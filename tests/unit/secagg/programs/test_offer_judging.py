@@ -49,7 +49,7 @@ async def test_an_offer_is_judged_before_the_client_sees_it():
     judged = []
     connection = OfferCheckingConnection(Offering(DESCRIPTOR), judged.append)
     assert await connection.offer("t", after_session=0) == DESCRIPTOR
-    assert judged == [PARAMETERS]
+    assert judged == [DESCRIPTOR]
     assert connection.has_answered
 
 

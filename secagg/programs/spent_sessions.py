@@ -1,0 +1,122 @@
+"""What a client has already given to each task: a small ledger, written ahead.
+
+Rule 1: a session is charged, durably, before its masked input can leave.  Charging it
+        again after a restart changes nothing, and nothing is ever refunded.
+Rule 2: one task has one description of its noise.  A server that changes it would
+        begin a second budget under the first one's name.
+Rule 3: a task that claims a budget for n sessions gets n sessions of this client, even
+        if its server offers more.
+
+The budget of one task is thereby enforced where the vectors are.  Several tasks add
+up; which tasks a client serves is its owner's decision.
+"""
+
+import json
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+
+__all__ = ["SpentSessions"]
+
+
+class SpentSessions:
+    """The ledger of one client, a file of JSON lines.
+
+    Args:
+        path: The file; made with mode 0600 when it does not exist.  The caller makes
+            sure that one process uses it at a time.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the file cannot be read or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._noise: dict[str, str] = {}
+        self._sessions: dict[str, set[str]] = {}
+        try:
+            data = path.read_bytes() if path.exists() else b""
+            whole = data[: data.rfind(b"\n") + 1]
+            if len(whole) != len(data):
+                # The last line was torn by a crash; what it charged never left.
+                with path.open("r+b") as stream:
+                    stream.truncate(len(whole))
+            for line in whole.splitlines():
+                entry = json.loads(line)
+                self._remember(entry["task"], entry["noise"], entry["session"])
+        except OSError as error:
+            raise self._failure(f"cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise self._failure("is damaged") from None
+
+    def check(self, task_id: str, noise_block: bytes, *, allowed: int) -> None:
+        """Refuse another session of a task whose budget is spent.
+
+        Args:
+            task_id: Name of the task.
+            noise_block: Description of its noise.
+            allowed: Sessions that its budget covers.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION.
+        """
+        noise = sha256(noise_block).hexdigest()
+        if self._noise.get(task_id, noise) != noise:
+            raise RemoteProtocolError(
+                f"task {task_id!r} has changed its noise since this client first took "
+                "part",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Ask the operator to run the new parameters under a new "
+                "task id.",
+            )
+        spent = len(self._sessions.get(task_id, ()))
+        if spent >= allowed:
+            raise RemoteProtocolError(
+                f"this client has given {spent} sessions to task {task_id!r}, whose "
+                f"budget covers {allowed}",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="The budget is spent. A new task id is a new budget, to be "
+                "agreed on.",
+            )
+
+    def charge(
+        self, task_id: str, noise_block: bytes, session_id: bytes, *, allowed: int
+    ) -> None:
+        """Charge one session; returns when it is on the disk.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION; see `check`.
+            ServiceError: STORAGE_FAILED; nothing may be sent.
+        """
+        session = session_id.hex()
+        if session in self._sessions.get(task_id, ()):
+            return
+        self.check(task_id, noise_block, allowed=allowed)
+        noise = sha256(noise_block).hexdigest()
+        entry: dict[str, Any] = {"task": task_id, "noise": noise, "session": session}
+        try:
+            descriptor = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+            )
+            with os.fdopen(descriptor, "ab") as stream:
+                stream.write(json.dumps(entry).encode() + b"\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise self._failure(f"cannot be written: {error.strerror}") from None
+        self._remember(task_id, noise, session)
+
+    def _remember(self, task_id: str, noise: str, session: str) -> None:
+        self._noise[task_id] = noise
+        self._sessions.setdefault(task_id, set()).add(session)
+
+    def _failure(self, complaint: str) -> ServiceError:
+        return ServiceError(
+            f"the ledger {self._path} {complaint}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the disk and the owner of the state directory. Do not "
+            "delete the ledger: it is what keeps this client within its budget.",
+        )
