@@ -100,7 +100,8 @@ def gaussian_delta(epsilon: float, *, noise_multiplier: float) -> float:
         gap = ratio_low - ratio_high + _ROUNDING_MARGIN * ratio_low
         exponent = log_density + math.log(gap)
         # exp turns an absolute error of its argument into a relative one.
-        return min(1.0, math.exp(exponent + _ROUNDING_MARGIN * (1.0 - log_density)))
+        bound = math.exp(exponent + _ROUNDING_MARGIN * (1.0 - log_density))
+        return min(1.0, math.nextafter(bound, 1.0))  # above 0 where it underflows
     first = 0.5 * math.erfc(low / math.sqrt(2.0))
     second = math.exp(epsilon + log_normal_tail(high))
     margin = _ROUNDING_MARGIN * (1.0 + epsilon)

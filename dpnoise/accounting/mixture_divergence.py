@@ -51,6 +51,8 @@ from dpnoise.accounting.skellam_rdp import published_shift_bound
 __all__ = ["mixture_divergence_per_square", "mixture_excess"]
 
 _FIRST_POINT: Final = 1.0 / 32.0
+_FIRST_POINT_OF_SMALL_NOISE: Final = 1.0 / 256.0  # skewed ratios need a closer start
+_SMALL_VARIANCE: Final = 4.0
 _RATIO: Final = 1.05  # neighbouring points of the first cell: costs under 0.2 %
 _LATER_CELL_LOSS: Final = 6e-4  # relative, from chords of later cells
 _CLOSED_FORM_RATIO: Final = 1.08
@@ -147,7 +149,8 @@ def _excess(
 
 def _first_cell(lattice: SkellamLattice, order: float, end: float) -> float:
     """Bound D/x² over 0 < x ≤ end ≤ 1."""
-    first = min(_FIRST_POINT, end)
+    is_small = lattice.noise_variance < _SMALL_VARIANCE
+    first = min(_FIRST_POINT_OF_SMALL_NOISE if is_small else _FIRST_POINT, end)
     # Rule 3. For u ≥ 1 the summand is at most u^max(α, 2), for u < 1 at most 1.
     excess = lattice.unit_ratio_excess
     exponent = (order - 2.0) * np.log1p(first * excess)

@@ -1,0 +1,330 @@
+"""The accountant interface, the registry, statements and calibration."""
+
+import dataclasses
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpnoise.accounting import (
+    Accountant,
+    Status,
+    accountant_names,
+    calibrate,
+    default_accountant,
+    make_accountant,
+)
+from dpnoise.accounting.calibration import round_up_to_dyadic
+from dpnoise.accounting.discrete_gaussian_bounds import (
+    DistributedGaussianCurve,
+    sum_divergence_term,
+)
+from dpnoise.accounting.gaussian import analytic_gaussian_stddev
+from dpnoise.accounting.statement import weakest
+from dpnoise.errors import CalibrationError, ParameterError, UnknownEventError
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    BinomialEvent,
+    Composed,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    GaussianEvent,
+    PoissonSampled,
+    Repeated,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+)
+
+SKELLAM = SkellamEvent(64, Fraction(500), 5.0, 25.0, 2)
+MIXTURE = SkellamMixtureEvent(64, Fraction(500), 25.0, 1.0)
+CLIPPED = SkellamMixtureClippedEvent(64, Fraction(500), 25.0, 1)
+DDGAUSS = DistributedDiscreteGaussianEvent(64, 10, Fraction(50), 5.0)
+DISCRETE = DiscreteGaussianEvent(64, Fraction(500), 5.0)
+GAUSSIAN = GaussianEvent(64, 500.0, 5.0)
+RENYI = {
+    "skellam-paper": SKELLAM,
+    "skellam-rdp": SKELLAM,
+    "skellam-gdp": SKELLAM,
+    "mixture-rdp": MIXTURE,
+    "smm-paper": CLIPPED,
+    "ddgauss-paper": DDGAUSS,
+    "zcdp": DISCRETE,
+}
+
+
+def account(name, event=None, **options):
+    options.setdefault("adversary", Adversary.SERVER)
+    empty = make_accountant(name, **options)
+    return empty if event is None else empty.compose(event)
+
+
+def test_every_name_makes_an_accountant_of_that_name():
+    for name in accountant_names():
+        made = account(name)
+        assert isinstance(made, Accountant)
+        assert made.name == name
+        assert made.status in Status
+        assert made.epsilon(1e-5) == 0.0
+        assert made.delta(1.0) == 0.0
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ParameterError) as caught:
+        account("skellam_gpd")
+    assert caught.value.parameter == "accountant"
+    assert caught.value.nearest == "skellam-gdp"
+
+
+@pytest.mark.parametrize("name", sorted(RENYI))
+def test_delta_and_epsilon_are_inverse_and_monotone(name):
+    made = account(name, Repeated(RENYI[name], 3))
+    epsilons = [made.epsilon(delta) for delta in (1e-9, 1e-5, 1e-2)]
+    assert epsilons == sorted(epsilons, reverse=True)
+    assert 0 < epsilons[1] < 50
+    # Orders lie on a ladder, so the inverse is exact up to one rung.
+    assert made.delta(epsilons[1]) == pytest.approx(1e-5, rel=2e-2)
+    assert made.delta(epsilons[1] + 0.1) < 1e-5
+
+
+@pytest.mark.parametrize("name", sorted(RENYI))
+def test_repeating_is_composing_again(name):
+    repeated = account(name, Repeated(RENYI[name], 3))
+    again = account(name)
+    for _ in range(3):
+        again.compose(RENYI[name])
+    assert again.epsilon(1e-5) == repeated.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("adversary", [Adversary.SERVER, Adversary.PARTICIPANT])
+@pytest.mark.parametrize("name", sorted(RENYI))
+def test_sampling_is_ignored_and_said_so_for_those_who_see_it(name, adversary):
+    sampled = account(name, PoissonSampled(RENYI[name], 0.1), adversary=adversary)
+    plain = account(name, RENYI[name], adversary=adversary)
+    assert sampled.epsilon(1e-5) == plain.epsilon(1e-5)
+    assert any("not counted" in text for text in sampled.statement(1e-5).assumptions)
+    assert not any("not counted" in text for text in plain.statement(1e-5).assumptions)
+
+
+@pytest.mark.parametrize("name", sorted(set(RENYI) - {"skellam-gdp"}))
+def test_sampling_helps_model_readers_under_stated_conditions(name):
+    event = Repeated(PoissonSampled(RENYI[name], 0.01), 10)
+    sampled = account(name, event, adversary=Adversary.MODEL_READER)
+    plain = account(name, Repeated(RENYI[name], 10))
+    assert sampled.epsilon(1e-5) < plain.epsilon(1e-5)
+    assert any(
+        "independent coin" in text for text in sampled.statement(1e-5).assumptions
+    )
+
+
+def test_sampling_under_replace_one_is_ignored_even_for_model_readers():
+    options = {"adversary": Adversary.MODEL_READER, "adjacency": Adjacency.REPLACE_ONE}
+    sampled = account("skellam-paper", PoissonSampled(SKELLAM, 0.1), **options)
+    plain = account("skellam-paper", SKELLAM, **options)
+    assert sampled.epsilon(1e-5) == plain.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(RENYI))
+def test_the_distance_of_the_sampler_is_charged_once_per_release(name):
+    far = dataclasses.replace(RENYI[name], sampler_distance=1e-7)
+    charged = account(name, Repeated(far, 4)).delta(0.5)
+    clean = account(name, Repeated(RENYI[name], 4)).delta(0.5)
+    assert charged - clean == pytest.approx(4e-7 * (1 + math.exp(0.5)), rel=1e-6)
+    assert account(name, Repeated(far, 4)).epsilon(8e-7) == math.inf
+    for delta in (1e-6, 2e-6, 1e-5):
+        epsilon = account(name, Repeated(far, 4)).epsilon(delta)
+        if math.isfinite(epsilon):
+            assert account(name, Repeated(far, 4)).delta(epsilon) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(RENYI))
+def test_an_event_without_theorem_is_refused_and_not_composed(name):
+    made = account(name)
+    with pytest.raises(UnknownEventError, match=name):
+        made.compose(BinomialEvent(4, 100, 1.0, 1.0, 1))
+    assert made.epsilon(1e-5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "parameter"),
+    [
+        ("epsilon", 0.0, "delta"),
+        ("epsilon", 1.0, "delta"),
+        ("epsilon", math.nan, "delta"),
+        ("delta", -0.1, "epsilon"),
+        ("delta", math.inf, "epsilon"),
+        ("delta", math.nan, "epsilon"),
+        ("statement", 2.0, "delta"),
+    ],
+)
+def test_questions_out_of_range_are_refused_by_name(method, value, parameter):
+    with pytest.raises(ParameterError) as caught:
+        getattr(account("zcdp", DISCRETE), method)(value)
+    assert caught.value.parameter == parameter
+
+
+def test_a_statement_is_json_and_names_everything_it_depends_on():
+    record = account("zcdp", DISCRETE).statement(1e-5).to_dict()
+    assert json.loads(json.dumps(record)) == record
+    assert {"epsilon", "delta", "accountant", "status", "adversary"} <= set(record)
+    assert record["status"] == "proven"
+    assert record["details"]["releases"] == "1"
+    hopeless = account("zcdp", GaussianEvent(1, 1e-30, 1.0)).statement(1e-5)
+    assert hopeless.to_dict()["epsilon"] == "inf"
+
+
+def test_the_weakest_status_is_the_one_that_counts():
+    assert weakest([Status.CERTIFIED, Status.NUMERICAL, Status.PROVEN]) == "numerical"
+    assert weakest([]) is Status.PROVEN
+
+
+def test_zcdp_adds_rho_and_knows_that_sampling_is_not_concentrated():
+    made = account("zcdp", Composed((Repeated(GAUSSIAN, 3), DISCRETE)))
+    assert made.rho == pytest.approx(4 * 25 / 1000)
+    sampled = account(
+        "zcdp", PoissonSampled(GAUSSIAN, 0.1), adversary=Adversary.MODEL_READER
+    )
+    assert sampled.rho == math.inf
+
+
+def test_defaults_are_proven_or_certified_and_fit_the_event():
+    assert default_accountant(SKELLAM) == "skellam-gdp"
+    assert default_accountant(CLIPPED) == "smm-paper"
+    assert default_accountant(DDGAUSS) == "ddgauss-paper"
+    assert default_accountant(Composed((MIXTURE, SKELLAM))) == "mixture-rdp"
+    for event in (MIXTURE, Repeated(PoissonSampled(MIXTURE, 0.5), 3), GAUSSIAN):
+        name = default_accountant(event)
+        assert account(name).status in {Status.PROVEN, Status.CERTIFIED}
+    with pytest.raises(UnknownEventError):
+        default_accountant(BinomialEvent(4, 100, 1.0, 1.0, 1))
+    with pytest.raises(UnknownEventError):
+        default_accountant(Composed((DDGAUSS, MIXTURE)))
+
+
+def test_ddgauss_follows_its_three_expressions():
+    orders = np.array([2.0, 10.0])
+    for dim, local in ((4, 0.5), (65_536, 0.5), (65_536, 2.0)):
+        term = 10 * sum(
+            math.exp(-2 * math.pi**2 * local * k / (k + 1)) for k in range(1, 8)
+        )
+        assert sum_divergence_term(
+            num_noise_shares=8, local_noise_variance=local
+        ) == pytest.approx(term)
+        s2, s1 = 3 / math.sqrt(8 * local), 7 / math.sqrt(8 * local)
+        expected = [
+            min(
+                a * s2**2 / 2 + term * dim,
+                a / 2 * (s2**2 + 2 * s1 * term + term**2 * dim),
+                a / 2 * (s2 + math.sqrt(dim) * term) ** 2,
+            )
+            for a in orders
+        ]
+        curve = DistributedGaussianCurve(dim, 8, local, 3.0, 7.0)
+        assert np.allclose(curve.divergences(orders), expected, rtol=1e-9)
+    assert sum_divergence_term(num_noise_shares=1, local_noise_variance=1.0) == 0.0
+    many = sum_divergence_term(num_noise_shares=10**9, local_noise_variance=1.0)
+    assert 10 * 1e9 * math.exp(-2 * math.pi**2) < many < 1e10
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("zcdp", lambda v: DiscreteGaussianEvent(64, v, 5.0)),
+        ("skellam-paper", lambda v: SkellamEvent(64, v, 5.0)),
+        ("skellam-rdp", lambda v: SkellamEvent(64, v, 5.0, None, 2)),
+        ("skellam-gdp", lambda v: SkellamEvent(64, v, 5.0)),
+        ("mixture-rdp", lambda v: SkellamMixtureEvent(64, v, 25.0, 1.0)),
+        ("smm-paper", lambda v: SkellamMixtureClippedEvent(64, v, 25.0, 1)),
+        ("ddgauss-paper", lambda v: DistributedDiscreteGaussianEvent(64, 9, v / 9, 5)),
+    ],
+)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-3)])
+def test_calibration_reaches_the_target_and_no_smaller_noise_does(
+    name, build, epsilon, delta
+):
+    variance = calibrate(
+        build,
+        accountant=name,
+        epsilon=epsilon,
+        delta=delta,
+        adversary=Adversary.SERVER,
+    )
+    denominator = variance.denominator
+    assert denominator & (denominator - 1) == 0
+    assert account(name, build(variance)).epsilon(delta) <= epsilon
+    assert account(name, build(variance * Fraction("0.999"))).epsilon(delta) > epsilon
+
+
+def test_calibration_of_a_gaussian_is_close_to_the_analytic_one():
+    variance = calibrate(
+        lambda v: GaussianEvent(1, float(v), 1.0),
+        accountant="skellam-gdp",
+        epsilon=1.0,
+        delta=1e-5,
+        adversary=Adversary.SERVER,
+    )
+    exact = analytic_gaussian_stddev(1.0, 1e-5, 1.0) ** 2
+    assert exact <= variance <= exact * (1 + 2e-5)
+
+
+def test_calibration_that_cannot_succeed_is_an_error():
+    options = {"epsilon": 1.0, "delta": 1e-5, "adversary": Adversary.SERVER}
+    with pytest.raises(CalibrationError, match="relax the target"):
+        calibrate(
+            lambda v: DiscreteGaussianEvent(64, v, 5.0),
+            accountant="zcdp",
+            bracket=(Fraction(1), Fraction(10)),
+            **options,
+        )
+    with pytest.raises(CalibrationError):
+        # Noise that does not help: the sampler alone exceeds delta.
+        calibrate(
+            lambda v: SkellamEvent(64, v, 5.0, sampler_distance=0.1),
+            accountant="skellam-paper",
+            **options,
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "parameter"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"accountant": "magic"}, "accountant"),
+        ({"bracket": (Fraction(2), Fraction(1))}, "bracket"),
+    ],
+)
+def test_calibration_refuses_invalid_targets_by_name(change, parameter):
+    arguments = {
+        "accountant": "zcdp",
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adversary": Adversary.SERVER,
+        **change,
+    }
+    with pytest.raises(ParameterError) as caught:
+        calibrate(lambda v: DiscreteGaussianEvent(64, v, 5.0), **arguments)
+    assert caught.value.parameter == parameter
+
+
+def test_calibration_returns_the_least_of_the_bracket_when_that_is_enough():
+    least = Fraction(10**6)
+    assert least == calibrate(
+        lambda v: DiscreteGaussianEvent(64, v, 5.0),
+        accountant="zcdp",
+        epsilon=1.0,
+        delta=1e-5,
+        adversary=Adversary.SERVER,
+        bracket=(least, least * 4),
+    )
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 3), Fraction(10**30, 7), 0.1, 5.0])
+def test_dyadic_rounding_goes_up_by_less_than_a_part_in_four_million(number):
+    rounded = round_up_to_dyadic(number)
+    assert number <= rounded <= Fraction(number) * (1 + Fraction(1, 1 << 22))
+    assert rounded.denominator & (rounded.denominator - 1) == 0

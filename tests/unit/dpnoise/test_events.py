@@ -1,0 +1,108 @@
+"""The records of what was released."""
+
+from fractions import Fraction
+
+import pytest
+
+from dpnoise.accounting.event_codec import event_from_json, event_to_json
+from dpnoise.errors import ParameterError
+from dpnoise.events import (
+    Adversary,
+    BinomialEvent,
+    Composed,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    GaussianEvent,
+    PoissonSampled,
+    Repeated,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+    flatten,
+)
+
+SKELLAM = SkellamEvent(4, Fraction(7, 3), 2.5, None, 2, 1e-30)
+A_NOISE = {"aggregate_noise_variance": Fraction(1), "l2_sensitivity": 1.0}
+EVERY_KIND = Composed(
+    (
+        Repeated(PoissonSampled(SKELLAM, 0.1), 3),
+        SkellamMixtureEvent(8, Fraction(1, 3), 16.5, 1.0),
+        SkellamMixtureClippedEvent(8, Fraction(5), 16.5, 2),
+        DistributedDiscreteGaussianEvent(8, 9, Fraction(1, 2), 4.0, 8.0),
+        DiscreteGaussianEvent(8, Fraction(11), 4.0),
+        BinomialEvent(8, 100, 4.0, 8.0, 2),
+        Repeated(Composed((GaussianEvent(8, 1.5, 4.0), SKELLAM)), 2),
+    )
+)
+
+
+def test_flattening_multiplies_counts_and_keeps_order_and_rates():
+    parts = list(flatten(EVERY_KIND))
+    assert parts[0] == (SKELLAM, 0.1, 3)
+    assert [count for _, _, count in parts] == [3, 1, 1, 1, 1, 1, 2, 2]
+    assert parts[-1] == (SKELLAM, 1.0, 2)
+
+
+def test_every_event_survives_its_canonical_text():
+    text = event_to_json(EVERY_KIND)
+    assert event_from_json(text) == EVERY_KIND
+    assert event_to_json(event_from_json(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"kind":"nothing"}',
+        '{"kind":"skellam","dim":1}',
+        '{"kind":"skellam","dim":1,"aggregate_noise_variance":"1/0"}',
+        '{"kind":"repeated","event":[],"count":1}',
+        '{"kind":"poisson-sampled","sampling_rate":1,"event":{"kind":"composed"}}',
+        '{"kind":"repeated","count":1,"event":' * 20 + "1" + "}" * 20,
+    ],
+)
+def test_text_that_encodes_no_event_is_a_parameter_error(text):
+    with pytest.raises(ParameterError):
+        event_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "build"),
+    [
+        ("dim", lambda: SkellamEvent(0, Fraction(1), 1.0)),
+        ("dim", lambda: SkellamEvent(1 << 41, Fraction(1), 1.0)),
+        ("dim", lambda: SkellamEvent(dim=True, **A_NOISE)),
+        ("aggregate_noise_variance", lambda: SkellamEvent(1, Fraction(0), 1.0)),
+        ("aggregate_noise_variance", lambda: SkellamEvent(1, 2.0, 1.0)),
+        ("l2_sensitivity", lambda: SkellamEvent(1, Fraction(1), float("nan"))),
+        ("l2_sensitivity", lambda: SkellamEvent(1, Fraction(1), -1.0)),
+        ("l1_sensitivity", lambda: SkellamEvent(1, Fraction(1), 1.0, float("inf"))),
+        ("linf_sensitivity", lambda: SkellamEvent(1, Fraction(1), 1.0, None, 1.5)),
+        ("sampler_distance", lambda: GaussianEvent(1, 1.0, 1.0, 1.0)),
+        ("noise_variance", lambda: GaussianEvent(1, 0.0, 1.0)),
+        ("linf_bound", lambda: SkellamMixtureEvent(1, Fraction(1), 1.0, 0.0)),
+        ("linf_bound", lambda: SkellamMixtureClippedEvent(1, Fraction(1), 1.0, 0)),
+        (
+            "num_noise_shares",
+            lambda: DistributedDiscreteGaussianEvent(1, 0, Fraction(1), 1.0),
+        ),
+        ("num_trials", lambda: BinomialEvent(1, 0, 1.0, 1.0, 1)),
+        ("sampling_rate", lambda: PoissonSampled(SKELLAM, 0.0)),
+        ("sampling_rate", lambda: PoissonSampled(SKELLAM, 1.5)),
+        ("event", lambda: PoissonSampled(Repeated(SKELLAM, 2), 0.5)),
+        ("count", lambda: Repeated(SKELLAM, 0)),
+        ("events", lambda: Composed(())),
+    ],
+)
+def test_an_impossible_release_is_refused_by_the_name_of_its_parameter(
+    parameter, build
+):
+    with pytest.raises(ParameterError) as caught:
+        build()
+    assert caught.value.parameter == parameter
+
+
+def test_only_model_readers_do_not_see_who_takes_part():
+    assert [who.sees_participation for who in Adversary] == [True, True, False]
