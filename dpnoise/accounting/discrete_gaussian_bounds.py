@@ -34,7 +34,7 @@ def sum_divergence_term(*, num_noise_shares: int, local_noise_variance: float) -
         10·Σ_{k=1}^{n−1} exp(−2π²·variance·k/(k+1)), rounded upwards; 0 if n = 1.
 
     Source:
-        [KLS21] Theorem 5, the term τ.
+        [KLS21], the term τ of its bound for sums; `SOURCES.md` says what was read.
     """
     if num_noise_shares == 1:
         return 0.0
@@ -144,7 +144,7 @@ class DistributedGaussianCurve:
             Bounds in nats, shape (n,).
 
         Source:
-            [KLS21] Theorem 5.
+            [KLS21], the bound for sums in several dimensions; see `SOURCES.md`.
         """
         stddev = math.sqrt(self.num_noise_shares * self.local_noise_variance)
         # Notation of [KLS21]: Δ2/σ, Δ1/σ and τ.

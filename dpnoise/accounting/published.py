@@ -166,7 +166,7 @@ class SMMPaperAccountant(RenyiAccountant):
 
 
 class DDGaussPaperAccountant(RenyiAccountant):
-    """The distributed discrete Gaussian bound of [KLS21], Theorem 5."""
+    """The distributed discrete Gaussian bound of [KLS21] for sums."""
 
     name: ClassVar[str] = "ddgauss-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = _BOTH

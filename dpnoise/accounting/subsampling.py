@@ -60,7 +60,7 @@ def sampled_divergences(
         Bounds in nats, shape (n,); infinite where the curve knows too few orders.
 
     Source:
-        [MTZ19] Theorem 5 and Eq. (11), rule 2 above for mirrored worlds, rule 3 for
+        [MTZ19] for mirrored worlds, with the proof of rule 2 above, and rule 3 for
         the others; [Bao22] Lemma 2 is rule 1.
     """
     top = int(np.max(orders, initial=2.0))
