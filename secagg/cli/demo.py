@@ -11,7 +11,8 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from secagg.demo.director import DemoResult, SessionCheck
+    from secagg.demo.director import DemoResult
+    from secagg.demo.sum_check import SessionCheck
 
 __all__ = ["demo"]
 

@@ -3,8 +3,8 @@
 import time
 
 from secagg.cli.output import Output
-from secagg.demo.director import SessionCheck
 from secagg.demo.settings_file import DemoPlan
+from secagg.demo.sum_check import SessionCheck
 
 __all__ = ["DemoLines"]
 

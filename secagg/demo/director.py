@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from secagg.demo.cohort import Cohort, Loss
 from secagg.demo.digits import Shard, deal_out, save_shard
 from secagg.demo.layout import DemoLayout, client_name
@@ -27,36 +25,17 @@ from secagg.demo.reference_runs import (
     nonprivate_accuracies,
 )
 from secagg.demo.settings_file import DemoPlan, write_server_settings
-from secagg.demo.softmax_model import SoftmaxModel
+from secagg.demo.sum_check import SessionCheck, check_session
 from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.primitives.entropy import SystemEntropy
 from secagg.programs.task_setup import prepare_task
 from secagg.transport.certificates import Authority
 
-__all__ = ["DemoResult", "DemoView", "SessionCheck", "run_demo"]
+__all__ = ["DemoResult", "DemoView", "run_demo"]
 
 # After the aggregator has ended, clients have nothing to wait for.
 _FAREWELL_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class SessionCheck:
-    """What the parent process knows of one session that released a sum.
-
-    Attributes:
-        session_number: Which one.
-        survivors: Clients whose input is in the sum.
-        dropped: Everybody lost, with round and reason.
-        is_exact: Whether the released integers are the sum of the survivors' ones.
-        accuracy: Of the model after the step.
-    """
-
-    session_number: int
-    survivors: int
-    dropped: tuple[Mapping[str, str], ...]
-    is_exact: bool
-    accuracy: float
 
 
 class DemoView(Protocol):
@@ -264,35 +243,17 @@ class _Direction:
     def _check_if_known(self, number: int) -> None:
         """Check a session as soon as its end and its sum are both known."""
         if number in self._watched.ended and number in self._watched.inputs:
-            check = self._check(number)
+            check = check_session(
+                self._layout,
+                number,
+                clients=self._planned.clients,
+                dropped=tuple(self._watched.ended[number]["dropped"]),
+                inputs=self._watched.inputs[number],
+                modulus=self._modulus,
+                test=self._test,
+            )
             self.checks.append(check)
             self._view.step(check)
-
-    def _check(self, number: int) -> SessionCheck:
-        """Compare the released integers with those that the survivors masked."""
-        dropped = tuple(self._watched.ended[number]["dropped"])
-        gone = {
-            lost["name"]
-            for lost in dropped
-            if lost["round"] in ("SHARE_KEYS", "MASKED_INPUT_COLLECTION")
-        }
-        released = np.load(self._layout.residues(number), allow_pickle=False)
-        expected = np.zeros(released.shape, np.uint64)
-        survivors = 0
-        for client in range(1, self._planned.clients + 1):
-            path = self._layout.audit(client_name(client), number)
-            if client_name(client) not in gone and path.exists():
-                expected += np.load(path, allow_pickle=False)
-                survivors += 1
-        weights = np.load(self._layout.model(number), allow_pickle=False)
-        return SessionCheck(
-            session_number=number,
-            survivors=survivors,
-            dropped=dropped,
-            is_exact=survivors == self._watched.inputs[number]
-            and bool(np.array_equal(released, expected % np.uint64(self._modulus))),
-            accuracy=SoftmaxModel(weights).accuracy_on(self._test),
-        )
 
 
 def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> None:

@@ -1,0 +1,75 @@
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from secagg.cli.output import Output
+from secagg.cli.session_view import SessionView
+from secagg.protocol.rounds import Round
+from secagg.runtime.progress import Dropped, SessionPhase, SessionProgress
+
+START = SessionProgress(
+    session_id=bytes(32),
+    task_id="t",
+    session_number=7,
+    phase=SessionPhase.COLLECTING,
+    round=Round.ADVERTISE_KEYS,
+    joined=1,
+    answered=1,
+    expected=4,
+    needed=3,
+)
+STORY = (
+    START,
+    replace(START, joined=4, answered=4),
+    replace(START, round=Round.SHARE_KEYS, joined=4, answered=0),
+    replace(
+        START,
+        round=Round.MASKED_INPUT_COLLECTION,
+        joined=4,
+        answered=2,
+        expected=3,
+        upload_bytes=4096,
+        dropped=(Dropped("client-3", Round.SHARE_KEYS, "sent no shares in time"),),
+    ),
+    replace(
+        START,
+        round=Round.FINISHED,
+        phase=SessionPhase.COMPLETED,
+        joined=4,
+        answered=3,
+        expected=3,
+        upload_bytes=6144,
+        dropped=(Dropped("client-3", Round.SHARE_KEYS, "sent no shares in time"),),
+        reason="sum of 3 inputs released",
+    ),
+)
+
+
+def told(*, terminal: bool) -> str:
+    stream = io.StringIO()
+    output = Output(as_json=False)
+    output.console = Console(
+        file=stream, force_terminal=terminal, width=100, highlight=False
+    )
+    with SessionView(output) as view:
+        for progress in STORY:
+            view.show(progress)
+    return stream.getvalue()
+
+
+def test_a_pipe_gets_one_plain_line_per_round_and_per_loss():
+    assert told(terminal=False).splitlines() == [
+        "session 7: joining, 1 joined, 0 lost",
+        "session 7: sharing keys, 4 joined, 0 lost",
+        "session 7: client-3 is lost: sent no shares in time",
+        "session 7: uploading, 4 joined, 1 lost, 4,096 bytes",
+        "session 7: finished, sum of 3 inputs released",
+    ]
+
+
+def test_a_terminal_gets_a_live_line_and_the_losses():
+    text = told(terminal=True)
+    assert "\x1b[" in text
+    assert "client-3 is lost" in text
+    assert "sum of 3 inputs released" in text
