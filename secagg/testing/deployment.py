@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.messages import SumReleased
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -73,6 +78,7 @@ class Deployment:
         client_crash: Crash point of a client's first process, by number.
         fault_of: Says what happens to a client's n-th call of a method.
         make_input: Replaces the one-hot input of a client.
+        tamper: Stands between a client's link and the aggregator.
         settings: Of every client.
         max_attempts: Sessions per sum.
         limits: Of the aggregator.
@@ -87,6 +93,9 @@ class Deployment:
     client_crash: dict[int, CrashSwitch] = field(default_factory=dict)
     fault_of: Callable[[int, str, int], Fault] = lambda _who, _method, _n: Fault.NONE
     make_input: Callable[[int], MakeInput] | None = None
+    tamper: Callable[[int, AggregatorConnection], AggregatorConnection] = (
+        lambda _who, connection: connection
+    )
     settings: ClientSettings = ClientSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
@@ -199,10 +208,12 @@ class Deployment:
                 switch = CrashSwitch()
             except ServiceError as error:
                 return last or error  # the task is over, or the aggregator is gone
-            except SecAggError as error:
+            except SessionAbortedError as error:
                 last = error
-                if error.code in {ErrorCode.DEADLINE, ErrorCode.LOCAL_MISUSE}:
+                if error.code is ErrorCode.DEADLINE:
                     return error
+            except SecAggError as error:
+                return error  # somebody is at fault: a person would look at it
 
     def _client(self, number: int, switch: CrashSwitch) -> ClientRunner:
         inline = InlineExecutor()
@@ -226,7 +237,7 @@ class Deployment:
             if self.aggregator is None:
                 return None
             there = InMemoryConnection(self.aggregator, identity_of(number))
-            return MortalConnection(there, self.server_process)
+            return self.tamper(number, MortalConnection(there, self.server_process))
 
         return LossyConnection(
             find, lambda method, count: self.fault_of(number, method, count)
