@@ -6,8 +6,8 @@ Rule 2: later sources win: defaults < file < environment < flags.  Every value
         remembers where it came from.
 Rule 3: a key that nobody reads is an error with a suggestion, in every source.  A
         misspelt privacy floor must not silently fall back to its default.
-Rule 4: a relative path in a file is relative to that file, so that a configuration
-        works from every working directory.
+Rule 4: a relative path in a file, or the default of one, is relative to that file, so
+        that a configuration works from every working directory.
 Rule 5: secrets are never settings; settings name the files that hold them.
 
 It knows no section by name and reads no file but the one it is given.
@@ -148,6 +148,8 @@ def load_settings(
                 )
             else:
                 origins[key] = "default"
+                if isinstance(field.default, Path) and path is not None:
+                    values[field.name] = path.resolve().parent / field.default
         built[name] = section(**values)
     return LoadedSettings(kind(**built), origins)
 

@@ -93,6 +93,7 @@ def test_a_relative_path_in_a_file_is_relative_to_that_file(tmp_path):
     assert loaded.settings.tls.ca == tmp_path / "ca.pem"
     assert loaded.settings.tls.key == Path("/abs/client.key")
     assert loaded.settings.tls.certificate == Path("here.pem")
+    assert loaded.settings.client.state_dir == tmp_path / "client-state"
 
 
 @pytest.mark.parametrize(
