@@ -1,0 +1,257 @@
+"""What a restarted aggregator finds, on real files."""
+
+import asyncio
+import base64
+import logging
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import SessionAborted, SumReleased
+from secagg.protocol.events import BundlesSent, SharesRevealed
+from secagg.protocol.rounds import Round
+from secagg.runtime.aggregator import Aggregator
+from secagg.runtime.connection import Blob, Wait
+from secagg.runtime.limits import AggregatorLimits
+from secagg.runtime.mask_executor import MaskExecutor
+from secagg.runtime.participation import SessionOutcome
+from secagg.runtime.task import TaskDefinition
+from secagg.runtime.workers import Workers
+from secagg.storage.base import Role
+from secagg.storage.journal import decode_client_event, decode_server_event
+from secagg.storage.memory import MemorySessionStore
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.testing import manual_clock
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.in_process import identity_of, parameters_for
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.manual_clock import InlineExecutor
+
+PARAMETERS = parameters_for(4, dimension=9, threshold=3)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    store = SQLiteSessionStore(tmp_path / "state.db")
+    yield store, UploadSpool(tmp_path / "spool", min_free_bytes=0)
+    store.close()
+
+
+def run(disk, **options):
+    store, spool = disk
+
+    async def main(clock):
+        deployment = Deployment(
+            clock, PARAMETERS, 4, server_store=store, spool=spool, **options
+        )
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def aggregator_on(disk, clock, **limits):
+    inline = InlineExecutor()
+    workers = Workers(storage=inline, general=inline)
+    return Aggregator(
+        *disk,
+        clock=clock,
+        workers=workers,
+        masks=MaskExecutor(inline, workers),
+        limits=AggregatorLimits(**limits),
+    )
+
+
+def test_files_serve_as_well_as_memory(disk):
+    deployment, endings = run(disk, payload=b"query", sessions=2)
+    for released in deployment.sums:
+        np.testing.assert_array_equal(
+            released.residues, deployment.expected_sum({0, 1, 2, 3})
+        )
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+
+
+def test_files_survive_crashes_as_well_as_memory(tmp_path):
+    switch = CrashSwitch()
+    for at in range(0, 60, 7):
+        home = tmp_path / str(at)
+        home.mkdir()
+        store = SQLiteSessionStore(home / "state.db")
+        switch = CrashSwitch(at)
+        deployment, _ = run(
+            (store, UploadSpool(home / "spool", min_free_bytes=0)),
+            server_crash=switch,
+        )
+        np.testing.assert_array_equal(
+            deployment.sums[0].residues, deployment.expected_sum({0, 1, 2, 3})
+        )
+        assert deployment.contradictions() == {}
+        store.close()
+
+
+def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
+    deployment, _ = run(disk)
+    descriptor = deployment.sums[0].descriptor
+    session_id = descriptor.session_id
+
+    async def main(clock):
+        aggregator = aggregator_on(disk, clock)
+        await aggregator.recover()
+        member = identity_of(1)
+        update = await aggregator.update(member, session_id, after=Round.UNMASKING)
+        assert isinstance(update, SumReleased)
+        streamed = [
+            u async for u in aggregator.watch(member, session_id, after=Round.UNMASKING)
+        ]
+        assert streamed == [update]
+        nothing = await aggregator.update(member, session_id, after=Round.FINISHED)
+        assert isinstance(nothing, Wait)
+        chunk = await aggregator.fetch(
+            member, session_id, blob=Blob.SUM, offset=0, max_bytes=1 << 20
+        )
+        assert chunk.total_size == len(chunk.data) == update.size
+        stranger = await aggregator.update("stranger", session_id, after=None)
+        assert isinstance(stranger, SessionAborted)
+        for blob in Blob:
+            with pytest.raises(RemoteProtocolError):
+                await aggregator.fetch(
+                    "stranger", session_id, blob=blob, offset=0, max_bytes=1
+                )
+        with pytest.raises(RemoteProtocolError) as caught:
+            await aggregator.advertise(member, session_id, b"")
+        assert caught.value.code is ErrorCode.SESSION_OVER
+
+    manual_clock.run(main)
+
+
+def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
+    run(disk, sessions=4, limits=AggregatorLimits(kept_sums=2, quiet_seconds=30.0))
+    store, spool = disk
+    assert len(spool.session_ids()) == 2
+    assert len(store.sessions(Role.SERVER, include_ended=True)) == 4
+
+
+def test_bytes_of_sessions_that_never_began_are_removed(disk):
+    _, spool = disk
+    spool.put(bytes(32), "payload", b"written just before a crash")
+
+    async def main(clock):
+        await aggregator_on(disk, clock).recover()
+
+    manual_clock.run(main)
+    assert spool.session_ids() == ()
+
+
+def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
+    """The process dies in round 1; the operator changes the task and restarts."""
+    store, _ = disk
+
+    async def begin(clock):
+        deployment = Deployment(clock, PARAMETERS, 4, server_store=store, spool=disk[1])
+        serving = asyncio.ensure_future(deployment.serve())
+        joining = asyncio.ensure_future(deployment.take_part(0))
+        await clock.sleep_until(clock.now() + 5)
+        for task in (serving, joining):
+            task.cancel()
+        await asyncio.wait({serving, joining})
+        link = deployment.links[0]
+        ((session_id, _),) = link.distinct_messages()
+        return session_id
+
+    session_id = manual_clock.run(begin)
+    assert len(store.sessions(Role.SERVER)) == 1
+
+    async def restart(clock):
+        aggregator = aggregator_on(disk, clock)
+        await aggregator.recover()
+        changed = parameters_for(4, dimension=10, threshold=3)
+        task = TaskDefinition(task_id=TASK_ID, parameters=changed)
+
+        async def no_payload(_count):
+            return None
+
+        async def no_sum(_sum):
+            raise AssertionError
+
+        receipts = await aggregator.run_task(
+            task, next_payload=no_payload, on_sum=no_sum
+        )
+        assert receipts == ()
+        update = await aggregator.update(identity_of(0), session_id, after=None)
+        assert isinstance(update, SessionAborted)
+        assert update.code is ErrorCode.CANCELLED
+
+    manual_clock.run(restart)
+    assert store.sessions(Role.SERVER) == ()
+
+
+def test_session_numbers_go_on_after_a_restart(disk):
+    first, _ = run(disk)
+    numbers = [first.sums[0].descriptor.session_number]
+    second, _ = run(disk, sessions=2, client_stores=first.client_stores)
+    numbers += [released.descriptor.session_number for released in second.sums]
+    assert numbers == [1, 2]
+
+
+def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
+    store, _ = disk
+    store.create("server/" + "00" * 32, Role.SERVER, b"\x00\x01 nonsense")
+
+    async def main(clock):
+        with pytest.raises(ServiceError) as caught:
+            await aggregator_on(disk, clock).recover()
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+        assert caught.value.next_step
+
+    manual_clock.run(main)
+
+
+class NotingStore(MemorySessionStore):
+    """Remembers every record, as an attacker with the disk would."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def create(self, session_key, role, header, *, claim=None):
+        self.records.append(header)
+        super().create(session_key, role, header, claim=claim)
+
+    def append(self, session_key, first_sequence, records):
+        self.records.extend(records)
+        super().append(session_key, first_sequence, records)
+
+
+def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
+    """Seeds, shares and masked vectors reach no log line and no error."""
+    caplog.set_level(logging.DEBUG)
+    stores = {number: NotingStore() for number in range(4)}
+    server_store = NotingStore()
+    deployment, endings = run(
+        (server_store, disk[1]),
+        client_stores=stores,
+        fault_of=lambda who, method, _n: (
+            Fault.LOSE_REQUEST if (who, method) == (3, "reveal") else Fault.NONE
+        ),
+    )
+    secrets = [
+        decode_client_event(store.records[0]).seed.reveal() for store in stores.values()
+    ]
+    for record in server_store.records[1:]:
+        event = decode_server_event(record)
+        if isinstance(event, SharesRevealed):
+            secrets.append(event.shares)
+        if isinstance(event, BundlesSent):
+            secrets.append(event.bundles)
+    assert len(secrets) == 4 + 4 + 3
+    text = caplog.text + repr(endings) + repr(deployment.sums)
+    assert "session_completed" in text
+    assert "client_dropped" in text
+    for secret in secrets:
+        for start in range(0, len(secret), 16):
+            piece = secret[start : start + 16]
+            assert piece.hex() not in text
+            assert repr(piece)[2:-1] not in text
+            assert base64.b64encode(piece).decode()[:20] not in text
