@@ -96,6 +96,8 @@ _MAIN_PRECISION: Final = 1e-11
 _OUTER_PRECISION: Final = 1e-3
 _ROUNDING: Final = 1e-9  # relative; sums over cells, and rounding C·g, err by less
 _UPWARDS: Final = 1.0 + 2.0**-48
+_CONSISTENCY_STEPS: Final = 4
+_CONSISTENCY_GAIN: Final = 1e-8
 _LOG_SEARCH_STEPS: Final = 44
 _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
@@ -207,8 +209,19 @@ class ContourBound:
         worst = 0.0
         for direction in Direction:
             c = self.best_contour(direction, log_delta=math.log(delta))
-            self._latest[direction] = c
             found = (self.log_constant(c, direction) - math.log(delta)) / c
+            # The slack differs between contours, so the best one for this delta by
+            # the estimate is not the one that `delta` takes at the epsilon found.
+            # Trying that one too makes both functions inverses of each other.
+            for _ in range(_CONSISTENCY_STEPS):
+                other = self.best_contour(direction, epsilon=found)
+                better = (self.log_constant(other, direction) - math.log(delta)) / other
+                if better >= found:
+                    break
+                c, gain, found = other, found - better, better
+                if gain <= _CONSISTENCY_GAIN * found:
+                    break
+            self._latest[direction] = c
             worst = max(worst, found)
         return worst
 
