@@ -27,10 +27,11 @@ __all__ = ["write_png"]
 
 _WIDTH_INCHES: Final = 3.6
 _HEIGHT_INCHES: Final = 2.9
-_LEGEND_INCHES: Final = 0.9
+_LEGEND_INCHES: Final = 1.1
+_ENTRY_INCHES: Final = 2.9  # the longest label at its font size
 _DOTS_PER_INCH: Final = 75
 _NO_DITHER: Final = Image.Dither.NONE
-_PALETTE: Final = 64  # colours in the PNG: enough for lines, a third of the bytes
+_PALETTE: Final = 128  # colours in the PNG: enough for lines, half the bytes
 
 
 def write_png(figure: Figure, path: Path) -> None:
@@ -61,7 +62,7 @@ def write_png(figure: Figure, path: Path) -> None:
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=min(len(entries), 2 * figure.columns),
+        ncols=max(1, round(_WIDTH_INCHES * figure.columns / _ENTRY_INCHES)),
         fontsize=8,
         frameon=False,
     )
@@ -136,5 +137,7 @@ def _save(sheet: Sheet, path: Path) -> None:
     sheet.savefig(rendered, format="png")
     path.parent.mkdir(parents=True, exist_ok=True)
     with Image.open(rendered) as picture:
-        few = picture.convert("RGB").quantize(colors=_PALETTE, dither=_NO_DITHER)
+        few = picture.convert("RGB").quantize(
+            colors=_PALETTE, method=Image.Quantize.MAXCOVERAGE, dither=_NO_DITHER
+        )
         few.save(path, optimize=True)

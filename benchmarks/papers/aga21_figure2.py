@@ -1,0 +1,181 @@
+"""Figure 2 of [Aga21]: privacy of one sensitivity-1 query against the noise.
+
+A counter is scaled by s before integer noise of s times the standard deviation is
+added, in n equal shares. Left: no scaling, where sums of discrete Gaussians suffer.
+Right: scaled, where every bound approaches the Gaussian.
+
+The transcribed caption has lost the values of s, n and δ: they are assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from fractions import Fraction
+from typing import Final
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from figure import Curve, Figure, Panel
+from reproduction import Options, Reproduction, run
+from scalar_release import (
+    LogPmf,
+    direct_epsilon,
+    discrete_gaussian_log_pmf,
+    loss_pair,
+    pair_epsilon,
+    skellam_log_pmf,
+)
+
+from dpnoise.accounting import make_accountant
+from dpnoise.accounting.gaussian import gaussian_epsilon
+from dpnoise.events import (
+    Adversary,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    NoiseEvent,
+    SkellamEvent,
+)
+
+DELTA: Final = 1e-6
+SHARES: Final = 100
+SCALES: Final = (1, 8)
+STDDEVS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0)
+
+GAUSSIAN: Final = "Gaussian, analytic"
+_CURVES: Final = (
+    (GAUSSIAN, "gaussian", ":", False),
+    ("Skellam, exact loss distribution", "skellam-ours", "-", False),
+    ("Skellam, RDP [Aga21] Thm 3.5", "skellam", "-", False),
+    ("Skellam, exact RDP (ours)", "ours-rdp", "-", False),
+    ("Skellam, Gaussian-DP certificate (ours)", "ours", "-", False),
+    ("discrete Gaussian, exact loss distribution", "ddgauss", "-", True),
+    ("discrete Gaussian, RDP", "ddgauss", "-.", False),
+    ("distributed discrete Gaussian, RDP [KLS21]", "smm", "-", False),
+    ("Skellam, direct", "other", "-", False),
+)
+
+
+def reproduce(options: Options) -> Reproduction:
+    """Compute the table and the picture."""
+    stddevs = STDDEVS[::5] if options.tiny else STDDEVS
+    rows: list[dict[str, object]] = [
+        {"scale": scale, "stddev": stddev, **epsilons(scale, stddev)}
+        for scale in SCALES
+        for stddev in stddevs
+    ]
+    return Reproduction(
+        name="aga21_figure2",
+        stated={"sensitivity": 1, "releases": 1},
+        assumed={
+            "delta": DELTA,
+            "noise shares n": SHARES,
+            "scales s": SCALES,
+            "noise stddevs": stddevs,
+        },
+        rows=rows,
+        findings=_findings(rows),
+        figure=_figure(rows),
+    )
+
+
+def epsilons(scale: int, stddev: float) -> dict[str, float]:
+    """Return ε of one release under every analysis.
+
+    Args:
+        scale: Grid steps per unit, an integer.
+        stddev: Standard deviation of the summed noise, units.
+    """
+    variance = (scale * stddev) ** 2
+    exact = Fraction(variance)
+    # One coordinate: its L1, L2 and L∞ sensitivities are all the shift.
+    skellam = SkellamEvent(1, exact, float(scale), float(scale), scale)
+    shares = DistributedDiscreteGaussianEvent(
+        1, SHARES, exact / SHARES, float(scale), float(scale)
+    )
+
+    def stated(accountant: str, release: NoiseEvent) -> float:
+        account = make_accountant(accountant, adversary=Adversary.SERVER)
+        return account.compose(release).epsilon(DELTA)
+
+    def true_epsilon(log_pmf: LogPmf) -> float:
+        return pair_epsilon(loss_pair(log_pmf, scale), count=1, delta=DELTA)
+
+    values = (
+        gaussian_epsilon(DELTA, noise_multiplier=stddev),
+        true_epsilon(skellam_log_pmf(variance)),
+        stated("skellam-paper", skellam),
+        stated("skellam-rdp", skellam),
+        stated("skellam-gdp", skellam),
+        true_epsilon(discrete_gaussian_log_pmf(variance)),
+        stated("zcdp", DiscreteGaussianEvent(1, exact, float(scale))),
+        stated("ddgauss-paper", shares),
+        direct_epsilon(variance, DELTA, shift=scale),
+    )
+    return {name: value for (name, *_), value in zip(_CURVES, values, strict=True)}
+
+
+def _figure(rows: list[dict[str, object]]) -> Figure:
+    panels = []
+    for relative in (False, True):
+        for scale in SCALES:
+            here = [row for row in rows if row["scale"] == scale]
+            x = [float(str(row["stddev"])) for row in here]
+            curves = []
+            for name, family, style, wide in _CURVES:
+                y = [
+                    float(str(row[name]))
+                    / (float(str(row[GAUSSIAN])) if relative else 1.0)
+                    for row in here
+                ]
+                curves.append(Curve(name, family, x, y, style=style, wide=wide))
+            panels.append(
+                Panel(
+                    title=f"s = {scale}, n = {SHARES}"
+                    + (", relative to the Gaussian" if relative else ""),
+                    curves=curves,
+                    x_label="standard deviation of the noise, units",
+                    y_label="ε / ε of the Gaussian" if relative else "ε",
+                    log_x=True,
+                    log_y=not relative,
+                    y_limits=(0.7, 1.8) if relative else (0.15, 30.0),
+                    x_ticks=(1, 2, 5, 10, 20),
+                )
+            )
+    return Figure(
+        "One query of sensitivity 1, δ = 1e-6 (Figure 2 of [Aga21])", panels, columns=2
+    )
+
+
+def _findings(rows: list[dict[str, object]]) -> list[str]:
+    found = []
+    exact = "Skellam, exact loss distribution"
+    for scale in SCALES:
+        here = [
+            row
+            for row in rows
+            if row["scale"] == scale and float(str(row["stddev"])) >= 2.0
+        ]
+        for name, *_ in _CURVES[2:5] + _CURVES[8:]:
+            ratios = [float(str(row[name])) / float(str(row[exact])) for row in here]
+            found.append(
+                f"s = {scale}, stddev 2 and more: {name} states {min(ratios):.3f} to "
+                f"{max(ratios):.3f} times the exact epsilon"
+            )
+        shares = _CURVES[7][0]
+        harmless = [
+            float(str(row["stddev"]))
+            for row in rows
+            if row["scale"] == scale
+            and float(str(row[shares])) < 1.01 * float(str(row[_CURVES[6][0]]))
+        ]
+        found.append(
+            f"s = {scale}: the sum of {SHARES} discrete Gaussians costs under 1 % "
+            f"from stddev {min(harmless, default=math.inf):g} on"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(run(reproduce, __doc__))
