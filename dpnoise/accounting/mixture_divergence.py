@@ -21,9 +21,10 @@ Numbered rules:
    shift at rate p. The worlds of the shift are mirror images, so the other direction is
    dominated (`subsampling`, rule 2) and need not be summed.
 5. Above the largest tabulated variance, the first cell is subsampling of the published
-   shift bound. On later cells noise is split into two independent parts, one for the
-   shift by k and one for the rest p, whose divergences add; the sum of both parts is
-   what is released (post-processing). Any split is sound; good ones cost about 1/v.
+   shift bound. On later cells, from a smaller variance on, noise is split into two
+   independent parts, one for the shift by k and one for the rest p, whose divergences
+   add; the sum of both parts is what is released (post-processing). Any split is sound;
+   good ones cost a relative α/v.
 
 This module deliberately compares with the zero vector only; two mixtures against each
 other (replace-one) are not covered.
@@ -33,13 +34,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from dpnoise.accounting.conversion import FloatArray
 from dpnoise.accounting.renyi_curve import ROUNDING_MARGIN
-from dpnoise.accounting.skellam_bounds import shift_bound
 from dpnoise.accounting.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
     SUM_MARGIN,
@@ -59,7 +60,9 @@ _CLOSED_FORM_RATIO: Final = 1.08
 _SHARES_PER_OCTAVE: Final = 12
 _SPLITS_PER_OCTAVE: Final = 24
 _LEAST_SHARE_EXPONENT: Final = -11
-_EXACT_CELLS: Final = 64
+_SPLIT_FROM: Final = 256.0  # times the order; splitting costs a relative order/v
+_EXACT_CELLS: Final = 32
+_MAX_CHUNK: Final = 1 << 20  # numbers per temporary array, eight megabytes
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -81,14 +84,28 @@ def mixture_divergence_per_square(
     Source:
         Rules 1 to 5 of this module.
     """
-    if noise_variance > MAX_LATTICE_VARIANCE:
-        return _closed_form(order, linf_bound, noise_variance)
     cells = math.ceil(linf_bound)
-    lattice = lattice_for(noise_variance, order=order, shift=min(cells, _EXACT_CELLS))
-    worst = _first_cell(lattice, order, min(linf_bound, 1.0))
-    for cell in range(1, min(cells, _EXACT_CELLS)):
+    if noise_variance > MAX_LATTICE_VARIANCE:
+        worst = _between_integers(
+            order,
+            lambda integer: _first_cell_in_closed_form(
+                integer, min(linf_bound, 1.0), noise_variance
+            ),
+        )
+    else:
+        lattice = lattice_for(noise_variance, order=order, shift=1)
+        worst = _first_cell(lattice, order, min(linf_bound, 1.0))
+    if noise_variance > min(MAX_LATTICE_VARIANCE, _SPLIT_FROM * order):
+        later = _between_integers(
+            order,
+            lambda integer: _later_cells_in_closed_form(integer, cells, noise_variance),
+        )
+        return max(worst, later) * ROUNDING_MARGIN
+    exact = min(cells, _EXACT_CELLS)
+    lattice = lattice_for(noise_variance, order=order, shift=exact)
+    for cell in range(1, exact):
         worst = max(worst, _later_cell(lattice, order, cell, linf_bound))
-    for cell in range(_EXACT_CELLS, cells):
+    for cell in range(exact, cells):
         # Divergence grows with x; a coordinate this long costs hundreds of nats.
         shift = published_shift_bound(
             order, shift=cell + 1, noise_variance=noise_variance
@@ -171,7 +188,7 @@ def _first_cell(lattice: SkellamLattice, order: float, end: float) -> float:
         points = first * (end / first) ** (np.arange(steps + 1) / steps)
         points[-1] = end
         excesses = _excess(lattice, order, 0, points, forward=True)
-        worst = max(worst, _chord_supremum(order, points, excesses))
+        worst = max(worst, float(_chord_suprema(order, points, excesses)))
     return worst if math.isfinite(worst) else math.inf
 
 
@@ -184,121 +201,136 @@ def _later_cell(
     count = min(max(2, math.ceil(math.sqrt(curvature / _LATER_CELL_LOSS))), 64)
     points = np.linspace(cell, min(cell + 1.0, linf_bound), count + 1)
     return max(
-        _chord_supremum(
-            order,
-            points,
-            _excess(lattice, order, cell, points, forward=forward),
+        float(
+            _chord_suprema(
+                order,
+                points,
+                _excess(lattice, order, cell, points, forward=forward),
+            )
         )
         for forward in (True, False)
     )
 
 
-def _chord_supremum(order: float, points: FloatArray, excesses: FloatArray) -> float:
-    """Bound log(1 + chord)/((α−1)·x²) over all cells between neighbouring points."""
-    if not np.all(np.isfinite(excesses)):
-        return math.inf
+def _chord_suprema(
+    order: float, points: FloatArray, excesses: FloatArray
+) -> FloatArray:
+    """Bound log(1 + chord)/((α−1)·x²) over all cells between neighbouring points.
+
+    Takes excesses of shape (..., n) at points of shape (n,) and returns shape (...).
+    """
     left, right = points[:-1], points[1:]
-    slope = (excesses[1:] - excesses[:-1]) / (right - left)
     middle = 0.5 * (left + right)
-    at_middle = 0.5 * (excesses[1:] + excesses[:-1])
-    # Tangent of log(1 + chord) at the middle: intercept + rise·x.
-    rise = slope / (1.0 + at_middle)
-    intercept = np.log1p(at_middle) - rise * middle
-    with np.errstate(divide="ignore", invalid="ignore"):
+    # An excess that overflows, or nearly so, makes the bound infinite in the end.
+    with np.errstate(all="ignore"):
+        slope = (excesses[..., 1:] - excesses[..., :-1]) / (right - left)
+        at_middle = 0.5 * (excesses[..., 1:] + excesses[..., :-1])
+        # Tangent of log(1 + chord) at the middle: intercept + rise·x.
+        rise = slope / (1.0 + at_middle)
+        intercept = np.log1p(at_middle) - rise * middle
         stationary = np.nan_to_num(-2.0 * intercept / rise, nan=0.0)
-    suprema = [
-        (intercept + rise * x) / x**2
-        for x in (left, right, np.clip(stationary, left, right))
-    ]
-    return float(np.max(suprema)) / (order - 1.0) * ROUNDING_MARGIN
+        suprema = [
+            np.max((intercept + rise * x) / x**2, axis=-1)
+            for x in (left, right, np.clip(stationary, left, right))
+        ]
+    largest = np.max(suprema, axis=0) / (order - 1.0) * ROUNDING_MARGIN
+    return np.where(np.isfinite(largest), largest, math.inf)
 
 
-def _closed_form(order: float, linf_bound: float, noise_variance: float) -> float:
-    """Rule 5: bound κ for variances beyond the tables."""
+def _between_integers(order: float, bound: Callable[[int], float]) -> float:
+    """Extend a bound on κ from integer orders to real ones."""
     low, high = max(2, math.floor(order)), max(2, math.ceil(order))
-    at_high = _closed_form_at_integer(high, linf_bound, noise_variance)
+    at_high = bound(high)
     if order >= high or low == high:
         return at_high
-    # (α−1)·D is convex in α for every coordinate, hence also its supremum.
-    at_low = _closed_form_at_integer(low, linf_bound, noise_variance)
-    log_moment = (high - order) * (low - 1.0) * at_low + (order - low) * (
-        high - 1.0
-    ) * at_high
+    # (α−1)·D is convex in α for every coordinate, hence also its supremum; and D grows
+    # with the order, which serves the orders below 2.
+    log_moment = (high - order) * (low - 1.0) * bound(low)
+    log_moment += (order - low) * (high - 1.0) * at_high
     return log_moment / (order - 1.0) * ROUNDING_MARGIN
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _closed_form_at_integer(
-    order: int, linf_bound: float, noise_variance: float
-) -> float:
-    worst = _subsampled_shift(order, min(linf_bound, 1.0), noise_variance)
-    for cell in range(1, math.ceil(linf_bound)):
-        worst = max(worst, _split_cell(order, cell, noise_variance))
-    return worst
+def _first_cell_in_closed_form(order: int, end: float, noise_variance: float) -> float:
+    return float(_subsampled_shifts(order, end, np.array([noise_variance]))[0])
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _subsampled_shift(order: int, end: float, noise_variance: float) -> float:
-    """Bound D/x² over 0 < x ≤ end ≤ 1 by the binomial expansion of A."""
+def _later_cells_in_closed_form(order: int, cells: int, noise_variance: float) -> float:
+    """Bound D/x² over 1 ≤ x ≤ cells by splitting the noise."""
+    if cells <= 1:
+        return 0.0
+    # A part of less variance than the order has moments without bound.
+    least = max(_LEAST_SHARE_EXPONENT, min(-1, math.log2(0.5 * order / noise_variance)))
+    exponents = np.arange(math.floor(_SHARES_PER_OCTAVE * least), 1.0)
+    ends = 2.0 ** (exponents / _SHARES_PER_OCTAVE)
+    # The first entry also serves the shares before the first end.
+    wanted = np.concatenate(([ends[0]], np.sqrt(ends[:-1] * ends[1:])))
+    # The variance for the share is proportional to the share, rounded to a grid that
+    # all cells have in common.
+    lowest = _SPLITS_PER_OCTAVE * (least - 1.0 - math.log2(cells + 1.0))
+    grid = np.arange(math.floor(lowest), 0.0)
+    variances = noise_variance * 2.0 ** (grid / _SPLITS_PER_OCTAVE)
+    rates = _subsampled_shifts(order, 1.0, variances)
+    worst = 0.0
+    for cell in range(1, cells):
+        steps = np.round(_SPLITS_PER_OCTAVE * np.log2(wanted / (cell + wanted)))
+        chosen = np.minimum(steps - grid[0], grid.size - 1.0).astype(np.int64)
+        rest = noise_variance - variances[chosen]
+        # [Aga21] Theorem 3.5 for the shift by k with the rest of the noise.
+        shifts = order * cell**2 / (2.0 * rest) + np.minimum(
+            ((2.0 * order - 1.0) * cell**2 + 6.0 * cell) / (4.0 * rest**2),
+            1.5 * cell / rest,
+        )
+        # Up to the first share: divergence grows with x.
+        start = (shifts[0] + ends[0] ** 2 * rates[chosen[0]]) / cell**2
+        # (a + b·p²)/(k + p)² falls, then grows: its maximum is at an end.
+        at_ends = [
+            (shifts[1:] + share**2 * rates[chosen[1:]]) / (cell + share) ** 2
+            for share in (ends[:-1], ends[1:])
+        ]
+        worst = max(worst, float(start), float(np.max(at_ends)))
+    return worst * ROUNDING_MARGIN
+
+
+def _subsampled_shifts(order: int, end: float, variances: FloatArray) -> FloatArray:
+    """Bound D/x² over 0 < x ≤ end ≤ 1 by the binomial expansion, per variance."""
     powers = np.arange(2.0, order + 1.0)
-    log_moments = (powers - 1.0) * shift_bound(
-        powers, shift=1.0, noise_variance=noise_variance
-    )
     # Below this point, Σ C(α,l)·p^(l−2)·(moment − 1) exceeds its first term by 1e-3.
     first = min(1e-3 / order, end)
     steps = max(1, math.ceil(math.log(end / first) / math.log(_CLOSED_FORM_RATIO)))
     points = first * (end / first) ** (np.arange(steps + 1) / steps)
     points[-1] = end
-    log_binomial = np.array(
-        [
-            math.lgamma(order + 1.0)
-            - math.lgamma(power + 1.0)
-            - math.lgamma(order - power + 1.0)
-            for power in powers
-        ]
+    log_factorials = np.concatenate(
+        ([0.0], np.cumsum(np.log(np.arange(1.0, order + 1))))
     )
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        log_terms = log_binomial + np.log(np.expm1(log_moments))
-        column = points[:, np.newaxis]
-        # (α − l)·log(1−p) is 0·(−∞) at p = 1, l = α, where it means 0.
-        log_rest = (order - powers) * np.log1p(-np.minimum(column, 1.0 - 1e-16))
-        excesses = np.sum(
-            np.exp(log_terms + log_rest + powers * np.log(column)), axis=1
+    log_binomial = log_factorials[order] - (
+        log_factorials[2:] + log_factorials[: order - 1][::-1]
+    )
+    column = points[:, np.newaxis]
+    # (α − l)·log(1−p) is 0·(−∞) at p = 1, l = α, where it means 0.
+    log_weights = (
+        log_binomial
+        + (order - powers) * np.log1p(-np.minimum(column, 1.0 - 1e-16))
+        + powers * np.log(column)
+    )
+    near_zero = log_binomial + (powers - 2.0) * math.log(first)
+    results = np.empty_like(variances)
+    chunk = max(1, _MAX_CHUNK // log_weights.size)
+    for begin in range(0, variances.size, chunk):
+        part = slice(begin, begin + chunk)
+        variance = variances[part, np.newaxis]
+        # [Aga21] Theorem 3.5 at shift 1 and every order l.
+        log_moments = (powers - 1.0) * (
+            powers / (2.0 * variance)
+            + np.minimum((2.0 * powers + 5.0) / (4.0 * variance**2), 1.5 / variance)
         )
-        near_zero = float(np.sum(np.exp(log_terms + (powers - 2.0) * np.log(first))))
-    if not np.all(np.isfinite(excesses)):
-        return math.inf
-    # lgamma and the terms are accurate to about 1e-12.
-    excesses *= SUM_MARGIN
-    worst = near_zero * SUM_MARGIN / (order - 1.0)
-    return max(worst, _chord_supremum(float(order), points, excesses))
-
-
-def _split_cell(order: int, cell: int, noise_variance: float) -> float:
-    """Bound D/x² over cell ≤ x ≤ cell + 1 by splitting the noise."""
-    exponents = (
-        np.arange(_SHARES_PER_OCTAVE * _LEAST_SHARE_EXPONENT, 1.0) / _SHARES_PER_OCTAVE
-    )
-    ends = 2.0**exponents
-    middles = np.sqrt(ends[:-1] * ends[1:])
-    # The variance for the share, proportional to the share and rounded to a grid that
-    # all cells have in common; the first entry also serves the shares before the first.
-    wanted = np.concatenate(([ends[0]], middles))
-    octaves = np.log2(wanted / (cell + wanted))
-    exact_octaves = np.round(_SPLITS_PER_OCTAVE * octaves) / _SPLITS_PER_OCTAVE
-    parts = noise_variance * 2.0**exact_octaves
-    rates = np.array([_subsampled_shift(order, 1.0, float(part)) for part in parts])
-    rest = noise_variance - parts
-    # [Aga21] Theorem 3.5 for the shift by k with the rest of the noise.
-    shifts = order * cell**2 / (2.0 * rest) + np.minimum(
-        ((2.0 * order - 1.0) * cell**2 + 6.0 * cell) / (4.0 * rest**2),
-        1.5 * cell / rest,
-    )
-    # Up to the first share: divergence grows with x.
-    worst = (shifts[0] + ends[0] ** 2 * rates[0]) / cell**2
-    # (a + b·p²)/(k + p)² falls, then grows: its maximum is at an end.
-    at_ends = [
-        (shifts[1:] + share**2 * rates[1:]) / (cell + share) ** 2
-        for share in (ends[:-1], ends[1:])
-    ]
-    return max(float(worst), float(np.max(at_ends))) * ROUNDING_MARGIN
+        with np.errstate(over="ignore", invalid="ignore"):
+            excess_moments = np.log(np.expm1(log_moments * ROUNDING_MARGIN))
+            excesses = np.sum(
+                np.exp(excess_moments[:, np.newaxis, :] + log_weights), axis=-1
+            )
+            beside_zero = np.sum(np.exp(excess_moments + near_zero), axis=-1)
+        suprema = _chord_suprema(float(order), points, excesses * SUM_MARGIN)
+        results[part] = np.maximum(suprema, beside_zero * SUM_MARGIN / (order - 1.0))
+    return np.where(np.isfinite(results), results, math.inf)
