@@ -31,7 +31,7 @@ def server(
     from secagg.cli.logs import log_to_stderr  # noqa: PLC0415
     from secagg.cli.session_view import SessionView  # noqa: PLC0415
     from secagg.config import load_server_settings  # noqa: PLC0415
-    from secagg.programs.aggregator import Observer, serve  # noqa: PLC0415
+    from secagg.programs.aggregator import Observer, serve, task_memory  # noqa: PLC0415
     from secagg.programs.sum_files import SumFiles  # noqa: PLC0415
     from secagg.programs.task_setup import prepare_task  # noqa: PLC0415
 
@@ -40,13 +40,15 @@ def server(
         config, environment=os.environ, overrides=overrides or ()
     )
     settings = loaded.settings
-    prepared = prepare_task(settings)
+    output.line("checking the task and planning its noise")
     if show_settings:
+        prepared = prepare_task(settings)
         output.table(("setting", "value", "from"), loaded.rows(), title="Settings")
         _print_task(prepared, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level)
+    prepared = prepare_task(settings, memory=task_memory(settings))
     _print_task(prepared, output)
     files = SumFiles(settings.server.output_dir, prepared)
 

@@ -27,9 +27,15 @@ from secagg.demo.reference_runs import (
 from secagg.demo.settings_file import DemoPlan, write_server_settings
 from secagg.demo.sum_check import SessionCheck, check_session
 from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
-from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.primitives.entropy import SystemEntropy
-from secagg.programs.task_setup import prepare_task
+from secagg.programs.aggregator import task_memory
+from secagg.programs.task_setup import plan_noise, prepare_task
 from secagg.transport.certificates import Authority
 
 __all__ = ["DemoResult", "DemoView", "run_demo"]
@@ -112,11 +118,13 @@ async def run_demo(
         f"{len(test)} pictures are kept for testing"
     )
     settings = write_server_settings(layout, planned)
-    prepared = await asyncio.to_thread(prepare_task, settings)
-    if prepared.noised is None or prepared.plan is None:
-        raise ServiceError(
-            "the demo trains with noise only", code=ErrorCode.BAD_SETTINGS
-        )
+    # The memory spares the aggregator the planning.
+    prepared = await asyncio.to_thread(
+        lambda: prepare_task(settings, memory=task_memory(settings))
+    )
+    made = await asyncio.to_thread(plan_noise, settings)
+    if prepared.noised is None:
+        raise InternalError("the demo's own settings ask for no noise")
     direction = _Direction(
         layout,
         planned,
@@ -126,13 +134,13 @@ async def run_demo(
         modulus=prepared.parameters.modulus,
     )
     nonprivate, baseline = await asyncio.to_thread(
-        _references, shards, test, planned.steps, prepared.plan
+        _references, shards, test, planned.steps, made
     )
     report = await asyncio.to_thread(prepared.noised.report)
     view.references(nonprivate, baseline)
     await direction.run()
     return DemoResult(
-        plan=prepared.plan,
+        plan=made,
         report=report,
         checks=tuple(direction.checks),
         clients=planned.clients,

@@ -21,7 +21,7 @@ from secagg.demo.layout import DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
-from secagg.programs.aggregator import Observer, serve
+from secagg.programs.aggregator import Observer, serve, task_memory
 from secagg.programs.task_setup import PreparedTask, prepare_task
 from secagg.programs.vector_files import write_vector
 from secagg.runtime.progress import SessionProgress
@@ -84,7 +84,7 @@ def main(directory: Path) -> int:
         settings = load_server_settings(
             layout.server_settings, environment=os.environ
         ).settings
-        prepared = prepare_task(settings)
+        prepared = prepare_task(settings, memory=task_memory(settings))
         trainer = Trainer(layout, prepared)
         observer = Observer(
             listening=lambda address: say("listening", address=str(address)),

@@ -37,7 +37,7 @@ from secagg.transport.grpc_server import GrpcServer, run_until_signalled
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["Observer", "ServedTask", "serve"]
+__all__ = ["Observer", "ServedTask", "serve", "task_memory"]
 
 # A client polls a few times a minute at most; after that it is gone.
 _SETTLE_SECONDS: Final = 15.0
@@ -67,6 +67,11 @@ class ServedTask:
 
     receipts: tuple[SessionReceipt, ...]
     is_complete: bool
+
+
+def task_memory(settings: ServerSettings) -> Path:
+    """Return where the parameters of the task are remembered between starts."""
+    return settings.server.state_dir / "task.json"
 
 
 async def serve(

@@ -7,7 +7,6 @@ Rule 2: the report says what was released under which guarantee, in full; it nee
 """
 
 import asyncio
-import math
 from pathlib import Path
 
 from secagg.plain_sums import decode_integers
@@ -66,14 +65,14 @@ class SumFiles:
         self.written += [sum_path, report_path]
 
     def _privacy(self) -> dict[str, object] | None:
-        noised, made = self._prepared.noised, self._prepared.plan
-        if noised is None or made is None:
+        noised = self._prepared.noised
+        if noised is None:
             return None
         return {
             **noised.report().to_dict(),
             "budget_epsilon": noised.budget.epsilon,
             "budget_delta": noised.budget.delta,
             "sessions_in_budget": noised.budget.steps,
-            "expected_rmse": math.sqrt(made.forecast.expected_mse),
-            "mechanism": made.parameters.to_dict(),
+            "expected_rmse": self._prepared.forecast_rmse,
+            "mechanism": noised.mechanism.parameters.to_dict(),
         }

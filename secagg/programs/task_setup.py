@@ -7,16 +7,19 @@ Rule 2: what is left open in the settings gets the safest value that works: a ma
         as threshold, and no more losses than the survivors allow.
 """
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from secagg.config import ServerSettings
 from secagg.distributed_dp import DPNoiseError, NoisedTask, ParameterError, Plan, plan
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+from secagg.programs.task_memory import RememberedTask
 from secagg.wire.limits import check_transportable
 
-__all__ = ["PreparedTask", "prepare_task"]
+__all__ = ["PreparedTask", "plan_noise", "prepare_task"]
 
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
@@ -29,32 +32,41 @@ class PreparedTask:
     Attributes:
         parameters: Of every session of the task.
         noised: Mechanism and budget; None for a task that releases exact sums.
-        plan: How the noise was chosen; None with `noised`.
+        forecast_rmse: Expected error of one entry of a sum in the caller's units; None
+            with `noised`.
         payload: Bytes handed to every client; b"" for none.
     """
 
     parameters: ProtocolParameters
     noised: NoisedTask | None
-    plan: Plan | None
+    forecast_rmse: float | None
     payload: bytes
 
 
-def prepare_task(settings: ServerSettings) -> PreparedTask:
+def prepare_task(
+    settings: ServerSettings, *, memory: Path | None = None
+) -> PreparedTask:
     """Check the settings of a task and work out what they leave open.
+
+    Args:
+        settings: The server's.
+        memory: File that remembers the parameters of a task from one start to the
+            next; None to plan afresh and remember nothing.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
-            value that works.
+            value that works.  STORAGE_FAILED for the memory.
     """
     payload = _read_payload(settings)
+    known = None if memory is None else RememberedTask.load(memory, settings)
     try:
-        if settings.noise.none:
-            parameters = _protocol_parameters(settings).validate()
-            check_transportable(parameters)
-            return PreparedTask(parameters, None, None, payload)
-        made = _plan(settings)
-        noised = NoisedTask.from_plan(made, _protocol_parameters(settings))
-        check_transportable(noised.parameters)
+        task = known or _work_out(settings)
+        check_transportable(task.parameters)
+        noised = (
+            NoisedTask.from_parameters(task.parameters)
+            if task.parameters.noise_block
+            else None
+        )
     except ParameterError as error:
         raise ServiceError(
             f"the budget under [noise] cannot be met: {error}",
@@ -74,10 +86,18 @@ def prepare_task(settings: ServerSettings) -> PreparedTask:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Correct the number under [cohort], [vector] or [task].",
         ) from None
-    return PreparedTask(noised.parameters, noised, made, payload)
+    if memory is not None and known is None:
+        task.save(memory, settings)
+    return PreparedTask(task.parameters, noised, task.forecast_rmse, payload)
 
 
-def _plan(settings: ServerSettings) -> Plan:
+def plan_noise(settings: ServerSettings) -> Plan:
+    """Plan the noise of a task with a budget.
+
+    Raises:
+        DPNoiseError: The budget cannot be met.
+        ServiceError: BAD_SETTINGS; the budget is incomplete.
+    """
     noise, cohort = settings.noise, settings.cohort
     if noise.epsilon is None or noise.delta is None or noise.l2_clip is None:
         raise ServiceError(  # the loader has checked it for files already
@@ -100,6 +120,14 @@ def _plan(settings: ServerSettings) -> Plan:
         accountant=noise.accountant,
         rotation=noise.rotation,
     )
+
+
+def _work_out(settings: ServerSettings) -> RememberedTask:
+    if settings.noise.none:
+        return RememberedTask(_protocol_parameters(settings).validate(), None)
+    made = plan_noise(settings)
+    noised = NoisedTask.from_plan(made, _protocol_parameters(settings))
+    return RememberedTask(noised.parameters, math.sqrt(made.forecast.expected_mse))
 
 
 def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:

@@ -87,3 +87,43 @@ def test_an_impossible_cohort_is_the_operators_mistake(
         prepare(tmp_path, text, *overrides)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert caught.value.next_step
+
+
+def test_a_restart_runs_the_same_task_without_planning_again(tmp_path, monkeypatch):
+    memory = tmp_path / "task.json"
+
+    def prepared(text, *overrides):
+        path = tmp_path / "server.toml"
+        path.write_text(text)
+        return prepare_task(
+            load_server_settings(path, environment={}, overrides=overrides).settings,
+            memory=memory,
+        )
+
+    first = prepared(NOISE)
+
+    def forbidden(**_):
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr("secagg.programs.task_setup.plan", forbidden)
+    again = prepared(NOISE, "server.listen=127.0.0.1:1")
+    assert again.parameters == first.parameters
+    assert again.forecast_rmse == first.forecast_rmse
+    with pytest.raises(AssertionError, match="planned again"):
+        prepared(NOISE, "noise.epsilon=3.0")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"settings": 1}'])
+def test_a_damaged_memory_is_never_taken_for_a_new_task(tmp_path, content):
+    path, memory = tmp_path / "server.toml", tmp_path / "task.json"
+    path.write_text(EXACT)
+    settings = load_server_settings(path, environment={}).settings
+    prepare_task(settings, memory=memory)
+    document = memory.read_text()
+    memory.write_text(content or document[:50])
+    if content == '{"settings": 1}':
+        prepare_task(settings, memory=memory)  # other settings: planned afresh
+        return
+    with pytest.raises(ServiceError, match="damaged") as caught:
+        prepare_task(settings, memory=memory)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
