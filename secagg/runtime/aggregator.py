@@ -89,11 +89,12 @@ class Aggregator:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
+        # Starts its thread with its first job.
+        self._own_masks = ThreadPoolExecutor(1, "secagg-masks")
         self._context = RunnerContext(
             spool=spool,
             workers=self._workers,
-            masks=masks
-            or MaskExecutor(ThreadPoolExecutor(1, "secagg-masks"), self._workers),
+            masks=masks or MaskExecutor(self._own_masks, self._workers),
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
             slots=UploadSlots(self._limits.concurrent_chunks),
@@ -345,6 +346,7 @@ class Aggregator:
         self._stopping.set()
         self._feed.close()
         self._workers.close()
+        self._own_masks.shutdown()
 
     # --- sessions ---------------------------------------------------------------------
 

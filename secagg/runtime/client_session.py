@@ -78,7 +78,8 @@ class ClientSession:
         self._store = store
         self._workers = workers
         self._policy = policy
-        self._key = _session_key(offered.identity, offered.descriptor)
+        self.session_id = offered.descriptor.session_id
+        self._key = _key_prefix(offered.identity) + self.session_id.hex()
         self._journal = JournalWriter(
             store, workers, self._key, next_sequence=len(events)
         )
@@ -172,11 +173,6 @@ class ClientSession:
         return self._offered.descriptor
 
     @property
-    def session_id(self) -> bytes:
-        """The session's id."""
-        return self.descriptor.session_id
-
-    @property
     def state(self) -> client.ClientState:
         """Where the session stands."""
         return self._state
@@ -257,7 +253,3 @@ def _stored_form(event: ClientEvent) -> ClientEvent:
 
 def _key_prefix(identity: str) -> str:
     return f"client/{identity}/"
-
-
-def _session_key(identity: str, descriptor: SessionDescriptor) -> str:
-    return _key_prefix(identity) + descriptor.session_id.hex()

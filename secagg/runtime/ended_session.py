@@ -29,7 +29,8 @@ class EndedSession:
         """Return how the session ended, for those who took part."""
         if after is Round.FINISHED:
             return None
-        self._told.add(identity)
+        if identity in self._receipt.finishers:
+            self._told.add(identity)
         outcome = self._receipt.outcome
         if isinstance(outcome, SumReleased) and identity not in self._receipt.members:
             return SessionAborted(

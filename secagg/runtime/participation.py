@@ -239,6 +239,11 @@ class Participation:
                     case UploadMasked():
                         await self._upload(output)
             except RemoteProtocolError as error:
+                if error.code is ErrorCode.ROSTER_TOO_LARGE:
+                    # Others were faster.  Nobody is at fault.
+                    raise SessionAbortedError(
+                        str(error), code=error.code, next_step=error.next_step
+                    ) from None
                 if error.code not in _TOO_LATE:
                     raise
 

@@ -42,6 +42,7 @@ class SessionFacts:
 
     def __init__(self, descriptor: SessionDescriptor) -> None:
         self._descriptor = descriptor
+        self._session_id = descriptor.session_id
         self._accepted: dict[Round, set[str]] = {r: set() for r in Round}
         self._contexts: dict[str, bytes] = {}
         self._seconds: dict[str, float] = {}
@@ -103,7 +104,8 @@ class SessionFacts:
 
     def tell(self, identity: str) -> None:
         """Note that a client has been told how the session ended."""
-        self._told.add(identity)
+        if identity in self._accepted[Round.ADVERTISE_KEYS]:
+            self._told.add(identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
@@ -127,7 +129,7 @@ class SessionFacts:
         elif isinstance(state, server.Aborted):
             phase, reason = SessionPhase.ABORTED, state.reason
         return SessionProgress(
-            session_id=self._descriptor.session_id,
+            session_id=self._session_id,
             task_id=self._descriptor.task_id,
             session_number=self._descriptor.session_number,
             phase=phase,

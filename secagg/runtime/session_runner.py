@@ -97,6 +97,7 @@ class SessionRunner:
         self, record: SessionRecord, journal: JournalWriter, context: RunnerContext
     ) -> None:
         self.record = record
+        self.session_id = record.descriptor.session_id  # three hashes; used often
         self._journal = journal
         self._context = context
         self._state = record.start()
@@ -110,7 +111,7 @@ class SessionRunner:
         self._deadline = 0.0
         self._roster_update: RosterPublished | None = None
         self._desk = UploadDesk(
-            record.descriptor.session_id,
+            self.session_id,
             record.descriptor.parameters,
             spool=context.spool,
             workers=context.workers,
@@ -427,7 +428,7 @@ class SessionRunner:
 
     async def _sum(self, job: ComputeSum) -> None:
         """Remove the masks and release the sum."""
-        context, session_id = self._context, self.descriptor.session_id
+        context, session_id = self._context, self.session_id
         try:
             packed = await context.masks.compute_sum(job, context.spool)
         except ServiceError as error:
@@ -464,6 +465,6 @@ class SessionRunner:
         _LOG.info(
             "%s session=%s %s",
             name,
-            self.descriptor.session_id.hex()[:16],
+            self.session_id.hex()[:16],
             " ".join(f"{key}={value!r}" for key, value in facts.items()),
         )

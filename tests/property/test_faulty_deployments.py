@@ -1,0 +1,102 @@
+"""Any mixture of lost calls, repeats, silent clients and crashes, found by search.
+
+Invariants of every run: each released sum is exactly the sum of the inputs of the
+clients that its receipt counts; everything else ends in a typed error; nobody ever
+sends two different messages for the same round; nothing secret is left behind.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import SecAggError
+from secagg.runtime.participation import ClientSettings, SessionOutcome
+from secagg.storage.base import Role
+from secagg.testing import manual_clock
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import Deployment
+from secagg.testing.in_process import parameters_for
+from secagg.testing.lossy_connection import Fault
+
+CLIENTS = 4
+METHODS = (
+    "offer",
+    "advertise",
+    "share",
+    "upload_status",
+    "upload_chunk",
+    "reveal",
+    "update",
+    "watch",
+    "fetch",
+)
+
+# The first calls of each method may fail in any way; after that the link is good,
+# unless the client falls silent at some method for good.
+faults = st.dictionaries(
+    st.tuples(st.integers(0, CLIENTS - 1), st.sampled_from(METHODS), st.integers(0, 2)),
+    st.sampled_from([Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.REPEAT]),
+    max_size=8,
+)
+silences = st.dictionaries(
+    st.integers(0, CLIENTS - 1), st.sampled_from(METHODS[1:6]), max_size=2
+)
+crashes = st.dictionaries(st.integers(0, CLIENTS - 1), st.integers(0, 40), max_size=2)
+
+
+def survivors_in(total, modulus):
+    """Read from a sum of one-hot inputs who is in it."""
+    return {n for n in range(CLIENTS) if int(total[n]) == modulus - 1}
+
+
+@pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
+@given(
+    faults=faults,
+    silences=silences,
+    crashes=crashes,
+    server_crash=st.none() | st.integers(0, 60),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_faults_give_an_exact_sum_or_a_typed_error(
+    watch, faults, silences, crashes, server_crash
+):
+    parameters = parameters_for(CLIENTS, dimension=CLIENTS + 1, threshold=2)
+    silent = set()
+
+    def fault_of(number, method, count):
+        if silences.get(number) == method:
+            silent.add(number)
+        if number in silent:
+            return Fault.LOSE_REQUEST
+        return faults.get((number, method, count), Fault.NONE)
+
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            parameters,
+            CLIENTS,
+            payload=b"query",
+            fault_of=fault_of,
+            server_crash=CrashSwitch(server_crash),
+            client_crash={n: CrashSwitch(at) for n, at in crashes.items()},
+            settings=ClientSettings(watch=watch, offer_seconds=600.0),
+        )
+        return deployment, await deployment.run()
+
+    deployment, endings = manual_clock.run(main)
+
+    assert deployment.contradictions() == {}
+    for released in deployment.sums:
+        members = survivors_in(released.residues, parameters.modulus)
+        assert len(members) == released.survivors
+        np.testing.assert_array_equal(
+            released.residues, deployment.expected_sum(members)
+        )
+    assert len(deployment.sums) == 1 or deployment.server_error is not None
+    for number, ending in endings.items():
+        assert isinstance(ending, SessionOutcome | SecAggError)
+        if isinstance(ending, SessionOutcome):
+            np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
+        assert deployment.client_stores[number].sessions(Role.CLIENT) == ()
+    assert deployment.server_store.sessions(Role.SERVER) == ()
