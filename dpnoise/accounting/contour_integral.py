@@ -384,7 +384,7 @@ class ContourBound:
         while True:
             if self._lattice.reach < need:
                 self._lattice = ContourLattice.build(self._variance, need)
-            largest = max(4.0, abs(exponent))
+            largest = abs(exponent) + 4.0
             tail = self._lattice.log_tail_bounds(exponent=largest, shift=shift)
             if tail[-1] < LOG_NEGLIGIBLE_TAIL:
                 return

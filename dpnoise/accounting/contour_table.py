@@ -106,9 +106,10 @@ class MomentTable:
         self._grid = grid
         self._exponent = exponent
         shift = max(1, math.ceil(grid.largest))
-        # The fourth power serves the expansion near zero.
+        # The fourth powers serve the expansion near zero: there |D| is at most ρ_1 on
+        # the right and 1 on the left, where 1 + p·D is at least ρ_1.
         right = lattice.log_tail_bounds(exponent=max(exponent, 4.0), shift=shift)
-        left = lattice.log_tail_bounds(exponent=max(-exponent, 0.0), shift=shift)
+        left = lattice.log_tail_bounds(exponent=max(4.0 - exponent, 0.0), shift=shift)
         end_right, end_left = _first_below(right), _first_below(left)
         self._tail = math.exp(right[end_right]) + math.exp(left[end_left])
         self._y = np.arange(-float(end_left), end_right + 1.0)
@@ -299,7 +300,7 @@ class MomentTable:
             + (8.0 * np.abs(rows.log_ratio) + 2.0 * self._shift + 8.0)
             * float(modulus[0, -1])
         )
-        spread = np.exp(radius * centred) * condition * _ULP
+        spread = np.abs(powers).sum(axis=1) * condition * _ULP
         rounding = (weight * spread).sum(axis=1)[:, None]
         rounding_p = (np.abs(weight_p) * spread).sum(axis=1)[:, None]
         rounded = rounding * (1.0 + u * terms / radius) + modulus * t * rounding_p
@@ -347,9 +348,7 @@ class MomentTable:
         third = float((weight * change**3).sum())
         third_abs = float((weight * np.abs(change) ** 3).sum())
         fourth = float((weight * change**4 * ends).sum())
-        # Outside the window |D| is at most ρ_1 on the right and 1 on the left, so that
-        # the tails that the window was chosen by serve here too.
-        outside = self._tail * (1.0 - top) ** min(0.0, exponent - 4.0)
+        outside = self._tail
         # The tails enter every moment; the margin covers the rounding of the sums.
         second_error = second * _NEAR_ZERO_MARGIN + outside
         third_error = third_abs * _NEAR_ZERO_MARGIN + outside
