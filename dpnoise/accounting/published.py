@@ -85,11 +85,12 @@ def gaussian_curve(
 
 
 class SkellamPaperAccountant(RenyiAccountant):
-    """The Skellam bound of [Aga21], Corollary 3.6."""
+    """The Skellam bound of [Aga21], Corollary 3.6, with its generic amplification."""
 
     name: ClassVar[str] = "skellam-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = _BOTH
     status_of_theorem: ClassVar[Status] = Status.PROVEN
+    sampling_moment_factor: ClassVar[float] = 3.0
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
@@ -171,6 +172,7 @@ class DDGaussPaperAccountant(RenyiAccountant):
     name: ClassVar[str] = "ddgauss-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = _BOTH
     status_of_theorem: ClassVar[Status] = Status.PROVEN
+    sampling_moment_factor: ClassVar[float] = 3.0
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):

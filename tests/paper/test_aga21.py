@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpnoise.accounting import make_accountant
+from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.skellam_bounds import (
     integer_l1_sensitivity,
     scaled_vector_bound,
@@ -123,6 +123,19 @@ def test_accountant_adds_releases_and_ignores_sampling_against_the_server():
     reader = make_accountant("skellam-paper", adversary=Adversary.MODEL_READER)
     reader.compose(Repeated(PoissonSampled(release, 0.01), 5))
     assert reader.epsilon(1e-6) < 0.5 * plain.epsilon(1e-6)
+
+
+def test_federated_setting_needs_the_recorded_noise_under_generic_amplification():
+    # q = 0.004, 1000 steps, δ = 1e-5, scale 64, conditional rounding in 65 536 dims.
+    norm = (5.046875 * 64**2) ** 0.5
+    variance = calibrate(
+        lambda v: Repeated(PoissonSampled(SkellamEvent(65_536, v, norm), 0.004), 1000),
+        accountant="skellam-paper",
+        epsilon=1.0,
+        delta=1e-5,
+        adversary=Adversary.MODEL_READER,
+    )
+    assert variance / 64**2 == pytest.approx(5.590, rel=1e-3)
 
 
 def test_replace_one_doubles_the_sensitivities():

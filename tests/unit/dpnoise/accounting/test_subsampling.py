@@ -82,3 +82,17 @@ def test_exact_curves_under_sampling_stay_close_to_the_gaussian(curve):
     gaussian = sampled_divergences(ConcentratedCurve(16 / 200), 0.01, ORDERS[:3])
     found = sampled_divergences(curve, 0.01, ORDERS[:3])
     assert np.allclose(found, gaussian, rtol=0.1)
+
+
+@pytest.mark.parametrize("rate", [0.004, 0.3])
+def test_the_generic_factor_multiplies_every_moment_from_the_third_on(rate):
+    order, rho = 6, 0.2
+    total = (1 - rate) ** (order - 1) * (order * rate - rate + 1)
+    for power in range(2, order + 1):
+        weight = math.comb(order, power) * (1 - rate) ** (order - power) * rate**power
+        moment = math.exp((power - 1) * power * rho)
+        total += weight * moment * (3 if power > 2 else 1)
+    found = sampled_divergences(
+        ConcentratedCurve(rho=rho), rate, np.array([float(order)]), moment_factor=3.0
+    )[0]
+    assert found == pytest.approx(min(math.log(total) / (order - 1), order * rho))
