@@ -83,7 +83,11 @@ def identity_of(number: int) -> str:
 
 
 def parameters_for(
-    clients: int, *, dimension: int, threshold: int, **overrides: Any
+    clients: int,
+    *,
+    dimension: int,
+    threshold: int,
+    **overrides: Any,  # noqa: ANN401 - any field of the parameters
 ) -> ProtocolParameters:
     """Return parameters that tolerate every loss down to the threshold."""
     fields: dict[str, Any] = {
