@@ -293,6 +293,14 @@ class ClientSection:
         high=1_000_000,
         unit="sessions",
     )
+    attempts: int = setting(
+        "How often to try again in a row when a session is aborted or goes on without "
+        "this client.",
+        default=3,
+        low=1,
+        high=1000,
+        unit="attempts",
+    )
     wait_seconds: float = setting(
         "How long to wait for the server to come up and open a session.",
         default=120.0,

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,23 @@ from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Application", "Contributor", "ReleasedSum", "contributor"]
+
+
+# Endings that the server declares, of sessions that released no sum.
+_DECLARED_ABORTED: Final = frozenset(
+    {
+        ErrorCode.ROSTER_TOO_SMALL,
+        ErrorCode.U2_TOO_SMALL,
+        ErrorCode.U3_TOO_SMALL,
+        ErrorCode.TOO_MANY_DROPOUTS,
+        ErrorCode.TOO_FEW_ANSWERS,
+        ErrorCode.RECONSTRUCTION_FAILED,
+        ErrorCode.CANCELLED,
+    }
+)
+
+# The next session may go better; SESSION_OVER: this one went on without the client.
+_WORTH_ANOTHER: Final = _DECLARED_ABORTED | {ErrorCode.SESSION_OVER}
 
 
 class Application(Protocol):
@@ -87,17 +104,32 @@ class Contributor:
         runner: ClientRunner,
         connection: OfferCheckingConnection,
         settings: ClientSettings,
+        spent: SpentSessions,
     ) -> None:
+        self._spent = spent
         self._runner = runner
         self._connection = connection
         self._settings = settings
 
     async def take_part(self) -> ReleasedSum:
-        """Take part in one session, or finish one that was interrupted.
+        """Take part in one session that releases a sum.
+
+        A session that was interrupted is finished first.  A session that is aborted,
+        or goes on without this client, is followed by the next one.
 
         Raises:
+            SessionAbortedError: As many attempts as the settings allow have failed.
             SecAggError: As `ClientRunner.run_session`.
         """
+        for _ in range(self._settings.client.attempts - 1):
+            try:
+                return await self._attempt()
+            except SessionAbortedError as error:
+                if error.code not in _WORTH_ANOTHER:
+                    raise
+        return await self._attempt()
+
+    async def _attempt(self) -> ReleasedSum:
         client = self._settings.client
         try:
             outcome = await self._runner.run_session(client.task)
@@ -110,6 +142,10 @@ class Contributor:
                     next_step="Check client.server, the network, that the aggregator "
                     "runs, and that both certificates come from one authority.",
                 ) from None
+            if error.code in _DECLARED_ABORTED:
+                await asyncio.to_thread(
+                    self._spent.give_back, client.task, self._connection.session_id
+                )
             raise
         parameters = outcome.descriptor.parameters
         if not parameters.noise_block:
@@ -191,7 +227,7 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
                 workers=workers,
                 on_progress=on_progress,
             )
-            yield Contributor(runner, checked, settings)
+            yield Contributor(runner, checked, settings, spent)
     finally:
         workers.close()
         store.close()

@@ -95,6 +95,7 @@ class OfferCheckingConnection(ForwardingConnection):
 
     Attributes:
         has_answered: Whether the aggregator has answered any question for an offer.
+        session_id: The session that the client last asked about; b"" before.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class OfferCheckingConnection(ForwardingConnection):
         super().__init__(connection)
         self._check = check
         self.has_answered = False
+        self.session_id = b""
 
     async def offer(
         self, task_id: str, *, after_session: int
@@ -116,3 +118,17 @@ class OfferCheckingConnection(ForwardingConnection):
             offered.parameters.validate()
             await asyncio.to_thread(self._check, offered)
         return offered
+
+    async def update(
+        self, session_id: bytes, *, after: Round | None
+    ) -> ServerUpdate | Wait:
+        """Take note of the session."""
+        self.session_id = session_id
+        return await super().update(session_id, after=after)
+
+    def watch(
+        self, session_id: bytes, *, after: Round | None
+    ) -> AsyncIterator[ServerUpdate]:
+        """Take note of the session."""
+        self.session_id = session_id
+        return super().watch(session_id, after=after)

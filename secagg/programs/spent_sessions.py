@@ -1,10 +1,13 @@
 """What a client has already given to each task: a small ledger, written ahead.
 
 Rule 1: a session is charged, durably, before its masked input can leave.  Charging it
-        again after a restart changes nothing, and nothing is ever refunded.
-Rule 2: one task has one description of its noise.  A server that changes it would
+        again after a restart changes nothing.
+Rule 2: a charge is given back only for a session that its server declared aborted: it
+        released nothing, as far as the profile trusts the server at all.  Silence,
+        deadlines and this client's own faults give nothing back.
+Rule 3: one task has one description of its noise.  A server that changes it would
         begin a second budget under the first one's name.
-Rule 3: a task that claims a budget for n sessions gets n sessions of this client, even
+Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
         if its server offers more.
 
 The budget of one task is thereby enforced where the vectors are.  Several tasks add
@@ -15,7 +18,6 @@ import json
 import os
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 
@@ -46,7 +48,12 @@ class SpentSessions:
                     stream.truncate(len(whole))
             for line in whole.splitlines():
                 entry = json.loads(line)
-                self._remember(entry["task"], entry["noise"], entry["session"])
+                self._remember(
+                    entry["task"],
+                    entry["noise"],
+                    entry["session"],
+                    is_aborted=entry["aborted"],
+                )
         except OSError as error:
             raise self._failure(f"cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
@@ -95,8 +102,27 @@ class SpentSessions:
         if session in self._sessions.get(task_id, ()):
             return
         self.check(task_id, noise_block, allowed=allowed)
-        noise = sha256(noise_block).hexdigest()
-        entry: dict[str, Any] = {"task": task_id, "noise": noise, "session": session}
+        self._write(task_id, sha256(noise_block).hexdigest(), session, is_aborted=False)
+
+    def give_back(self, task_id: str, session_id: bytes) -> None:
+        """Take note that a charged session released nothing.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session stays charged.
+        """
+        session = session_id.hex()
+        if session in self._sessions.get(task_id, ()):
+            self._write(task_id, self._noise[task_id], session, is_aborted=True)
+
+    def _write(
+        self, task_id: str, noise: str, session: str, *, is_aborted: bool
+    ) -> None:
+        entry = {
+            "task": task_id,
+            "noise": noise,
+            "session": session,
+            "aborted": is_aborted,
+        }
         try:
             descriptor = os.open(
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
@@ -107,11 +133,17 @@ class SpentSessions:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise self._failure(f"cannot be written: {error.strerror}") from None
-        self._remember(task_id, noise, session)
+        self._remember(task_id, noise, session, is_aborted=is_aborted)
 
-    def _remember(self, task_id: str, noise: str, session: str) -> None:
+    def _remember(
+        self, task_id: str, noise: str, session: str, *, is_aborted: bool
+    ) -> None:
         self._noise[task_id] = noise
-        self._sessions.setdefault(task_id, set()).add(session)
+        spent = self._sessions.setdefault(task_id, set())
+        if is_aborted:
+            spent.discard(session)
+        else:
+            spent.add(session)
 
     def _failure(self, complaint: str) -> ServiceError:
         return ServiceError(

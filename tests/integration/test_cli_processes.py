@@ -107,10 +107,13 @@ class Programs:
             *words,
         )
 
-    def pausing_client(self, number: int, before: str) -> subprocess.Popen:
+    def pausing_client(
+        self, number: int, before: str, *, kind: str = "n"
+    ) -> subprocess.Popen:
+        more = ["policy.require_noise=false"] if kind == "n" else []
         return self.start(
-            *("-c", PAUSING_CLIENT, "client.toml", f"n-{number}.npy", before),
-            *self.overrides(number, "policy.require_noise=false"),
+            *("-c", PAUSING_CLIENT, "client.toml", f"{kind}-{number}.npy", before),
+            *self.overrides(number, *more),
         )
 
     def end(self) -> None:
@@ -276,3 +279,23 @@ def test_a_stranger_is_refused_and_harms_nobody(programs):
     for client in clients:
         finish(client)
     finish(server)
+
+
+@pytest.mark.slow
+def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
+    # All three are needed: without the third, the first session cannot release a sum.
+    server = programs.server("rounds.masked_input=2", config="server.toml")
+    others = [programs.client(number, kind="x") for number in (1, 2)]
+    paused = programs.pausing_client(3, "upload", kind="x")
+    wait_for(paused, '"paused"')
+    paused.send_signal(signal.SIGKILL)
+    for client in others:
+        assert "aborted" in wait_for(client, "aborted")
+    # A session that released nothing has spent nothing of the budget of one.
+    for client in [*others, programs.client(3, kind="x")]:
+        finish(client)
+    assert "aborted" in finish(server)
+    released = np.load(programs.directory / "sums" / "sum-2.npy")
+    np.testing.assert_array_equal(
+        np.load(programs.directory / "received-3.npy"), released
+    )

@@ -74,3 +74,20 @@ def test_a_ledger_that_cannot_be_written_stops_the_upload(tmp_path):
     ledger = SpentSessions(tmp_path / "absent" / "spent")
     with pytest.raises(ServiceError, match="cannot be written"):
         ledger.charge("t", NOISE, session(1), allowed=1)
+
+
+def test_a_session_that_was_aborted_is_given_back_also_after_a_restart(tmp_path):
+    ledger = SpentSessions(tmp_path / "spent")
+    ledger.charge("t", NOISE, session(1), allowed=1)
+    ledger.give_back("t", session(1))
+    again = SpentSessions(tmp_path / "spent")
+    again.charge("t", NOISE, session(2), allowed=1)
+    refused(lambda: again.check("t", NOISE, allowed=1))
+    with pytest.raises(RemoteProtocolError, match="changed its noise"):
+        SpentSessions(tmp_path / "spent").check("t", b"less", allowed=9)
+
+
+def test_what_was_never_charged_cannot_be_given_back(tmp_path):
+    ledger = SpentSessions(tmp_path / "spent")
+    ledger.give_back("t", session(1))
+    assert not (tmp_path / "spent").exists()
