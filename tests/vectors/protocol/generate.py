@@ -1,0 +1,420 @@
+"""Writes the vectors of this directory with the reference beside it.
+
+Rule 1: every secret is a run of counting bytes or a stated formula, so that a reader
+        sees what is what and no library's generator is needed to get it again.
+Rule 2: what must fail carries the code that was expected by hand; the reference has
+        to agree before anything is written.
+
+`python generate.py` rewrites the files; `python generate.py --check` only compares,
+and ends with status 1 if one of them is out of date.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import reference as ref
+from reference_keys import Channel, MaskKeys, MaskStream, agree, public_key
+from refusal_vectors import refusals
+from session_vectors import counting, sessions
+
+DIRECTORY = Path(__file__).parent
+SID = counting(0x40, 32)
+CONTEXT = counting(0x60, 32)
+SECRET = counting(0x80, 32)
+NOISE_BLOCK = (
+    b'{"accountant":"skellam-gdp","delta":1e-05,"epsilon":1.0,'
+    b'"mechanism":{"local_noise_variance":"7/4"},"noise_table":"00",'
+    b'"steps":1,"version":1}'
+)
+
+# 2 and 2^62 are the ends; 2^16 and 2^32 fill their words; 2^17 and 2^33 are the first
+# of the next word.  40000 rejects four words in ten, 10^6 + 3 and 2^33 - 9 almost none.
+MODULI = [2, 2**8, 2**16, 2**17, 2**20, 2**32, 2**33, 2**62]
+OTHER_MODULI = [40000, 10**6 + 3, 2**33 - 9]
+EXACT_IN_JSON = 2**53
+
+
+def numbers(values: list[int], modulus: int) -> list[int] | list[str]:
+    return [str(v) for v in values] if modulus > EXACT_IN_JSON else values
+
+
+def parameters(**changes: Any) -> ref.Parameters:
+    base: dict[str, Any] = {
+        "version": 1,
+        "profile": 1,
+        "suite": 1,
+        "modulus": 2**16,
+        "dim": 10,
+        "min_clients": 3,
+        "max_clients": 10,
+        "threshold": 2,
+        "degree": 0,
+        "min_survivors": 3,
+        "max_dropouts": 1,
+        "colluders": 1,
+        "noise_block": b"",
+        "deadlines": (60, 61, 62, 63),
+    }
+    return ref.Parameters(**(base | changes))
+
+
+def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
+    payload_hash = changes.pop("payload_hash", b"")
+    return ref.Offer(task_id, 7, counting(0, 32), payload_hash, parameters(**changes))
+
+
+def offers() -> list[dict[str, Any]]:
+    ring = {"suite": 2, "min_clients": 6, "degree": 4}
+    chosen = {
+        "complete graph, no payload, exact sum": offer(),
+        "ring, other suite, payload": offer(payload_hash=counting(0xC0, 32), **ring),
+        "noise block, task id beyond ASCII": offer(
+            "aufgäbe-€", noise_block=NOISE_BLOCK
+        ),
+        "largest modulus": offer(modulus=2**62, dim=2**30),
+    }
+    result = []
+    for name, made in chosen.items():
+        rules = made.parameters
+        fields = {
+            "task_id": made.task_id,
+            "session_number": made.session_number,
+            "server_nonce": made.server_nonce.hex(),
+            "payload_hash": made.payload_hash.hex(),
+            "parameters": vars(rules)
+            | {
+                "modulus": str(rules.modulus),
+                "noise_block": rules.noise_block.decode(),
+                "deadlines": list(rules.deadlines),
+            },
+        }
+        encoded = made.encode()
+        if ref.Offer.decode(encoded) != made:
+            raise AssertionError(name)
+        result.append(
+            {
+                "name": name,
+                "fields": fields,
+                "offer": encoded.hex(),
+                "cfg_hash": ref.configuration_hash(made).hex(),
+                "sid": ref.session_id(made).hex(),
+                "ctx0": ref.context_0(made).hex(),
+            }
+        )
+    return result
+
+
+def chains() -> list[dict[str, Any]]:
+    """From ctx0 to ctx3, over a roster that is only a few bytes to the hash."""
+    result = []
+    for suite in ref.KEY_SIZES:
+        roster = b"any bytes will do"
+        sharers, survivors = ref.bitmap({0, 2, 9}, 10), ref.bitmap({0, 9}, 10)
+        chain = [CONTEXT]
+        chain.append(ref.context_1(suite, chain[-1], roster))
+        chain.append(ref.context_2(suite, chain[-1], sharers))
+        chain.append(ref.context_3(suite, chain[-1], survivors))
+        result.append(
+            {
+                "suite": suite,
+                "tag": ref.tag("client", "share bundle", suite).hex(),
+                "roster": roster.hex(),
+                "u2": sharers.hex(),
+                "u3": survivors.hex(),
+                "contexts": [context.hex() for context in chain],
+            }
+        )
+    return result
+
+
+def adverts() -> list[dict[str, Any]]:
+    result = []
+    for identity in ("a", "Client-1_b.c", "x" * 255):
+        private = counting(1, 32), counting(0x21, 32)
+        seed = counting(0x41, 32)
+        commitment = ref.commitment_to(1, SID, identity, seed)
+        advert = ref.Advert(identity, *map(public_key, private), commitment)
+        result.append(
+            {
+                "suite": 1,
+                "sid": SID.hex(),
+                "identity": identity,
+                "channel_private_key": private[0].hex(),
+                "mask_private_key": private[1].hex(),
+                "self_mask_seed": seed.hex(),
+                "commitment": commitment.hex(),
+                "advert": advert.encode().hex(),
+            }
+        )
+    return result
+
+
+def rosters() -> list[dict[str, Any]]:
+    result = []
+    names = ["A", "B-", "B.", "Z", "a", "aa", "b"]
+    for graph_seed in (b"", counting(0xE0, 32)):
+        encoded = []
+        for place, name in enumerate(names):
+            keys = (public_key(counting(9 * place + at, 32)) for at in (1, 101))
+            encoded.append(ref.Advert(name, *keys, counting(place, 32)).encode())
+        result.append(
+            {
+                "adverts": [advert.hex() for advert in encoded],
+                "graph_seed": graph_seed.hex(),
+                "roster": ref.encode_roster(encoded, graph_seed).hex(),
+            }
+        )
+    return result
+
+
+def rings() -> list[dict[str, Any]]:
+    result = []
+    for suite, count, degree in ((1, 6, 4), (1, 17, 6), (2, 17, 6), (1, 300, 10)):
+        graph_seed = counting(count, 32)
+        around = ref.neighbours(suite, degree, graph_seed, count)
+        result.append(
+            {
+                "suite": suite,
+                "graph_seed": graph_seed.hex(),
+                "clients": count,
+                "degree": degree,
+                "order": ref.ring_order(suite, graph_seed, count),
+                "neighbours_of_0": around[0],
+            }
+        )
+    return result
+
+
+def encodings() -> dict[str, Any]:
+    sets = [(1, {0}), (8, {0, 7}), (9, {8}), (10, set()), (17, set(range(17)))]
+    return {
+        "offers": offers(),
+        "context_chains": chains(),
+        "sets": [
+            {"size": n, "members": sorted(s), "bitmap": ref.bitmap(s, n).hex()}
+            for n, s in sets
+        ],
+        "adverts": adverts(),
+        "rosters": rosters(),
+        "rings": rings(),
+    }
+
+
+def shares() -> list[dict[str, Any]]:
+    # Limb 0 of both is chosen so that the share at 1 has the value 65536.
+    rows = [[(4099 * (p + 1) + 257 * i) % ref.FIELD for i in range(16)] for p in (0, 1)]
+    secret = counting(0, 32)
+    rows[0][0] = (-1 - ref.limbs_of(secret)[0] - rows[1][0]) % ref.FIELD
+    result = []
+    for coefficients in (rows[:1], rows):
+        points = [1, 2, 3, 1000, 65535]
+        values = [ref.share_at(secret, coefficients, point) for point in points]
+        result.append(
+            {
+                "secret": secret.hex(),
+                "threshold": len(coefficients) + 1,
+                "coefficients": coefficients,
+                "points": points,
+                "limbs": values,
+                "shares": [ref.encode_share(value).hex() for value in values],
+            }
+        )
+    return result
+
+
+def share_encodings() -> list[dict[str, Any]]:
+    every = [65536] * 16
+    cases = [list(range(16)), [65535] * 16, every, [65536, *([0] * 14), 65536]]
+    good = [
+        {"limbs": limbs, "share": ref.encode_share(limbs).hex(), "success": True}
+        for limbs in cases
+    ]
+    flagged = bytearray(34)
+    flagged[1], flagged[33] = 1, 1  # limb 0 is 1, and flagged as 65536
+    last = bytearray(34)
+    last[30], last[32] = 1, 0x80  # the same for limb 15
+    bad = [bytes(flagged), bytes(last), bytes(33), bytes(35)]
+    return good + [
+        {"share": data.hex(), "success": False, "code": ref.BAD_ENCODING}
+        for data in bad
+    ]
+
+
+def bundles() -> list[dict[str, Any]]:
+    result = []
+    private, other = counting(1, 32), counting(0x21, 32)
+    secret = agree(private, public_key(other))
+    of_key = ref.encode_share(list(range(16)))
+    of_seed = ref.encode_share([65536] * 16)
+    for suite, sender, receiver in ((1, 0, 1), (1, 1, 0), (2, 300, 65534)):
+        channel = Channel(suite, SID, CONTEXT, secret, sender, receiver)
+        result.append(
+            {
+                "suite": suite,
+                "sid": SID.hex(),
+                "ctx1": CONTEXT.hex(),
+                "sender_private_key": private.hex(),
+                "receiver_private_key": other.hex(),
+                "agreed_secret": secret.hex(),
+                "sender": sender,
+                "receiver": receiver,
+                "key": channel.key().hex(),
+                "associated_data": channel.associated_data().hex(),
+                "share_of_key": of_key.hex(),
+                "share_of_seed": of_seed.hex(),
+                "bundle": channel.seal(of_key, of_seed).hex(),
+            }
+        )
+    return result
+
+
+def secrets() -> dict[str, Any]:
+    return {
+        "shares": shares(),
+        "share_encodings": share_encodings(),
+        "bundles": bundles(),
+    }
+
+
+def mask_keys() -> list[dict[str, Any]]:
+    result = []
+    for suite in ref.KEY_SIZES:
+        keys = MaskKeys(suite, SID, CONTEXT)
+        made = {
+            "pair": ([3, 5], keys.pair(SECRET, 5, 3)),
+            "self": ([3], keys.own(SECRET, 3)),
+        }
+        for role, (indices, (key, iv)) in made.items():
+            result.append(
+                {
+                    "suite": suite,
+                    "sid": SID.hex(),
+                    "ctx2": CONTEXT.hex(),
+                    "role": role,
+                    "indices": indices,
+                    "secret": SECRET.hex(),
+                    "key": key.hex(),
+                    "iv": iv.hex(),
+                    "masks": [mask(key, iv, modulus) for modulus in masked(suite)],
+                }
+            )
+    return result
+
+
+def masked(suite: int) -> list[int]:
+    return [*MODULI, *OTHER_MODULI] if suite == 1 else [2**20, 10**6 + 3]
+
+
+def mask(key: bytes, iv: bytes, modulus: int) -> dict[str, Any]:
+    coordinates = MaskStream(key, iv, modulus).coordinates(12)
+    return {"modulus": str(modulus), "coordinates": numbers(coordinates, modulus)}
+
+
+def seeks() -> list[dict[str, Any]]:
+    key, iv = MaskKeys(1, SID, CONTEXT).own(SECRET, 3)
+    result = []
+    far = 10**8 + 1
+    for modulus, dim, start in (
+        (2**16, far + 5, far),
+        (2**20, far + 5, far),
+        (2**62, far + 5, far),
+        (40000, 300, 290),
+        (10**6 + 3, 300, 290),
+    ):
+        tail = MaskStream(key, iv, modulus).coordinates(dim, start)
+        result.append(
+            {
+                "key": key.hex(),
+                "iv": iv.hex(),
+                "modulus": str(modulus),
+                "dim": dim,
+                "start": start,
+                "coordinates": numbers(tail, modulus),
+            }
+        )
+    long = MaskStream(key, iv, 40000).coordinates(20000)
+    result.append(
+        {
+            "key": key.hex(),
+            "iv": iv.hex(),
+            "modulus": "40000",
+            "dim": 20000,
+            "start": 0,
+            "sha256_of_u16_le": hashlib.sha256(
+                b"".join(entry.to_bytes(2, "little") for entry in long)
+            ).hexdigest(),
+        }
+    )
+    return result
+
+
+def entry(place: int, bits: int) -> int:
+    return (place * 0x9E3779B97F4A7C15 % 2**64) >> (64 - bits)
+
+
+def packings() -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = []
+    shapes = [(1, 1), (7, 3), (16, 16), (40, 20), (65, 33), (150, 10), (70, 62)]
+    for dim, bits in [*shapes, (2**17 + 50, 20), (2**17 + 2**16 + 3, 5)]:
+        packed = ref.pack([entry(place, bits) for place in range(dim)], bits)
+        row: dict[str, Any] = {"dim": dim, "bits": bits, "size": len(packed)}
+        if dim > 2**16:
+            row["sha256"] = hashlib.sha256(packed).hexdigest()
+        else:
+            row["packed"] = packed.hex()
+        result.append(row)
+    return result
+
+
+def masks() -> dict[str, Any]:
+    return {"keys": mask_keys(), "seeks": seeks(), "packing": packings()}
+
+
+def as_text(content: dict[str, Any]) -> str:
+    """Indented JSON with every list of numbers on one line."""
+    head = {"protocol": "secagg/v1", "profile": "honest-curious-server"}
+    loose = json.dumps(head | content, indent=1, ensure_ascii=True)
+    return (
+        re.sub(
+            r'\[\s+((?:"?\d+"?,\s+)*"?\d+"?)\s+\]',
+            lambda found: "[" + re.sub(r"\s+", "", found.group(1)) + "]",
+            loose,
+        )
+        + "\n"
+    )
+
+
+def files() -> dict[str, str]:
+    """Every file of vectors, by name."""
+    runs = sessions()
+    return {
+        "encodings.json": as_text(encodings()),
+        "secrets.json": as_text(secrets()),
+        "masks.json": as_text(masks()),
+        "sessions.json": as_text({"sessions": [run.record for run in runs]}),
+        "refusals.json": as_text(refusals(runs)),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, do not write")
+    check = parser.parse_args().check
+    stale = 0
+    for name, content in files().items():
+        path = DIRECTORY / name
+        if check and (not path.exists() or path.read_text() != content):
+            sys.stderr.write(f"{name} is out of date: run generate.py\n")
+            stale = 1
+        elif not check:
+            path.write_text(content)
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())

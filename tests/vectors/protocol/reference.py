@@ -1,0 +1,511 @@
+"""A second, slow implementation of what PROTOCOL.md says about bytes.
+
+Rule 1: it was written from the specification alone, shares no line with the product,
+        and uses neither an array library nor a trick: plain integers and lists.
+Rule 2: a violation is `Refused`, with the code that the specification names.
+
+This file holds encodings, context chain, sharing, packing and graphs; keys and masks
+are in `reference_keys.py`, whole sessions in `reference_session.py`.  It is neither
+fast nor constant-time: it exists to make vectors and to be compared with.
+"""
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+
+VERSION = 1
+PROFILES = {1}
+KEY_SIZES = {0x0001: 32, 0x0002: 16}  # of the mask stream, by suite
+FIELD = 65537
+LIMBS = 16
+SHARE_SIZE = 34
+BUNDLE_SIZE = 96
+BLOCK = 2**17
+DAY_SECONDS = 86400
+
+# §9, as far as a client or a server of profile 1 can be made to answer with them.
+BAD_VERSION = 1
+BAD_CONFIG = 2
+POLICY_VIOLATION = 3
+BAD_SIGNATURE = 4
+BAD_PUBLIC_KEY = 5
+DUPLICATE_KEY = 6
+SELF_MISSING = 7
+ROSTER_TOO_SMALL = 8
+ROSTER_TOO_LARGE = 9
+BAD_SHARE_CIPHERTEXT = 10
+SHARE_CONFUSION = 11
+U2_TOO_SMALL = 12
+U3_INVALID = 13
+U3_TOO_SMALL = 14
+TOO_MANY_DROPOUTS = 15
+EQUIVOCATION = 17
+BAD_VECTOR = 20
+RECONSTRUCTION_FAILED = 22
+BAD_ENCODING = 26
+TOO_FEW_ANSWERS = 27
+
+
+class Refused(Exception):  # noqa: N818 - the word of the specification
+    """A message, or a session, is refused with a code of §9."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+# --- §3 Encoding ---------------------------------------------------------------------
+
+
+def u16(number: int) -> bytes:
+    return number.to_bytes(2, "big")
+
+
+def u32(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def u64(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def blob(data: bytes) -> bytes:
+    return u32(len(data)) + data
+
+
+def text(words: str) -> bytes:
+    return blob(words.encode("utf-8"))
+
+
+class Decoder:
+    """Reads fields one after the other; what does not fit is BAD_ENCODING."""
+
+    def __init__(self, data: bytes) -> None:
+        self._rest = data
+
+    def take(self, size: int) -> bytes:
+        if len(self._rest) < size:
+            raise Refused(BAD_ENCODING)
+        head, self._rest = self._rest[:size], self._rest[size:]
+        return head
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def blob(self) -> bytes:
+        return self.take(self.number(4))
+
+    def text(self) -> str:
+        try:
+            return self.blob().decode("utf-8")
+        except UnicodeDecodeError:
+            raise Refused(BAD_ENCODING) from None
+
+    def end(self) -> None:
+        if self._rest:
+            raise Refused(BAD_ENCODING)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """§3.2, in the order of the encoding."""
+
+    version: int
+    profile: int
+    suite: int
+    modulus: int
+    dim: int
+    min_clients: int
+    max_clients: int
+    threshold: int
+    degree: int
+    min_survivors: int
+    max_dropouts: int
+    colluders: int
+    noise_block: bytes
+    deadlines: tuple[int, int, int, int]
+
+    def encode(self) -> bytes:
+        counts = (
+            self.min_clients,
+            self.max_clients,
+            self.threshold,
+            self.degree,
+            self.min_survivors,
+            self.max_dropouts,
+            self.colluders,
+        )
+        return (
+            u16(self.version)
+            + u16(self.profile)
+            + u16(self.suite)
+            + u64(self.modulus)
+            + u64(self.dim)
+            + b"".join(u32(count) for count in counts)
+            + blob(self.noise_block)
+            + b"".join(u32(seconds) for seconds in self.deadlines)
+        )
+
+    @staticmethod
+    def decode(decoder: Decoder) -> "Parameters":
+        version = decoder.number(2)
+        if version != VERSION:
+            raise Refused(BAD_VERSION)
+        return Parameters(
+            version,
+            decoder.number(2),
+            decoder.number(2),
+            decoder.number(8),
+            decoder.number(8),
+            *(decoder.number(4) for _ in range(7)),
+            noise_block=decoder.blob(),
+            deadlines=(
+                decoder.number(4),
+                decoder.number(4),
+                decoder.number(4),
+                decoder.number(4),
+            ),
+        )
+
+    def check(self) -> None:
+        ring = self.degree % 2 == 0 and (
+            self.threshold <= self.degree <= self.min_clients - 2
+        )
+        rules = (
+            self.profile in PROFILES,
+            self.suite in KEY_SIZES,
+            2 <= self.modulus <= 2**62,
+            1 <= self.dim <= 2**30,
+            2 <= self.min_clients <= self.max_clients <= 65535,
+            self.threshold >= max(2, self.colluders + 1),
+            self.threshold <= self.min_survivors <= self.min_clients,
+            self.min_survivors >= self.colluders + 2,
+            self.max_dropouts <= self.max_clients,
+            self.degree == 0 or ring,
+            len(self.noise_block) <= 4096,
+            all(1 <= seconds <= 7 * DAY_SECONDS for seconds in self.deadlines),
+        )
+        if not all(rules):
+            raise Refused(BAD_CONFIG)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """§3.2."""
+
+    task_id: str
+    session_number: int
+    server_nonce: bytes
+    payload_hash: bytes
+    parameters: Parameters
+
+    def encode(self) -> bytes:
+        return (
+            text(self.task_id)
+            + u64(self.session_number)
+            + self.server_nonce
+            + blob(self.payload_hash)
+            + self.parameters.encode()
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> "Offer":
+        decoder = Decoder(data)
+        offer = Offer(
+            decoder.text(),
+            decoder.number(8),
+            decoder.take(32),
+            decoder.blob(),
+            Parameters.decode(decoder),
+        )
+        decoder.end()
+        if len(offer.task_id.encode()) > 256 or len(offer.payload_hash) not in (0, 32):
+            raise Refused(BAD_ENCODING)
+        offer.parameters.check()
+        return offer
+
+
+def bitmap(members: set[int], size: int) -> bytes:
+    """§3.3."""
+    octets = [0] * -(-size // 8)
+    for member in members:
+        octets[member // 8] |= 1 << (member % 8)
+    return bytes(octets)
+
+
+def members_of(data: bytes, size: int) -> set[int]:
+    """§3.3, the way back."""
+    if len(data) != -(-size // 8):
+        raise Refused(BAD_ENCODING)
+    places = {i for i in range(8 * len(data)) if data[i // 8] >> (i % 8) & 1}
+    if any(place >= size for place in places):
+        raise Refused(BAD_ENCODING)
+    return places
+
+
+# --- §4 Domain tags and context chain ------------------------------------------------
+
+
+def tag(role: str, usage: str, suite: int) -> bytes:
+    return blob(b"SecAgg/1") + blob(u16(suite)) + text(role) + text(usage)
+
+
+def digest(suite: int, usage: str, *parts: bytes) -> bytes:
+    """H of §4."""
+    whole = tag("hash", usage, suite) + b"".join(blob(part) for part in parts)
+    return hashlib.sha256(whole).digest()
+
+
+def configuration_hash(offer: Offer) -> bytes:
+    parameters = offer.parameters
+    return digest(
+        parameters.suite, "configuration", parameters.encode(), offer.payload_hash
+    )
+
+
+def session_id(offer: Offer) -> bytes:
+    return digest(
+        offer.parameters.suite,
+        "sid",
+        offer.task_id.encode(),
+        u64(offer.session_number),
+        offer.server_nonce,
+        configuration_hash(offer),
+    )
+
+
+def context_0(offer: Offer) -> bytes:
+    suite = offer.parameters.suite
+    return digest(suite, "ctx0", session_id(offer), configuration_hash(offer))
+
+
+def context_1(suite: int, ctx0: bytes, roster: bytes) -> bytes:
+    return digest(suite, "ctx1", ctx0, digest(suite, "roster", ctx0, roster))
+
+
+def context_2(suite: int, ctx1: bytes, sharers: bytes) -> bytes:
+    return digest(suite, "ctx2", ctx1, sharers)
+
+
+def context_3(suite: int, ctx2: bytes, survivors: bytes) -> bytes:
+    return digest(suite, "ctx3", ctx2, survivors)
+
+
+# --- §5.1 Adverts and roster ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Advert:
+    """What a client publishes in round 0."""
+
+    identity: str
+    channel_key: bytes
+    mask_key: bytes
+    commitment: bytes
+    signature: bytes = b""
+
+    def encode(self) -> bytes:
+        return (
+            text(self.identity)
+            + self.channel_key
+            + self.mask_key
+            + self.commitment
+            + blob(self.signature)
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> "Advert":
+        decoder = Decoder(data)
+        advert = Advert(
+            decoder.text(),
+            decoder.take(32),
+            decoder.take(32),
+            decoder.take(32),
+            decoder.blob(),
+        )
+        decoder.end()
+        if not 1 <= len(advert.identity.encode()) <= 255:
+            raise Refused(BAD_ENCODING)
+        return advert
+
+
+def commitment_to(suite: int, sid: bytes, identity: str, seed: bytes) -> bytes:
+    """H_b."""
+    return digest(suite, "b-commit", sid, identity.encode(), seed)
+
+
+def encode_roster(adverts: list[bytes], graph_seed: bytes) -> bytes:
+    rows = b"".join(blob(advert) for advert in adverts)
+    return u32(len(adverts)) + rows + blob(graph_seed)
+
+
+def decode_roster(data: bytes) -> tuple[list[Advert], bytes]:
+    decoder = Decoder(data)
+    count = decoder.number(4)
+    if count > len(data):  # a count that no bytes can follow
+        raise Refused(BAD_ENCODING)
+    adverts = [Advert.decode(decoder.blob()) for _ in range(count)]
+    graph_seed = decoder.blob()
+    decoder.end()
+    if len(graph_seed) not in (0, 32):
+        raise Refused(BAD_ENCODING)
+    names = [advert.identity.encode() for advert in adverts]
+    if any(left >= right for left, right in itertools.pairwise(names)):
+        raise Refused(BAD_ENCODING)
+    return adverts, graph_seed
+
+
+# --- §7 Secret sharing ---------------------------------------------------------------
+
+
+def limbs_of(secret: bytes) -> list[int]:
+    return [int.from_bytes(secret[2 * i : 2 * i + 2], "big") for i in range(LIMBS)]
+
+
+def share_at(secret: bytes, coefficients: list[list[int]], point: int) -> list[int]:
+    """Limbs of the share at a point; coefficients[p][i] goes with x^(p+1), limb i."""
+    share = limbs_of(secret)
+    for power, row in enumerate(coefficients, start=1):
+        for i in range(LIMBS):
+            share[i] = (share[i] + row[i] * point**power) % FIELD
+    return share
+
+
+def encode_share(limbs: list[int]) -> bytes:
+    flags = sum(1 << i for i in range(LIMBS) if limbs[i] == FIELD - 1)
+    return b"".join(u16(limb % (FIELD - 1)) for limb in limbs) + u16(flags)
+
+
+def decode_share(data: bytes, code: int = BAD_ENCODING) -> list[int]:
+    if len(data) != SHARE_SIZE:
+        raise Refused(code)
+    limbs = limbs_of(data)
+    flags = int.from_bytes(data[32:], "big")
+    for i in range(LIMBS):
+        if flags >> i & 1:
+            if limbs[i] != 0:
+                raise Refused(code)
+            limbs[i] = FIELD - 1
+    return limbs
+
+
+def rebuild(shares: dict[int, list[int]]) -> bytes | None:
+    """The secret from exactly t shares by point; None if a limb is 65536."""
+    total = [0] * LIMBS
+    for point, share in shares.items():
+        over = under = 1
+        for other in shares:
+            if other != point:
+                over = over * -other % FIELD
+                under = under * (point - other) % FIELD
+        weight = over * pow(under, -1, FIELD)
+        for i in range(LIMBS):
+            total[i] = (total[i] + weight * share[i]) % FIELD
+    if FIELD - 1 in total:
+        return None
+    return b"".join(u16(limb) for limb in total)
+
+
+# --- §8 Packing ----------------------------------------------------------------------
+
+
+def residue_bits(modulus: int) -> int:
+    return (modulus - 1).bit_length()
+
+
+def packed_size(dim: int, bits: int) -> int:
+    return -(-dim * bits // 8)
+
+
+def word_bits(modulus: int) -> int:
+    """W of §6.4."""
+    return next(width for width in (16, 32, 64) if modulus - 1 < 2**width)
+
+
+def _block_sizes(dim: int, width: int) -> tuple[list[int], int]:
+    blocks, rest = divmod(dim, BLOCK)
+    tail = rest % width
+    short = [rest - tail] if rest - tail else []
+    return [BLOCK] * blocks + short, tail
+
+
+def pack(values: list[int], bits: int) -> bytes:
+    width = word_bits(2**bits)
+    sizes, tail = _block_sizes(len(values), width)
+    packed, start = b"", 0
+    for size in sizes:
+        columns = size // width
+        words = [[0] * columns for _ in range(bits)]
+        for column in range(columns):
+            string = 0
+            for row in range(width):
+                entry = values[start + row * columns + column]
+                string |= entry << (row * bits)
+            for i in range(bits):
+                words[i][column] = string >> (i * width) & (2**width - 1)
+        packed += b"".join(
+            word.to_bytes(width // 8, "little") for row in words for word in row
+        )
+        start += size
+    string = 0
+    for place, entry in enumerate(values[start:]):
+        string |= entry << (place * bits)
+    return packed + string.to_bytes(packed_size(tail, bits), "little")
+
+
+def unpack(data: bytes, dim: int, modulus: int) -> list[int]:
+    bits = residue_bits(modulus)
+    width = word_bits(2**bits)
+    if len(data) != packed_size(dim, bits):
+        raise Refused(BAD_VECTOR)
+    sizes, tail = _block_sizes(dim, width)
+    values: list[int] = []
+    start = 0
+    octets = width // 8
+    for size in sizes:
+        columns = size // width
+        strings = [0] * columns
+        for i in range(bits):
+            for column in range(columns):
+                word = int.from_bytes(data[start : start + octets], "little")
+                strings[column] |= word << (i * width)
+                start += octets
+        values += [
+            strings[column] >> (row * bits) & (2**bits - 1)
+            for row in range(width)
+            for column in range(columns)
+        ]
+    string = int.from_bytes(data[start:], "little")
+    values += [string >> (place * bits) & (2**bits - 1) for place in range(tail)]
+    if string >> (tail * bits) or any(value >= modulus for value in values):
+        raise Refused(BAD_VECTOR)
+    return values
+
+
+# --- §11 Graphs ----------------------------------------------------------------------
+
+
+def ring_order(suite: int, graph_seed: bytes, count: int) -> list[int]:
+    prefix = tag("ring", "order", suite) + graph_seed
+    return sorted(range(count), key=lambda i: hashlib.sha256(prefix + u32(i)).digest())
+
+
+def neighbours(
+    suite: int, degree: int, graph_seed: bytes, count: int
+) -> list[list[int]]:
+    """For each client, its neighbours, ascending."""
+    if degree == 0:
+        return [[v for v in range(count) if v != u] for u in range(count)]
+    order = ring_order(suite, graph_seed, count)
+    result: list[list[int]] = [[] for _ in range(count)]
+    for place, client in enumerate(order):
+        steps = [s for s in range(-(degree // 2), degree // 2 + 1) if s != 0]
+        result[client] = sorted(order[(place + s) % count] for s in steps)
+    return result
+
+
+def holders(degree: int, around: list[list[int]]) -> list[list[int]]:
+    """For each dealer, who holds its shares; on the complete graph itself too."""
+    if degree == 0:
+        return [sorted([*row, dealer]) for dealer, row in enumerate(around)]
+    return around

@@ -1,0 +1,396 @@
+"""Both sides of a session of profile 1, slowly: PROTOCOL §5 on top of the reference.
+
+Rule 1: every secret is given, none is drawn, so that a run is a matter of record.
+Rule 2: the checks stand in the order of the specification; the first that fails
+        names the code of `Refused`.
+Rule 3: a `Client` is handed bytes and returns bytes; so is a `Server`.  Who is lost,
+        and when a round closes, is the caller's business.
+
+Left out, because they are no matter of bytes: a client's own policy and memory
+(POLICY_VIOLATION of §5.0, REPLAYED_SESSION), transport, deadlines, durability.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+
+from reference import (
+    BAD_ENCODING,
+    BAD_SHARE_CIPHERTEXT,
+    BAD_SIGNATURE,
+    BUNDLE_SIZE,
+    DUPLICATE_KEY,
+    POLICY_VIOLATION,
+    RECONSTRUCTION_FAILED,
+    ROSTER_TOO_LARGE,
+    ROSTER_TOO_SMALL,
+    SELF_MISSING,
+    SHARE_SIZE,
+    TOO_FEW_ANSWERS,
+    TOO_MANY_DROPOUTS,
+    U2_TOO_SMALL,
+    U3_INVALID,
+    U3_TOO_SMALL,
+    Advert,
+    Offer,
+    Refused,
+    bitmap,
+    commitment_to,
+    context_0,
+    context_1,
+    context_2,
+    context_3,
+    decode_roster,
+    decode_share,
+    encode_roster,
+    encode_share,
+    holders,
+    members_of,
+    neighbours,
+    pack,
+    rebuild,
+    residue_bits,
+    session_id,
+    share_at,
+    unpack,
+)
+from reference_keys import (
+    Channel,
+    MaskKeys,
+    MaskStream,
+    agree,
+    check_public_key,
+    public_key,
+)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """All that a client draws, and its encoded input."""
+
+    identity: str
+    channel_private_key: bytes
+    mask_private_key: bytes
+    self_mask_seed: bytes
+    key_coefficients: list[list[int]]  # [p][i] goes with x^(p+1) in limb i
+    seed_coefficients: list[list[int]]
+    values: list[int]
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def removed_repeatedly(
+    sent: set[int], around: list[list[int]], threshold: int
+) -> set[int]:
+    """§5.2: drop whoever has too few holders, until nobody has."""
+    left = set(sent)
+    while True:
+        poor = {v for v in left if len(left.intersection(around[v])) < threshold}
+        if not poor:
+            return left
+        left -= poor
+
+
+@dataclass
+class View:
+    """What both sides derive from the same bytes."""
+
+    offer: Offer
+    sid: bytes = b""
+    contexts: list[bytes] = field(default_factory=list)  # ctx0, ctx1, ctx2, ctx3
+    adverts: list[Advert] = field(default_factory=list)
+    neighbours: list[list[int]] = field(default_factory=list)
+    holders: list[list[int]] = field(default_factory=list)
+    sharers: set[int] = field(default_factory=set)
+    survivors: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sid = session_id(self.offer)
+        self.contexts = [context_0(self.offer)]
+
+    @property
+    def floor(self) -> int:
+        return max(self.offer.parameters.threshold, self.offer.parameters.min_survivors)
+
+    def set_roster(self, roster: bytes) -> None:
+        """Derive ctx1 and the graph; the roster was checked."""
+        rules = self.offer.parameters
+        self.adverts, graph_seed = decode_roster(roster)
+        count = len(self.adverts)
+        self.neighbours = neighbours(rules.suite, rules.degree, graph_seed, count)
+        self.holders = holders(rules.degree, self.neighbours)
+        self.contexts.append(context_1(rules.suite, self.contexts[0], roster))
+
+    def set_sharers(self, data: bytes) -> None:
+        self.sharers = members_of(data, len(self.adverts))
+        self.contexts.append(
+            context_2(self.offer.parameters.suite, self.contexts[1], data)
+        )
+
+    def set_survivors(self, data: bytes) -> None:
+        self.survivors = members_of(data, len(self.adverts))
+        self.contexts.append(
+            context_3(self.offer.parameters.suite, self.contexts[2], data)
+        )
+
+    def add_mask(self, total: list[int], key: tuple[bytes, bytes], sign: int) -> None:
+        modulus = self.offer.parameters.modulus
+        mask = MaskStream(*key, modulus).coordinates(len(total))
+        for place, entry in enumerate(mask):
+            total[place] = (total[place] + sign * entry) % modulus
+
+    @property
+    def mask_keys(self) -> MaskKeys:
+        return MaskKeys(self.offer.parameters.suite, self.sid, self.contexts[2])
+
+
+class Client:
+    """One client, from its advert to its answer."""
+
+    def __init__(self, offer: Offer, secrets: Secrets) -> None:
+        self.view = View(offer)
+        self.secrets = secrets
+        self.index = -1
+        self.received: dict[int, tuple[bytes, bytes]] = {}
+
+    def advert(self) -> bytes:
+        mine = self.secrets
+        suite = self.view.offer.parameters.suite
+        return Advert(
+            mine.identity,
+            public_key(mine.channel_private_key),
+            public_key(mine.mask_private_key),
+            commitment_to(suite, self.view.sid, mine.identity, mine.self_mask_seed),
+        ).encode()
+
+    def bundles(self, roster: bytes) -> bytes:
+        """Round 1."""
+        self._check_roster(roster)
+        self.view.set_roster(roster)
+        own = self.advert()
+        encoded = [advert.encode() for advert in self.view.adverts]
+        self.index = encoded.index(own)
+        channels = [self._channel(v, sending=True) for v in self._neighbours()]
+        return b"".join(
+            channel.seal(*self._shares_for(channel.receiver)) for channel in channels
+        )
+
+    def _check_roster(self, roster: bytes) -> None:
+        adverts, graph_seed = decode_roster(roster)
+        rules = self.view.offer.parameters
+        if len(adverts) < rules.min_clients:
+            raise Refused(ROSTER_TOO_SMALL)
+        if len(adverts) > rules.max_clients:
+            raise Refused(ROSTER_TOO_LARGE)
+        if self.advert() not in [advert.encode() for advert in adverts]:
+            raise Refused(SELF_MISSING)
+        keys = [key for a in adverts for key in (a.channel_key, a.mask_key)]
+        for key in keys:
+            check_public_key(key)
+        if len(set(keys)) != len(keys):
+            raise Refused(DUPLICATE_KEY)
+        if bool(graph_seed) != (rules.degree > 0) or len(adverts) < rules.degree + 2:
+            raise Refused(POLICY_VIOLATION)
+
+    def _neighbours(self) -> list[int]:
+        return self.view.neighbours[self.index]
+
+    def _channel(self, other: int, *, sending: bool) -> Channel:
+        secret = agree(
+            self.secrets.channel_private_key, self.view.adverts[other].channel_key
+        )
+        ends = (self.index, other) if sending else (other, self.index)
+        suite = self.view.offer.parameters.suite
+        return Channel(suite, self.view.sid, self.view.contexts[1], secret, *ends)
+
+    def _shares_for(self, holder: int) -> tuple[bytes, bytes]:
+        mine = self.secrets
+        pairs = (
+            (mine.mask_private_key, mine.key_coefficients),
+            (mine.self_mask_seed, mine.seed_coefficients),
+        )
+        of_key, of_seed = (
+            encode_share(share_at(secret, coefficients, holder + 1))
+            for secret, coefficients in pairs
+        )
+        return of_key, of_seed
+
+    def upload(self, sharers: bytes, bundles: bytes) -> bytes:
+        """Round 2."""
+        view = self.view
+        members = members_of(sharers, len(view.adverts))
+        if self.index not in members:
+            raise Refused(SELF_MISSING)
+        own_holders = members.intersection(view.holders[self.index])
+        threshold = view.offer.parameters.threshold
+        if len(members) < view.floor or len(own_holders) < threshold:
+            raise Refused(U2_TOO_SMALL)
+        senders = [v for v in self._neighbours() if v in members]
+        if len(bundles) != BUNDLE_SIZE * len(senders):
+            raise Refused(BAD_SHARE_CIPHERTEXT)
+        for sender, bundle in zip(senders, pieces(bundles, BUNDLE_SIZE), strict=True):
+            self.received[sender] = self._channel(sender, sending=False).open(bundle)
+        view.set_sharers(sharers)
+        return self._masked(senders)
+
+    def _masked(self, others: list[int]) -> bytes:
+        view, mine = self.view, self.secrets
+        total = list(mine.values)
+        view.add_mask(total, view.mask_keys.own(mine.self_mask_seed, self.index), 1)
+        for other in others:
+            secret = agree(mine.mask_private_key, view.adverts[other].mask_key)
+            key = view.mask_keys.pair(secret, self.index, other)
+            view.add_mask(total, key, 1 if self.index < other else -1)
+        return pack(total, residue_bits(view.offer.parameters.modulus))
+
+    def answer(self, survivors: bytes) -> bytes:
+        """Round 4."""
+        view = self.view
+        members = members_of(survivors, len(view.adverts))
+        if not members <= view.sharers or self.index not in members:
+            raise Refused(U3_INVALID)
+        if len(members) < view.floor:
+            raise Refused(U3_TOO_SMALL)
+        if len(view.sharers - members) > view.offer.parameters.max_dropouts:
+            raise Refused(TOO_MANY_DROPOUTS)
+        view.set_survivors(survivors)
+        held = dict(self.received)
+        if self.index in view.holders[self.index]:
+            held[self.index] = self._shares_for(self.index)
+        return b"".join(
+            held[dealer][1 if dealer in members else 0] for dealer in sorted(held)
+        )
+
+
+class Server:
+    """The server, from the first advert to the sum."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.view = View(offer)
+        self.adverts: dict[str, bytes] = {}
+        self.bundles: dict[int, dict[int, bytes]] = {}
+        self.uploads: dict[int, list[int]] = {}
+        self.answers: dict[int, dict[int, list[int]]] = {}
+
+    def receive_advert(self, data: bytes) -> None:
+        """Round 0."""
+        advert = Advert.decode(data)
+        if len(self.adverts) >= self.view.offer.parameters.max_clients:
+            raise Refused(ROSTER_TOO_LARGE)
+        if advert.signature:
+            raise Refused(BAD_SIGNATURE)
+        mine = [advert.channel_key, advert.mask_key]
+        for key in mine:
+            check_public_key(key)
+        others = [Advert.decode(other) for other in self.adverts.values()]
+        keys = [*mine, *(key for o in others for key in (o.channel_key, o.mask_key))]
+        if len(set(keys)) != len(keys):
+            raise Refused(DUPLICATE_KEY)
+        self.adverts[advert.identity] = data
+
+    def close_adverts(self, graph_seed: bytes) -> bytes:
+        if len(self.adverts) < self.view.offer.parameters.min_clients:
+            raise Refused(ROSTER_TOO_SMALL)
+        names = sorted(self.adverts, key=lambda name: name.encode())
+        roster = encode_roster([self.adverts[name] for name in names], graph_seed)
+        self.view.set_roster(roster)
+        return roster
+
+    def receive_bundles(self, sender: int, data: bytes) -> None:
+        """Round 1."""
+        around = self.view.neighbours[sender]
+        if len(data) != BUNDLE_SIZE * len(around):
+            raise Refused(BAD_ENCODING)
+        self.bundles[sender] = dict(zip(around, pieces(data, BUNDLE_SIZE), strict=True))
+
+    def close_sharing(self) -> bytes:
+        view = self.view
+        threshold = view.offer.parameters.threshold
+        sharers = removed_repeatedly(set(self.bundles), view.holders, threshold)
+        if len(sharers) < view.floor:
+            raise Refused(U2_TOO_SMALL)
+        data = bitmap(sharers, len(view.adverts))
+        view.set_sharers(data)
+        return data
+
+    def delivery(self, receiver: int) -> bytes:
+        senders = [v for v in self.view.neighbours[receiver] if v in self.view.sharers]
+        return b"".join(self.bundles[sender][receiver] for sender in senders)
+
+    def receive_upload(self, sender: int, data: bytes) -> None:
+        """Round 2."""
+        rules = self.view.offer.parameters
+        self.uploads[sender] = unpack(data, rules.dim, rules.modulus)
+
+    def close_uploads(self) -> bytes:
+        view, rules = self.view, self.view.offer.parameters
+        survivors = set(self.uploads)
+        if len(survivors) < view.floor:
+            raise Refused(U3_TOO_SMALL)
+        if len(view.sharers - survivors) > rules.max_dropouts:
+            raise Refused(TOO_MANY_DROPOUTS)
+        for dealer in view.sharers:
+            if len(survivors.intersection(view.holders[dealer])) < rules.threshold:
+                raise Refused(TOO_FEW_ANSWERS)
+        data = bitmap(survivors, len(view.adverts))
+        view.set_survivors(data)
+        return data
+
+    def receive_answer(self, sender: int, data: bytes) -> None:
+        """Round 4."""
+        view = self.view
+        dealers = [v for v in sorted(view.sharers) if sender in view.holders[v]]
+        if len(data) != SHARE_SIZE * len(dealers):
+            raise Refused(BAD_ENCODING)
+        shares = [decode_share(share) for share in pieces(data, SHARE_SIZE)]
+        self.answers[sender] = dict(zip(dealers, shares, strict=True))
+
+    def sum(self) -> list[int]:
+        view, rules = self.view, self.view.offer.parameters
+        keys = view.mask_keys
+        total = [
+            sum(column) % rules.modulus
+            for column in zip(*self.uploads.values(), strict=True)
+        ]
+        for dealer in sorted(view.sharers):
+            shares = {
+                holder + 1: answer[dealer]
+                for holder, answer in self.answers.items()
+                if dealer in answer
+            }
+            if len(shares) < rules.threshold:
+                raise Refused(TOO_FEW_ANSWERS)
+            secret = self._rebuilt(dealer, shares)
+            if dealer in view.survivors:
+                view.add_mask(total, keys.own(secret, dealer), -1)
+                continue
+            for other in view.neighbours[dealer]:
+                if other in view.survivors:
+                    agreed = agree(secret, view.adverts[other].mask_key)
+                    sign = 1 if dealer < other else -1
+                    view.add_mask(total, keys.pair(agreed, dealer, other), sign)
+        return total
+
+    def _rebuilt(self, dealer: int, shares: dict[int, list[int]]) -> bytes:
+        """§7.3: one of all ways to leave out as many shares as may be wrong."""
+        threshold = self.view.offer.parameters.threshold
+        right = len(shares) - (len(shares) - threshold) // 2
+        for points in itertools.combinations(sorted(shares), right):
+            kept = {point: shares[point] for point in points}
+            candidates = {
+                rebuild({point: kept[point] for point in some})
+                for some in itertools.combinations(points, threshold)
+            }
+            secret = candidates.pop()
+            if not candidates and secret and self._is_secret_of(dealer, secret):
+                return secret
+        raise Refused(RECONSTRUCTION_FAILED)
+
+    def _is_secret_of(self, dealer: int, secret: bytes) -> bool:
+        advert = self.view.adverts[dealer]
+        if dealer not in self.view.survivors:
+            return public_key(secret) == advert.mask_key
+        suite = self.view.offer.parameters.suite
+        expected = commitment_to(suite, self.view.sid, advert.identity, secret)
+        return expected == advert.commitment

@@ -1,0 +1,254 @@
+"""Whole sessions, played by the reference from given secrets.
+
+Rule 1: each session loses a client before some round, and says which.
+Rule 2: inputs are one-hot with distinct entries, so that a mix-up shows in the sum;
+        each reference run must give the sum of the survivors before it is recorded.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import reference as ref
+from reference_session import Client, Secrets, Server
+
+ROUNDS = ["AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "Unmasking"]
+
+
+def counting(start: int, size: int) -> bytes:
+    return bytes((start + place) % 256 for place in range(size))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A session to play."""
+
+    name: str
+    parameters: ref.Parameters
+    identities: list[str]
+    graph_seed: bytes
+    lost_before: dict[str, str]  # identity -> round
+    lying: str = ""  # the identity that reveals wrong shares
+
+
+@dataclass(frozen=True)
+class Run:
+    """A played session."""
+
+    plan: Plan
+    offer: ref.Offer
+    secrets: dict[str, Secrets]
+    record: dict[str, Any]
+
+    def client(self, identity: str) -> Client:
+        return Client(self.offer, self.secrets[identity])
+
+    def row(self, identity: str) -> dict[str, Any]:
+        return next(r for r in self.record["clients"] if r["identity"] == identity)
+
+    def bytes_of(self, identity: str, name: str) -> bytes:
+        return bytes.fromhex(self.row(identity)[name])
+
+
+def coefficients(place: int, kind: int, threshold: int) -> list[list[int]]:
+    return [
+        [
+            (65536 - 7919 * place - 4099 * kind - 257 * limb - 31 * power) % ref.FIELD
+            for limb in range(16)
+        ]
+        for power in range(1, threshold)
+    ]
+
+
+def secrets_of(plan: Plan, place: int) -> Secrets:
+    rules = plan.parameters
+    values = [0] * rules.dim
+    values[place % rules.dim] = (place + 1) % rules.modulus
+    values[-1] = rules.modulus - 1
+    return Secrets(
+        plan.identities[place],
+        counting(1 + 5 * place, 32),
+        counting(101 + 5 * place, 32),
+        counting(201 + 5 * place, 32),
+        coefficients(place, 0, rules.threshold),
+        coefficients(place, 1, rules.threshold),
+        values,
+    )
+
+
+def play(plan: Plan) -> Run:
+    offer = ref.Offer(f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters)
+    offer.parameters.check()
+    drawn = {
+        name: secrets_of(plan, place) for place, name in enumerate(plan.identities)
+    }
+    clients = {name: Client(offer, mine) for name, mine in drawn.items()}
+    rows: dict[str, dict[str, Any]] = {name: {} for name in drawn}
+    server = Server(offer)
+
+    def present(round_name: str) -> list[str]:
+        """Return the clients that still send in this round."""
+        gone = ROUNDS[: ROUNDS.index(round_name) + 1]
+        return [name for name in drawn if plan.lost_before.get(name) not in gone]
+
+    for name in present("AdvertiseKeys"):
+        rows[name]["advert"] = clients[name].advert()
+        server.receive_advert(rows[name]["advert"])
+    roster = server.close_adverts(plan.graph_seed)
+    index = {advert.identity: i for i, advert in enumerate(server.view.adverts)}
+
+    for name in present("ShareKeys"):
+        rows[name]["bundles"] = clients[name].bundles(roster)
+        server.receive_bundles(index[name], rows[name]["bundles"])
+    sharers = server.close_sharing()
+
+    active = [n for n in present("ShareKeys") if index[n] in server.view.sharers]
+    for name in active:
+        rows[name]["delivered"] = server.delivery(index[name])
+        upload = clients[name].upload(sharers, rows[name]["delivered"])
+        if name in present("MaskedInputCollection"):
+            rows[name]["upload"] = upload
+            server.receive_upload(index[name], upload)
+    survivors = server.close_uploads()
+
+    for name in active:
+        if name not in present("Unmasking"):
+            continue
+        rows[name]["answer"] = clients[name].answer(survivors)
+        if name == plan.lying:
+            rows[name]["answer"] = wrong(rows[name]["answer"])
+        server.receive_answer(index[name], rows[name]["answer"])
+    total = server.sum()
+    kept = [drawn[n].values for n in drawn if index.get(n) in server.view.survivors]
+    expected = [sum(c) % plan.parameters.modulus for c in zip(*kept, strict=True)]
+    if total != expected:
+        raise AssertionError(plan.name)
+    view = server.view
+    record = {
+        "name": plan.name,
+        "offer": offer.encode().hex(),
+        "cfg_hash": ref.configuration_hash(offer).hex(),
+        "sid": view.sid.hex(),
+        "contexts": [context.hex() for context in view.contexts],
+        "graph_seed": plan.graph_seed.hex(),
+        "roster": roster.hex(),
+        "u2": sharers.hex(),
+        "u3": survivors.hex(),
+        "neighbours": view.neighbours,
+        "lying": index.get(plan.lying),
+        "clients": [
+            row_of(plan, drawn[name], index.get(name), rows[name]) for name in drawn
+        ],
+        "sum": [str(entry) for entry in total],
+        "packed_sum": ref.pack(total, ref.residue_bits(plan.parameters.modulus)).hex(),
+    }
+    return Run(plan, offer, drawn, record)
+
+
+def wrong(answer: bytes) -> bytes:
+    """Return other shares that are as well-formed: their flags and limb 0 cleared."""
+    return b"".join(
+        bytes(2) + answer[start + 2 : start + 32] + bytes(2)
+        for start in range(0, len(answer), ref.SHARE_SIZE)
+    )
+
+
+def row_of(
+    plan: Plan, mine: Secrets, index: int | None, messages: dict[str, bytes]
+) -> dict[str, Any]:
+    return {
+        "identity": mine.identity,
+        "index": index,
+        "lost_before": plan.lost_before.get(mine.identity),
+        "channel_private_key": mine.channel_private_key.hex(),
+        "mask_private_key": mine.mask_private_key.hex(),
+        "self_mask_seed": mine.self_mask_seed.hex(),
+        "key_coefficients": mine.key_coefficients,
+        "seed_coefficients": mine.seed_coefficients,
+        "input": [str(entry) for entry in mine.values],
+    } | {
+        name: messages[name].hex() if name in messages else None
+        for name in ("advert", "bundles", "delivered", "upload", "answer")
+    }
+
+
+def parameters(**changes: Any) -> ref.Parameters:
+    base: dict[str, Any] = {
+        "version": 1,
+        "profile": 1,
+        "suite": 1,
+        "max_clients": 12,
+        "degree": 0,
+        "max_dropouts": 1,
+        "colluders": 1,
+        "noise_block": b"",
+        "deadlines": (60, 60, 60, 60),
+    }
+    return ref.Parameters(**(base | changes))
+
+
+def complete() -> Plan:
+    """One client is lost before each round; U1 to U5 have 7, 6, 5 and 4 members."""
+    rules = parameters(
+        modulus=2**20,
+        dim=40,
+        min_clients=6,
+        max_clients=8,
+        threshold=4,
+        min_survivors=4,
+    )
+    names = ["zoe", "Adam", "bob", "carl", "b.b", "dora", "eve", "Zoe"]
+    lost = dict(zip(["carl", "zoe", "b.b", "Adam"], ROUNDS, strict=True))
+    return Plan("complete", rules, names, b"", lost)
+
+
+def ring() -> Plan:
+    """The same on the ring, with the other suite and a modulus that rejects words."""
+    rules = parameters(
+        suite=2,
+        modulus=10**6 + 3,
+        dim=21,
+        min_clients=8,
+        threshold=3,
+        degree=6,
+        min_survivors=4,
+        max_dropouts=2,
+    )
+    names = [f"client-{place}" for place in range(11, 1, -1)]
+    lost = dict(zip([names[i] for i in (2, 7, 4, 9)], ROUNDS, strict=True))
+    return Plan("ring", rules, names, counting(0xF0, 32), lost)
+
+
+def thinned() -> Plan:
+    """A ring in which one client is removed, and then another one because of that."""
+    rules = parameters(
+        modulus=2**33,
+        dim=12,
+        min_clients=6,
+        threshold=2,
+        degree=4,
+        min_survivors=3,
+    )
+    names = [f"c{place:02}" for place in range(12)]
+    seed = counting(0xA0, 32)
+    order = ref.ring_order(rules.suite, seed, len(names))
+    # Place 3 keeps the holder at place 5 only; without place 3, so does 5 that at 7.
+    lost = {names[order[place]]: "ShareKeys" for place in (1, 2, 4, 6)}
+    return Plan("thinned", rules, names, seed, lost)
+
+
+def corrected() -> Plan:
+    """One of five holders reveals wrong shares; three would do."""
+    rules = parameters(
+        modulus=2,
+        dim=9,
+        min_clients=5,
+        threshold=3,
+        min_survivors=3,
+    )
+    names = ["ann", "ben", "cai", "dov", "edi"]
+    return Plan("corrected", rules, names, b"", {}, lying="cai")
+
+
+def sessions() -> list[Run]:
+    """Play all of them."""
+    return [play(make()) for make in (complete, ring, thinned, corrected)]
