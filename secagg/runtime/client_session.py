@@ -86,6 +86,8 @@ class ClientSession:
         first = client.step(client.start(), offered, policy=policy)
         self._state = first.state
         for event in events:
+            if client.is_over(self._state):
+                break  # the policy is stricter than when the session was accepted
             self._state = client.step(self._state, event, policy=policy).state
 
     @classmethod

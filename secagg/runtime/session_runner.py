@@ -18,7 +18,7 @@ Which sessions there are, and who may ask for which, is said by
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
@@ -96,8 +96,8 @@ class SessionRunner:
     def __init__(
         self, record: SessionRecord, journal: JournalWriter, context: RunnerContext
     ) -> None:
-        self.record = record
         self.session_id = record.descriptor.session_id  # three hashes; used often
+        self._descriptor = record.descriptor
         self._journal = journal
         self._context = context
         self._state = record.start()
@@ -118,16 +118,19 @@ class SessionRunner:
             slots=context.slots,
             accept=self.submit,
         )
+        self._is_resumed = bool(record.events)
         for event in record.events:
             self._replay(event)
         self._visible = self._state
+        # The state holds what is still needed of them; share bundles are large.
+        self.record = replace(record, events=())
 
     # --- what clients do --------------------------------------------------------------
 
     @property
     def descriptor(self) -> SessionDescriptor:
         """The session as it is offered."""
-        return self.record.descriptor
+        return self._descriptor
 
     @property
     def is_over(self) -> bool:
@@ -253,9 +256,7 @@ class SessionRunner:
                 restart resumes it.
         """
         self._log(
-            telemetry.SESSION_RESUMED
-            if self.record.events
-            else telemetry.SESSION_OPENED,
+            telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
             round=server.round_of(self._state).name,
         )
         self._publish()

@@ -667,3 +667,49 @@ def test_there_is_no_sum_before_there_is_one():
             )
 
     scenario(test)
+
+
+# --- the end --------------------------------------------------------------------------
+
+
+async def end_for_lack_of_inputs(world):
+    await world.open_round_two()
+    await world.clock.sleep_until(world.clock.now() + 400)
+
+
+def test_settling_waits_until_everybody_knows_or_the_time_is_up():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        started = world.clock.now()
+        for name in ("a", "b"):
+            update = await world.update(name, Round.SHARE_KEYS)
+            assert update.code is ErrorCode.U3_TOO_SMALL
+        await world.aggregator.settle(at_most_seconds=50.0)
+        assert world.clock.now() - started == pytest.approx(50.0)  # c never asked
+
+    scenario(test)
+
+
+def test_settling_ends_early_when_everybody_knows():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        started = world.clock.now()
+        for name in NAMES:
+            await world.update(name, Round.SHARE_KEYS)
+        await world.aggregator.settle(at_most_seconds=50.0)
+        assert world.clock.now() - started == pytest.approx(2.0)
+
+    scenario(test, quiet_seconds=2.0)
+
+
+def test_strangers_who_ask_for_the_end_cost_no_memory():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        for number in range(100):
+            update = await world.update(f"stranger {number}", None)
+            assert isinstance(update, SessionAborted)
+        session = world.aggregator._book.find(world.id)  # noqa: SLF001
+        assert session.untold() == frozenset(NAMES)
+        assert not session._facts._told  # noqa: SLF001
+
+    scenario(test)

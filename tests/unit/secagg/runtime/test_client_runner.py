@@ -34,6 +34,7 @@ from secagg.runtime.workers import Workers
 from secagg.storage.base import Role
 from secagg.storage.memory import MemorySessionStore
 from secagg.testing import manual_clock
+from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.in_process import LENIENT_POLICY, identity_of, parameters_for
@@ -285,6 +286,31 @@ def test_absurd_waits_are_cut():
     fault = {"update": patience, "watch": lambda update: update}
     _, endings = run(fault, absent={3})
     assert isinstance(endings[VICTIM], SessionOutcome)
+
+
+def test_a_policy_that_became_stricter_ends_an_interrupted_session():
+    undisturbed = CrashSwitch()
+    run(client_crash={VICTIM: undisturbed})
+    crash_before_upload = CrashSwitch(undisturbed.points.index("before upload_chunk"))
+
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(
+            clock, parameters, CLIENTS, client_crash={VICTIM: crash_before_upload}
+        )
+        crash_before_upload.on_death(
+            lambda: setattr(
+                deployment,
+                "policy",
+                dataclasses.replace(LENIENT_POLICY, min_clients=1000),
+            )
+        )
+        return deployment, await deployment.run()
+
+    deployment, endings = manual_clock.run(main)
+    appended = crash_before_upload.points.count("after append")
+    assert appended == 3  # roster, shares, digest of the input
+    assert_left(deployment, endings, ErrorCode.POLICY_VIOLATION)
 
 
 # --- silence --------------------------------------------------------------------------
