@@ -49,8 +49,10 @@ from secagg.transport.tls import TLSIdentity
 __all__ = ["Application", "Contributor", "ReleasedSum", "contributor"]
 
 
-# Endings that the server declares, of sessions that released no sum.
-_DECLARED_ABORTED: Final = frozenset(
+# Endings that the server declares, of sessions in whose sum this client has no part:
+# aborted ones, and (SESSION_OVER) those that went on without it.  The next one may go
+# better.
+_GIVEN_BACK: Final = frozenset(
     {
         ErrorCode.ROSTER_TOO_SMALL,
         ErrorCode.U2_TOO_SMALL,
@@ -58,12 +60,10 @@ _DECLARED_ABORTED: Final = frozenset(
         ErrorCode.TOO_MANY_DROPOUTS,
         ErrorCode.TOO_FEW_ANSWERS,
         ErrorCode.RECONSTRUCTION_FAILED,
+        ErrorCode.SESSION_OVER,
         ErrorCode.CANCELLED,
     }
 )
-
-# The next session may go better; SESSION_OVER: this one went on without the client.
-_WORTH_ANOTHER: Final = _DECLARED_ABORTED | {ErrorCode.SESSION_OVER}
 
 
 class Application(Protocol):
@@ -125,7 +125,7 @@ class Contributor:
             try:
                 return await self._attempt()
             except SessionAbortedError as error:
-                if error.code not in _WORTH_ANOTHER:
+                if error.code not in _GIVEN_BACK:
                     raise
         return await self._attempt()
 
@@ -142,7 +142,7 @@ class Contributor:
                     next_step="Check client.server, the network, that the aggregator "
                     "runs, and that both certificates come from one authority.",
                 ) from None
-            if error.code in _DECLARED_ABORTED:
+            if error.code in _GIVEN_BACK:
                 await asyncio.to_thread(
                     self._spent.give_back, client.task, self._connection.session_id
                 )

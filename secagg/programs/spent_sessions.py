@@ -2,8 +2,8 @@
 
 Rule 1: a session is charged, durably, before its masked input can leave.  Charging it
         again after a restart changes nothing.
-Rule 2: a charge is given back only for a session that its server declared aborted: it
-        released nothing, as far as the profile trusts the server at all.  Silence,
+Rule 2: a charge is given back only for a session in whose sum, says the server, this
+        client has no part: as far as the profile trusts the server at all.  Silence,
         deadlines and this client's own faults give nothing back.
 Rule 3: one task has one description of its noise.  A server that changes it would
         begin a second budget under the first one's name.
