@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -104,17 +105,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="leave out large moduli")
     quick = parser.parse_args().quick
 
+    stddev = analytic_gaussian_stddev(1.0, DELTA, 1.0)
     start = time.perf_counter()
     for _ in range(BASELINE_REPETITIONS):
-        stddev = analytic_gaussian_stddev(1.0, DELTA, 1.0)
+        analytic_gaussian_stddev(1.0, DELTA, 1.0)
     single = ((time.perf_counter() - start) / BASELINE_REPETITIONS, stddev**2)
 
     scales = (0.25, 1.0, 4.0, 16.0) if quick else (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
     for scale in scales:
-        for cap, label in ((8.0 * scale / 256.0, "fractional"), (1.0, "integer")):
+        spread = 8.0 * scale / 256.0  # eight deviations of a rotated coordinate
+        for cap, label in ((spread, "fractional"), (math.ceil(spread), "integer")):
             measure(
                 f"one sum, scale {scale:g}, {label} coordinate cap",
-                sum_of(scale**2, max(cap, 8.0 * scale / 256.0)),
+                sum_of(scale**2, float(cap)),
                 accountant="mixture-contour",
                 norm=scale**2,
                 baseline=single,

@@ -192,6 +192,16 @@ def test_integer_vectors_too_short_for_the_dimension_are_bounded_at_both_ends():
     assert exact <= bound.delta(1.0)
 
 
+def test_the_end_of_norm_zero_counts_only_where_the_bound_cannot_be_reached():
+    integer = CoordinateNorm.INTEGER
+    lone = bound_of(9.0, 11.0, largest=2.0, dim=1, kind=integer)
+    many = bound_of(9.0, 11.0, largest=2.0, dim=11, kind=integer)
+    c = 0.4
+    nothing = -0.5 * math.log(4.0 * c * (c + 1.0))
+    assert many.log_constant(c, Direction.FORWARD) < nothing
+    assert lone.log_constant(c, Direction.FORWARD) >= nothing
+
+
 def test_published_clip_counts_the_rounding_so_half_steps_cost_twice():
     # x = 1/2 counts 1/4 + 1/4: 32 such coordinates use up a mixture norm of 16.
     event = SkellamMixtureClippedEvent(DIM, CALIBRATED, 16.0, 1)

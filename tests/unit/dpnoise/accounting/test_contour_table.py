@@ -1,5 +1,6 @@
 """Bounds of moments on cells against moments at random points inside the cells."""
 # ruff: noqa: TID251 - numpy.random makes test data here, never noise
+# ruff: noqa: SLF001 - error terms are checked one by one, not only in their sum
 
 import numpy as np
 import pytest
@@ -128,3 +129,67 @@ def test_cells_cover_the_range_and_never_straddle_an_integer(largest):
     assert upper[-1] == pytest.approx(largest)
     np.testing.assert_allclose(lower[1:], upper[:-1])
     assert np.all(np.floor(lower + 1e-9) >= np.ceil(upper - 1e-9) - 1)
+
+
+def moment(variance, x, z):
+    whole = np.floor(x)
+    y = np.arange(-250, 251)
+    base = ive(np.abs(y), variance)
+    keep = base > 1e-290
+    mixed = (1 - (x - whole)) * ive(np.abs(y - whole), variance)
+    mixed += (x - whole) * ive(np.abs(y - whole - 1), variance)
+    return np.sum(base[keep] * np.exp(z * np.log(mixed[keep] / base[keep])))
+
+
+@pytest.mark.parametrize("exponent", [5.0, -4.0])
+@pytest.mark.parametrize(
+    ("half_x", "half_w"), [(0.1, 1e-6), (1e-7, 4.0), (0.02, 1.0), (0.05, 0.3)]
+)
+def test_first_order_expansion_errs_by_no_more_than_its_bound(exponent, half_x, half_w):
+    variance, x, w = 30.0, 0.6, 20.0
+    grid = CoordinateGrid(
+        CoordinateNorm.SQUARE, np.array([x]), np.array([half_x]), 0.0, 1.0
+    )
+    made = MomentTable(ContourLattice.build(variance, 600), grid, exponent=exponent)
+    (rows,) = made._rows()
+    edges = np.array([w - half_w, w + half_w])
+    found = made._expand(rows, edges, 1e-13)
+    # The expansion turns with the mean loss; its phase is undone for the comparison.
+    weight = np.exp(made._log_weight + exponent * rows.log_ratio[0])
+    mean = (weight * rows.log_ratio[0]).sum() / weight.sum()
+    errors = []
+    for t in (-half_x, 0.0, half_x):
+        for u in (-half_w, 0.0, half_w):
+            exact = moment(variance, x + t, exponent + 1j * (w + u))
+            exact *= np.exp(-1j * (w + u) * mean)
+            linear = found.value + found.in_p * t + found.in_w * u
+            errors.append(abs(exact - linear[0, 0]))
+    allowed = found.error[0, 0]
+    assert max(errors) <= allowed
+    assert allowed <= 12 * max(errors) + 1e-11
+
+
+@pytest.mark.parametrize("exponent", [6.0, -5.0])
+def test_coordinates_near_zero_are_covered_even_by_a_wide_interval(exponent):
+    variance, top = 9.0, 0.25
+    grid = CoordinateGrid(CoordinateNorm.SQUARE, np.zeros(0), np.zeros(0), top, top)
+    made = MomentTable(ContourLattice.build(variance, 400), grid, exponent=exponent)
+    edges = np.linspace(0.0, 8.0, 5)
+    left, right = made.bounds(edges, precision=1e-9)
+    for p in (1e-3, 0.1, 0.2, top):
+        for j in range(4):
+            for share in (0.0, 0.5, 1.0):
+                z = exponent + 1j * (edges[j] + share * (edges[j + 1] - edges[j]))
+                exact = np.log(np.abs(moment(variance, p, z))) / p**2
+                assert exact <= left[j] + share * (right[j] - left[j]) + 1e-7
+
+
+def test_coordinates_near_zero_are_bounded_tightly_by_a_narrow_interval():
+    for exponent in (6.0, -5.0):
+        grid = CoordinateGrid(
+            CoordinateNorm.SQUARE, np.zeros(0), np.zeros(0), 0.02, 0.02
+        )
+        made = MomentTable(ContourLattice.build(9.0, 400), grid, exponent=exponent)
+        left, right = made.bounds(np.array([1.0, 1.01]), precision=1e-9)
+        exact = np.log(np.abs(moment(9.0, 0.02, exponent + 1.005j))) / 0.02**2
+        assert exact <= 0.5 * (left[0] + right[0]) <= exact * 1.03
