@@ -18,6 +18,7 @@ It does no input or output.
 
 import json
 import math
+import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self, cast
@@ -369,8 +370,13 @@ def _statement(
     if sampling_rate is not None:
         # A mechanism states one release, never a composition.
         release = PoissonSampled(cast(NoiseEvent, release), sampling_rate)
-    accountant = make_accountant(budget.accountant, adversary=adversary)
-    return accountant.compose(Repeated(release, budget.steps)).statement(budget.delta)
+    try:
+        accountant = make_accountant(budget.accountant, adversary=adversary)
+        accountant.compose(Repeated(release, budget.steps))
+        return accountant.statement(budget.delta)
+    except DPNoiseError as error:
+        # The block names the accountant: whoever offers it is at fault.
+        raise _bad_block(str(error)) from None
 
 
 def _encode_block(mechanism: Mechanism, budget: NoiseBudget) -> bytes:
@@ -441,12 +447,14 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
 
 
 def _positive(value: object, name: str, below: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < float(value) < below:  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _bad_block(f"{name} is not a number")
+    # Compared before it is converted: a server's whole number may exceed all floats.
+    if not 0 < value < min(below, sys.float_info.max):
         raise _bad_block(f"{name} must lie between 0 and {below}")
     if name == "steps" and not isinstance(value, int):
         raise _bad_block("steps must be a whole number")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _bad_block(complaint: str) -> RemoteProtocolError:

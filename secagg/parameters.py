@@ -44,6 +44,8 @@ MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
 MAX_TASK_ID_BYTES: Final = 256
+# What a database of signed 64-bit integers can count; nobody runs as many sessions.
+MAX_SESSION_NUMBER: Final = (1 << 63) - 1
 # A week: longer rounds outlive the certificates and caches around them.
 MAX_DEADLINE_SECONDS: Final = 7 * 24 * 3600
 
@@ -334,6 +336,26 @@ class SessionDescriptor:
     payload_hash: bytes
     parameters: ProtocolParameters
 
+    def validate(self) -> Self:
+        """Return self if such a session can exist at all.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, naming the field and its range.
+        """
+        if not 0 <= self.session_number <= MAX_SESSION_NUMBER:
+            raise RemoteProtocolError(
+                f"session numbers go up to {MAX_SESSION_NUMBER}, "
+                f"not {self.session_number}",
+                code=ErrorCode.BAD_CONFIG,
+            )
+        if len(self.payload_hash) not in {0, 32}:
+            raise RemoteProtocolError(
+                f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
+                code=ErrorCode.BAD_CONFIG,
+            )
+        self.parameters.validate()
+        return self
+
     @property
     def configuration_hash(self) -> bytes:
         """cfg_hash of PROTOCOL §4."""
@@ -386,15 +408,10 @@ class SessionDescriptor:
                 f"the session offer cannot be read: {error}",
                 code=ErrorCode.BAD_ENCODING,
             ) from None
-        if len(payload_hash) not in (0, 32):
-            raise RemoteProtocolError(
-                f"a payload hash has 0 or 32 bytes, not {len(payload_hash)}",
-                code=ErrorCode.BAD_CONFIG,
-            )
         return cls(
             task_id=task_id,
             session_number=number,
             server_nonce=nonce,
             payload_hash=payload_hash,
             parameters=parameters,
-        )
+        ).validate()

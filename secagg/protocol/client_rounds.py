@@ -88,8 +88,8 @@ def input_digest(vector: PlainVector | NoisedVector) -> bytes:
 def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
     """Check the offer, derive all secrets, advertise (PROTOCOL §5.0, §5.1)."""
     # PROTOCOL §5.0: every field against the client's own floors, before any key.
-    descriptor = event.descriptor
-    parameters = descriptor.parameters.validate()
+    descriptor = event.descriptor.validate()
+    parameters = descriptor.parameters
     policy.check(parameters)
     facts = SessionFacts(
         parameters=parameters,

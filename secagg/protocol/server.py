@@ -148,7 +148,7 @@ def start(
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
-    descriptor.parameters.validate()
+    descriptor.validate()
     return AdvertiseKeys(
         descriptor=descriptor,
         packed_bytes=packed_bytes,

@@ -172,6 +172,12 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         ({"version": 2}, "version"),
         ({"delta": 2.0}, "delta"),
         ({"epsilon": -1.0}, "epsilon"),
+        # whole numbers that no float can hold
+        ({"epsilon": 10**400}, "epsilon"),
+        ({"delta": 10**400}, "delta"),
+        ({"steps": 10**400}, "steps"),
+        ({"dim": 10**400}, "dim"),
+        ({"modulus": 10**400}, "modulus"),
         ({"steps": 1.5}, "steps"),
         ({"steps": True}, "steps"),
         ({"surprise": 1}, "keys"),
@@ -184,6 +190,16 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
 def test_a_block_that_contradicts_the_session_is_bad_config(task, changes, word):
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         NoisedTask.from_parameters(with_block(task, **changes))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])
+def test_an_accountant_that_cannot_judge_the_mechanism_is_the_servers_fault(
+    task, accountant
+):
+    offered = NoisedTask.from_parameters(with_block(task, accountant=accountant))
+    with pytest.raises(RemoteProtocolError) as caught:
+        offered.check(LENIENT)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 

@@ -50,7 +50,7 @@ def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
 def test_the_largest_descriptor_fits():
     descriptor = SessionDescriptor(
         task_id="t" * MAX_TASK_ID_BYTES,
-        session_number=(1 << 64) - 1,
+        session_number=(1 << 63) - 1,
         server_nonce=bytes(32),
         payload_hash=bytes(32),
         parameters=parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
