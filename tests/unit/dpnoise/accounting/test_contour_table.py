@@ -143,7 +143,7 @@ def moment(variance, x, z):
 
 @pytest.mark.parametrize("exponent", [5.0, -4.0])
 @pytest.mark.parametrize(
-    ("half_x", "half_w"), [(0.1, 1e-6), (1e-7, 4.0), (0.02, 1.0), (0.05, 0.3)]
+    ("half_x", "half_w"), [(0.1, 1e-6), (1e-7, 4.0), (0.02, 1.0), (0.01, 0.34)]
 )
 def test_first_order_expansion_errs_by_no_more_than_its_bound(exponent, half_x, half_w):
     variance, x, w = 30.0, 0.6, 20.0
@@ -193,3 +193,14 @@ def test_coordinates_near_zero_are_bounded_tightly_by_a_narrow_interval():
         left, right = made.bounds(np.array([1.0, 1.01]), precision=1e-9)
         exact = np.log(np.abs(moment(9.0, 0.02, exponent + 1.005j))) / 0.02**2
         assert exact <= 0.5 * (left[0] + right[0]) <= exact * 1.03
+
+
+def test_near_zero_the_bound_follows_the_contour_within_a_wide_cell():
+    grid = CoordinateGrid(CoordinateNorm.SQUARE, np.zeros(0), np.zeros(0), 0.02, 0.02)
+    made = MomentTable(ContourLattice.build(9.0, 400), grid, exponent=6.0)
+    edges = np.array([0.0, 4.0, 8.0])
+    left, right = made.bounds(edges, precision=1e-9)
+    for j in (0, 1):
+        for w, claimed in ((edges[j], left[j]), (edges[j + 1], right[j])):
+            exact = np.log(np.abs(moment(9.0, 0.02, 6.0 + 1j * w))) / 0.02**2
+            assert exact <= claimed + 1e-7
