@@ -195,3 +195,21 @@ def test_accountant_knows_neither_plain_clips_nor_replace_one():
             adversary=Adversary.SERVER,
             adjacency=Adjacency.REPLACE_ONE,
         )
+
+
+@pytest.mark.parametrize(
+    ("variance", "order", "excess"),
+    [(4, 4, 1.460), (16, 4, 1.331), (16, 16, 1.322), (64, 8, 1.208), (256, 8, 1.204)],
+)
+def test_theorem_4_exceeds_the_exact_divergence_by_known_factors(
+    variance, order, excess
+):
+    bound = integer_shift_bound(
+        np.array([float(order)]),
+        l2_sensitivity_squared=1.0,
+        linf_sensitivity=1,
+        noise_variance=float(variance),
+    )
+    expected = excess if np.isfinite(bound[0]) else np.inf
+    exact = max(exact_divergences(order, 1, float(variance)))
+    assert bound[0] / exact == pytest.approx(expected, abs=2e-3)
