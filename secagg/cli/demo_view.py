@@ -1,6 +1,14 @@
-"""What people see while the demo runs: one line per event."""
+"""What people see while the demo runs: a line per event, and on a terminal a live one.
+
+Rule 1: a pipe gets no live line: it would be one line per message of every client.
+"""
 
 import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rich.status import Status
 
 from secagg.cli.output import Output
 from secagg.demo.settings_file import DemoPlan
@@ -8,9 +16,20 @@ from secagg.demo.sum_check import SessionCheck
 
 __all__ = ["DemoLines"]
 
+_ROUNDS: Final = {
+    "ADVERTISE_KEYS": "joining",
+    "SHARE_KEYS": "sharing keys",
+    "MASKED_INPUT_COLLECTION": "uploading",
+    "UNMASKING": "unmasking",
+    "FINISHED": "finished",
+}
+
 
 class DemoLines:
-    """Prints a demo line by line; a `secagg.demo.director.DemoView`."""
+    """Prints a demo line by line; a `secagg.demo.director.DemoView`.
+
+    Use it as a context manager.
+    """
 
     def __init__(self, output: Output, planned: DemoPlan) -> None:
         self._output = output
@@ -19,6 +38,23 @@ class DemoLines:
         self._steps = 0
         self._nonprivate: list[float] = []
         self._baseline: list[float] = []
+        self._live: Status | None = (
+            output.console.status("preparing") if output.is_terminal else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def tell(self, line: str) -> None:
         """Show one line."""
@@ -31,6 +67,17 @@ class DemoLines:
             f"starting {self._planned.clients} clients and one aggregator, each a "
             "process of its own"
         )
+
+    def progress(self, session: Mapping[str, Any]) -> None:
+        """Show where a session stands, in place."""
+        if self._live is not None:
+            self._live.update(
+                f"session {session['session']}: "
+                f"{_ROUNDS.get(session['round'], session['round'])}, "
+                f"{session['answered']} of {session['expected']} clients, "
+                f"{session['joined']} joined, {len(session['dropped'])} lost, "
+                f"{session['upload_bytes']:,} bytes uploaded"
+            )
 
     def step(self, check: SessionCheck) -> None:
         """Show one training step."""

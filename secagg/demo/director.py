@@ -10,6 +10,7 @@ Rule 3: exactness is checked from the outside: what the aggregator released must
 
 import asyncio
 import math
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,9 @@ class DemoView(Protocol):
 
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
         """Take note of the accuracies to compare with, step by step."""
+
+    def progress(self, session: Mapping[str, Any]) -> None:
+        """Show where a session stands: round, answered, expected, dropped, ..."""
 
     def step(self, check: SessionCheck) -> None:
         """Show one training step."""
@@ -108,6 +112,10 @@ async def run_demo(
         ServiceError: A process could not do its work; the message is its own.
         SessionAbortedError: No session released a sum.
     """
+    # Whoever ends this process ends its children too.
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
     started = time.monotonic()
     layout = DemoLayout(directory)
     shards, test = deal_out(planned.clients)
@@ -230,6 +238,7 @@ class _Direction:
             case "listening":
                 self._watched.address.set_result(said["address"])
             case "progress":
+                self._view.progress(said)
                 if said["phase"] in ("completed", "aborted"):
                     self._end_session(said)
             case "step":
