@@ -64,6 +64,11 @@ class ServerSection:
     """The aggregator process."""
 
     listen: str = setting("Address and port to listen on.", default="127.0.0.1:7400")
+    health_listen: str | None = setting(
+        "Address for health checks without TLS (grpc.health.v1), and nothing else; "
+        "empty for none.",
+        default=None,
+    )
     state_dir: Path = setting(
         "Journal and spooled uploads; must survive restarts.",
         default=Path("server-state"),

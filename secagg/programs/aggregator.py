@@ -168,7 +168,13 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
                 aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
             )
             await asyncio.sleep(0)  # the task is known before anybody can ask for it
-            server = await GrpcServer.start(aggregator, address, identity=identity)
+            health = settings.server.health_listen
+            server = await GrpcServer.start(
+                aggregator,
+                address,
+                identity=identity,
+                health_address=None if health is None else Address.parse(health),
+            )
             observer.listening(server.address)
             is_complete = await run_until_signalled(
                 server,
