@@ -109,6 +109,9 @@ def played_client(run: Run, identity: str, round_number: int) -> Client:
     return client
 
 
+BEFORE = {1: 0, 2: 1, 4: 2}  # the round whose message a client has taken before
+
+
 def client_case(
     run: Run, identity: str, round_number: int, named: tuple[str, int], *data: bytes
 ) -> dict[str, Any]:
@@ -119,6 +122,7 @@ def client_case(
         "code": named[1],
         "session": run.plan.name,
         "client": identity,
+        "after": BEFORE[round_number],
         "round": round_number,
     } | {name: part.hex() for name, part in zip(fields, data, strict=True)}
     client = played_client(run, identity, round_number)

@@ -1,0 +1,342 @@
+"""Our client and our server against the recorded sessions of tests/vectors/protocol.
+
+The vectors come from an implementation that shares no code with ours and was written
+from the specification.  A client's secrets are dictated here, because how they derive
+from a session's seed is no part of the wire protocol.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import SharesDelivered
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.modular import add_into, word_dtype, zeros
+from secagg.primitives.prg import add_masks
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client, context, masking, server
+from secagg.protocol.events import (
+    BundlesSent,
+    InputUploaded,
+    KeysAdvertised,
+    PlainInputReady,
+    PlainVector,
+    RosterReceived,
+    RoundClosed,
+    SessionOffered,
+    SharesReceived,
+    SharesRevealed,
+    SurvivorsReceived,
+)
+from secagg.protocol.outputs import ComputeSum, DropClient, SendShares, UploadMasked
+from secagg.protocol.rounds import DropReason, Round
+from secagg.testing.in_process import LENIENT_POLICY
+from secagg.testing.scripted_entropy import ScriptedEntropy
+from secagg.wire.packing import pack, packed_size, unpack
+
+DIRECTORY = Path(__file__).parents[2] / "vectors" / "protocol"
+SESSIONS = {
+    session["name"]: session
+    for session in json.loads((DIRECTORY / "sessions.json").read_text())["sessions"]
+}
+REFUSALS = json.loads((DIRECTORY / "refusals.json").read_text())
+CLIENTS = [(name, row) for name in SESSIONS for row in SESSIONS[name]["clients"]]
+
+by_name = pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
+
+
+def bytes_of(record, name):
+    return bytes.fromhex(record[name])
+
+
+def descriptor_of(session):
+    return SessionDescriptor.decode(bytes_of(session, "offer"))
+
+
+def row_of(session, identity):
+    return next(row for row in session["clients"] if row["identity"] == identity)
+
+
+def coefficients_of(row):
+    """Word by word as the client draws them: power by power, first those of s^SK."""
+    powers = zip(row["key_coefficients"], row["seed_coefficients"], strict=True)
+    drawn = [of_key + of_seed for of_key, of_seed in powers]
+    return np.array(drawn, "<u4").tobytes()
+
+
+# --- our client ----------------------------------------------------------------------
+
+
+class VectorClient:
+    """Our client with the secrets of one row."""
+
+    def __init__(self, monkeypatch, session, row):
+        script = {
+            b"encryption key": bytes_of(row, "channel_private_key"),
+            b"masking key": bytes_of(row, "mask_private_key"),
+            b"self-mask seed": bytes_of(row, "self_mask_seed"),
+            b"polynomials": coefficients_of(row),
+        }
+        monkeypatch.setattr(
+            "secagg.protocol.client_rounds.SeededEntropy",
+            lambda _, label: ScriptedEntropy(script[label.split(b"/")[0]]),
+        )
+        self.session, self.row = session, row
+        self.parameters = descriptor_of(session).parameters
+        self.state = client.start()
+
+    def step(self, event):
+        result = client.step(self.state, event, policy=LENIENT_POLICY)
+        self.state = result.state
+        return result.outputs
+
+    def advertise(self):
+        seed = SecretBytes(bytes(32))
+        offered = SessionOffered(
+            descriptor_of(self.session), self.row["identity"], seed
+        )
+        (output,) = self.step(offered)
+        return output.advert
+
+    def share(self):
+        (output,) = self.step(RosterReceived(bytes_of(self.session, "roster")))
+        return output.bundles
+
+    def mask(self):
+        self.step(
+            SharesReceived(bytes_of(self.session, "u2"), bytes_of(self.row, "delivered"))
+        )
+        values = [int(entry) for entry in self.row["input"]]
+        residues = np.array(values, word_dtype(self.parameters.modulus))
+        (output,) = self.step(PlainInputReady(PlainVector(residues)))
+        assert isinstance(output, UploadMasked)
+        masked = masking.mask_input(output.vector.residues, output.job)
+        return pack(masked, self.parameters.bits)
+
+    def answer(self):
+        (output,) = self.step(SurvivorsReceived(bytes_of(self.session, "u3")))
+        assert isinstance(output, SendShares)
+        return output.shares
+
+
+@pytest.mark.parametrize(
+    ("name", "row"), CLIENTS, ids=[f"{n}-{r['identity']}" for n, r in CLIENTS]
+)
+def test_our_client_sends_the_recorded_bytes(monkeypatch, name, row):
+    session = SESSIONS[name]
+    contexts = [bytes.fromhex(context) for context in session["contexts"]]
+    ours = VectorClient(monkeypatch, session, row)
+    advert = ours.advertise()
+    assert ours.state.facts.session_id.hex() == session["sid"]
+    assert ours.state.facts.ctx0 == contexts[0]
+    if row["advert"] is None:
+        return
+    assert advert.hex() == row["advert"]
+    if row["bundles"] is None:
+        return
+    assert ours.share().hex() == row["bundles"]
+    assert ours.state.ctx1 == contexts[1]
+    assert ours.state.index == row["index"]
+    if row["delivered"] is None:
+        return
+    upload = ours.mask()
+    assert ours.state.ctx2 == contexts[2]
+    if row["upload"] is None:
+        return
+    assert upload.hex() == row["upload"]
+    if row["answer"] is None:
+        return
+    assert (ours.answer().hex() == row["answer"]) == (row["index"] != session["lying"])
+
+
+@by_name
+def test_our_contexts_are_the_recorded_ones(session):
+    descriptor = descriptor_of(session)
+    suite = descriptor.parameters.suite
+    assert descriptor.encode() == bytes_of(session, "offer")
+    assert descriptor.configuration_hash.hex() == session["cfg_hash"]
+    assert descriptor.session_id.hex() == session["sid"]
+    chain = [context.session_context(descriptor)]
+    chain.append(context.roster_context(chain[-1], bytes_of(session, "roster"), suite))
+    chain.append(context.mask_context(chain[-1], bytes_of(session, "u2"), suite))
+    chain.append(context.unmask_context(chain[-1], bytes_of(session, "u3"), suite))
+    assert [link.hex() for link in chain] == session["contexts"]
+
+
+@pytest.mark.parametrize(
+    "case", REFUSALS["client"], ids=lambda case: f"{case['round']}: {case['name']}"
+)
+def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
+    session = SESSIONS[case["session"]]
+    ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
+    ours.advertise()
+    for act, done in ((ours.share, 1), (ours.mask, 2), (ours.answer, 4)):
+        if case["after"] >= done:
+            act()
+    outputs = ours.step(client_event(case))
+    assert isinstance(ours.state, client.Aborted), ours.state
+    assert ours.state.code == case["code"]
+    assert {type(output).__name__ for output in outputs} == {"FinishSession"}
+
+
+def client_event(case):
+    if case["round"] == 1:
+        return RosterReceived(bytes_of(case, "roster"))
+    if case["round"] == 2:
+        return SharesReceived(bytes_of(case, "u2"), bytes_of(case, "delivered"))
+    return SurvivorsReceived(bytes_of(case, "u3"))
+
+
+@pytest.mark.parametrize("case", REFUSALS["offers"], ids=lambda case: case["name"])
+def test_an_offer_is_refused_with_the_recorded_code(case):
+    with pytest.raises(RemoteProtocolError) as refused:
+        SessionDescriptor.decode(bytes_of(case, "offer"))
+    assert refused.value.code == case["code"]
+
+
+# --- our server ----------------------------------------------------------------------
+
+
+class VectorServer:
+    """Our server with the messages of a recorded session."""
+
+    def __init__(self, session):
+        self.session = session
+        self.parameters = descriptor_of(session).parameters
+        size = packed_size(self.parameters.dimension, self.parameters.bits)
+        self.state = server.start(descriptor_of(session), packed_bytes=size)
+
+    def step(self, event):
+        result = server.step(self.state, event)
+        self.state = result.state
+        return result.outputs
+
+    def receive(self, round_number, identity, message):
+        self.step(server_event(round_number, identity, message))
+
+    def receive_all(self, round_number, senders=None):
+        name = {0: "advert", 1: "bundles", 2: "upload", 4: "answer"}[round_number]
+        for row in self.session["clients"]:
+            if row[name] is None:
+                continue
+            if senders is None or row["identity"] in senders:
+                self.receive(round_number, row["identity"], bytes_of(row, name))
+
+    def close(self, round_number):
+        seed = bytes_of(self.session, "graph_seed") if round_number == 0 else b""
+        return self.step(RoundClosed(Round(round_number), graph_seed=seed))
+
+    def play_before(self, round_number):
+        for earlier in (0, 1, 2):
+            if earlier < round_number:
+                self.receive_all(earlier)
+                self.close(earlier)
+        return self
+
+    def update(self, identity):
+        return server.update_for(self.state, identity)
+
+
+def server_event(round_number, identity, message):
+    if round_number == 0:
+        return KeysAdvertised(identity, message)
+    if round_number == 1:
+        return BundlesSent(identity, message)
+    if round_number == 2:
+        return InputUploaded(identity, hashlib.sha256(message).digest(), len(message))
+    return SharesRevealed(identity, message)
+
+
+def clean_sum(session, job):
+    total = zeros(job.dimension, job.modulus)
+    uploads = {
+        hashlib.sha256(bytes_of(row, "upload")).digest(): bytes_of(row, "upload")
+        for row in session["clients"]
+        if row["upload"] is not None
+    }
+    bits = (job.modulus - 1).bit_length()
+    for _, digest in job.uploads:
+        upload = unpack(uploads[digest], job.dimension, bits, job.modulus)
+        add_into(total, upload, job.modulus)
+    add_masks(total, masking.removal_masks(job), job.modulus)
+    return total
+
+
+@by_name
+def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
+    ours = VectorServer(session).play_before(1)
+    in_roster = [row for row in session["clients"] if row["index"] is not None]
+    for row in in_roster:
+        assert ours.update(row["identity"]).roster.hex() == session["roster"]
+    ours.receive_all(1)
+    ours.close(1)
+    for row in in_roster:
+        update = ours.update(row["identity"])
+        if row["delivered"] is None:
+            assert update.code == ErrorCode.SESSION_OVER
+        else:
+            expected = bytes_of(session, "u2"), bytes_of(row, "delivered")
+            assert update == SharesDelivered(*expected)
+    ours.receive_all(2)
+    ours.close(2)
+    for row in in_roster:
+        if row["upload"] is not None:
+            assert ours.update(row["identity"]).survivors.hex() == session["u3"]
+    ours.receive_all(4)
+    outputs = ours.close(4)
+    (job,) = [output for output in outputs if isinstance(output, ComputeSum)]
+    total = clean_sum(session, job)
+    assert [str(entry) for entry in total.tolist()] == session["sum"]
+    assert pack(total, ours.parameters.bits).hex() == session["packed_sum"]
+    named = {
+        output.identity
+        for output in outputs
+        if isinstance(output, DropClient) and output.reason == DropReason.BAD_SHARES
+    }
+    liars = [row for row in in_roster if row["index"] == session["lying"]]
+    assert named == {row["identity"] for row in liars}
+
+
+@pytest.mark.parametrize(
+    "case", REFUSALS["server"], ids=lambda case: f"{case['round']}: {case['name']}"
+)
+def test_our_server_refuses_with_the_recorded_code_and_goes_on(case):
+    session = SESSIONS[case["session"]]
+    ours = VectorServer(session).play_before(case["round"])
+    for earlier in case.get("after", []):
+        ours.receive_all(case["round"], [earlier])
+    before = ours.state
+    if case["code"] == ErrorCode.BAD_VECTOR:
+        refuse_upload(ours, case)
+    else:
+        with pytest.raises(RemoteProtocolError) as refused:
+            ours.receive(case["round"], case["sender"], bytes_of(case, "message"))
+        assert refused.value.code == case["code"]
+    assert ours.state is before
+    ours.receive_all(case["round"])  # everybody else, and the sender once more
+    ours.close(case["round"])
+    assert not isinstance(ours.state, server.Aborted)
+
+
+def refuse_upload(ours, case):
+    # The state machine sees sizes, the spool sees entries: either must object.
+    message, parameters = bytes_of(case, "message"), ours.parameters
+    if len(message) != packed_size(parameters.dimension, parameters.bits):
+        with pytest.raises(RemoteProtocolError) as refused:
+            ours.receive(2, case["sender"], message)
+        assert refused.value.code == ErrorCode.BAD_VECTOR
+    with pytest.raises(ValueError, match="entr"):
+        unpack(message, parameters.dimension, parameters.bits, parameters.modulus)
+
+
+@pytest.mark.parametrize("case", REFUSALS["closings"], ids=lambda case: case["name"])
+def test_our_server_aborts_with_the_recorded_code(case):
+    ours = VectorServer(SESSIONS[case["session"]]).play_before(case["round"])
+    ours.receive_all(case["round"], case["senders"])
+    ours.close(case["round"])
+    assert isinstance(ours.state, server.Aborted)
+    assert ours.state.code == case["code"]
