@@ -297,7 +297,7 @@ def _subsampled_shifts(order: int, end: float, variances: FloatArray) -> FloatAr
     """Bound D/x² over 0 < x ≤ end ≤ 1 by the binomial expansion, per variance."""
     powers = np.arange(2.0, order + 1.0)
     # Below this point, Σ C(α,l)·p^(l−2)·(moment − 1) exceeds its first term by 1e-3.
-    first = min(1e-3 / order, end)
+    first = min(1e-3 / order, 0.5 * end)
     steps = max(1, math.ceil(math.log(end / first) / math.log(_CLOSED_FORM_RATIO)))
     points = first * (end / first) ** (np.arange(steps + 1) / steps)
     points[-1] = end

@@ -281,3 +281,13 @@ def test_a_zero_vector_is_free_and_absurd_demands_end_in_infinity():
         SkellamMixtureEvent(1 << 20, Fraction(1, 100), 1e12, 3.0)
     )
     assert absurd.epsilon(1e-5) == math.inf
+
+
+@pytest.mark.parametrize("variance", [9.0, 20_000.0])
+@pytest.mark.parametrize("linf_bound", [1e-6, 0.01, 0.3])
+def test_a_fractional_cap_never_costs_more_than_a_whole_step(variance, linf_bound):
+    small = mixture_divergence_per_square(
+        5.0, linf_bound=linf_bound, noise_variance=variance
+    )
+    whole = mixture_divergence_per_square(5.0, linf_bound=1.0, noise_variance=variance)
+    assert 5.0 / (2 * variance) < small <= whole * (1 + 1e-3)
