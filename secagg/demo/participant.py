@@ -57,8 +57,9 @@ class DigitsApplication:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
 
-    def check(self, dimension: int) -> None:
+    def check(self, offered: SessionDescriptor, dimension: int) -> None:
         """Refuse a task that trains another model."""
+        del offered
         if dimension != DIMENSION:
             raise InputError(f"this model has {DIMENSION} weights, not {dimension}")
 

@@ -69,11 +69,15 @@ _GIVEN_BACK: Final = frozenset(
 class Application(Protocol):
     """What a client brings to a session."""
 
-    def check(self, dimension: int) -> None:
-        """Refuse a task whose vectors this application does not have.
+    def check(self, offered: SessionDescriptor, dimension: int) -> None:
+        """Refuse a session whose vectors this application does not have.
+
+        Args:
+            offered: The session.
+            dimension: Entries of one vector before any encoding.
 
         Raises:
-            InputError: The input has another length.
+            InputError: The input has another length, or cannot be encoded.
         """
 
     def vector(self, descriptor: SessionDescriptor, payload: bytes) -> npt.NDArray[Any]:
@@ -282,13 +286,13 @@ def _check_offer(
 ) -> None:
     parameters = offered.parameters
     if not parameters.noise_block:
-        application.check(parameters.dimension)
+        application.check(offered, parameters.dimension)
         return
     task = NoisedTask.from_parameters(parameters)
     if noise_policy is not None:
         task.check(noise_policy)
     spent.check(offered.task_id, parameters.noise_block, allowed=task.budget.steps)
-    application.check(task.dim)
+    application.check(offered, task.dim)
 
 
 def _make_input(

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from secagg.errors import InputError
 from secagg.parameters import SessionDescriptor
+from secagg.plain_sums import encode_integers
 from secagg.programs.vector_files import load_vector
 
 __all__ = ["FileInput"]
@@ -34,14 +35,21 @@ class FileInput:
         """
         return cls(path, load_vector(path))
 
-    def check(self, dimension: int) -> None:
-        """Refuse a task of another dimension."""
+    def check(self, offered: SessionDescriptor, dimension: int) -> None:
+        """Refuse a session that cannot take this vector, before others wait for it.
+
+        Raises:
+            InputError: Another dimension, or not whole numbers in range for a task
+                that releases exact sums.
+        """
         if len(self.values) != dimension:
             raise InputError(
                 f"{self.path} has {len(self.values)} entries, the task adds up "
                 f"vectors of {dimension}",
                 next_step="Supply a vector of that length.",
             )
+        if not offered.parameters.noise_block:
+            encode_integers(self.values, offered.parameters)
 
     def vector(self, descriptor: SessionDescriptor, payload: bytes) -> npt.NDArray[Any]:
         """Return the vector, whatever the payload says."""

@@ -25,7 +25,8 @@ DIMENSION = 4
 class Ones:
     """An application whose input is a vector of ones."""
 
-    def check(self, dimension):
+    def check(self, offered, dimension):
+        del offered
         if dimension != DIMENSION:
             raise InputError("another dimension")
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,16 @@ def test_an_unknown_profile_is_a_bad_setting(tmp_path):
 def test_an_input_of_another_length_is_refused_at_the_offer(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(3))
     source = FileInput.load(tmp_path / "x.npy")
-    source.check(3)
+    source.check(replace(DESCRIPTOR, parameters=replace(PARAMETERS, dimension=3)), 3)
     with pytest.raises(InputError, match="vectors of 4"):
-        source.check(4)
+        source.check(DESCRIPTOR, 4)
+
+
+@pytest.mark.parametrize("entry", [0.5, 128, -129])
+def test_an_input_that_an_exact_task_cannot_take_is_refused_at_the_offer(
+    tmp_path, entry
+):
+    np.save(tmp_path / "x.npy", np.array([0, 0, 0, entry]))
+    source = FileInput.load(tmp_path / "x.npy")
+    with pytest.raises(InputError, match="entry 3"):
+        source.check(DESCRIPTOR, 4)
