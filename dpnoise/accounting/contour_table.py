@@ -201,13 +201,16 @@ class MomentTable:
         low = self._grid.norms(rows.whole, rows.centres - rows.half_widths)[:, None]
         high = self._grid.norms(rows.whole, rows.centres + rows.half_widths)[:, None]
         plain = np.where(fallback > 0.0, fallback / low, fallback / high)
-        ends = []
-        for sign in (-1.0, 1.0):
-            at_edge = level + sign * slope_w.real * u
-            linear = self._largest_quotient(rows, at_edge, slope_p.real)
-            best = np.where(usable, np.minimum(linear, plain), plain)
-            ends.append(np.max(best, axis=0))
-        return ends[0], ends[1]
+        linear = [
+            self._largest_quotient(rows, level + sign * slope_w.real * u, slope_p.real)
+            for sign in (-1.0, 1.0)
+        ]
+        # One bound serves a whole cell: the smaller of two convex functions need not
+        # be convex, so they must not be mixed between the ends.
+        take_linear = usable & (np.maximum(linear[0], linear[1]) <= plain)
+        left = np.where(take_linear, linear[0], plain)
+        right = np.where(take_linear, linear[1], plain)
+        return np.max(left, axis=0), np.max(right, axis=0)
 
     def _largest_quotient(
         self, rows: _Rows, level: FloatArray, slope: FloatArray

@@ -171,7 +171,7 @@ def test_integer_and_clipped_releases_compose_with_mixtures():
     clipped = SkellamMixtureClippedEvent(65536, Fraction(227), 16.0, 1)
     together = account(Composed((mixture(227, norm=16.0), integers, clipped)))
     same = account(Repeated(mixture(227, norm=16.0), 3)).epsilon(1e-5)
-    assert 0.95 * same < together.epsilon(1e-5) < same
+    assert 0.95 * same < together.epsilon(1e-5) < 1.01 * same
 
 
 def test_the_server_gets_no_amplification_from_sampling():
