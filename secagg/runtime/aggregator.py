@@ -105,6 +105,7 @@ class Aggregator:
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()
+        self._interrupted_tasks: set[str] = set()
         self._watches: Counter[str] = Counter()
         self._open_watches = 0
         self._stopping = asyncio.Event()
@@ -118,6 +119,8 @@ class Aggregator:
         """Offer a session of a task that the client may still join."""
         self._check_caller(identity)
         task = self._tasks.get(task_id)
+        if task is None and task_id in self._interrupted_tasks:
+            raise _shutting_down(self._limits.join_poll_seconds)
         if task is None:
             over = task_id in self._finished_tasks
             raise ServiceError(
@@ -133,12 +136,7 @@ class Aggregator:
                 next_step="Ask the operator to invite this client.",
             )
         if self._stopping.is_set():
-            raise ServiceError(
-                "the aggregator is shutting down",
-                code=ErrorCode.SHUTTING_DOWN,
-                next_step="Ask again when it is back.",
-                retry_after_seconds=self._limits.join_poll_seconds,
-            )
+            raise _shutting_down(self._limits.join_poll_seconds)
         for runner in self._book.running(task_id):
             descriptor = runner.descriptor
             if descriptor.session_number > after_session and runner.can_join(identity):
@@ -290,6 +288,9 @@ class Aggregator:
             raise LocalProtocolError(f"task {task.task_id!r} runs already")
         self._tasks[task.task_id] = task
         self._finished_tasks.discard(task.task_id)
+        self._interrupted_tasks.discard(task.task_id)
+        # Until its end is known, clients are told to come back, not to go home.
+        afterwards = self._interrupted_tasks
         receipts: list[SessionReceipt] = []
         try:
             runner = await self._book.resumable(task)
@@ -301,9 +302,14 @@ class Aggregator:
                     runner = await self._book.open(task, payload, attempt=1)
                 receipts.append(await self._sum_of(task, runner, on_sum))
                 runner = None
+            if not self._stopping.is_set():
+                afterwards = self._finished_tasks
+        except SessionAbortedError:
+            afterwards = self._finished_tasks
+            raise
         finally:
             del self._tasks[task.task_id]
-            self._finished_tasks.add(task.task_id)
+            afterwards.add(task.task_id)
         return tuple(receipts)
 
     async def abort(self, session_id: bytes, reason: str) -> None:
@@ -419,3 +425,12 @@ class Aggregator:
             self._watches[identity] -= 1
             if not self._watches[identity]:
                 del self._watches[identity]
+
+
+def _shutting_down(retry_after_seconds: float) -> ServiceError:
+    return ServiceError(
+        "the aggregator is shutting down",
+        code=ErrorCode.SHUTTING_DOWN,
+        next_step="Ask again when it is back.",
+        retry_after_seconds=retry_after_seconds,
+    )

@@ -11,13 +11,20 @@ import json
 from dataclasses import dataclass
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import SessionAborted, SumReleased
 from secagg.parameters import SessionDescriptor
 
 __all__ = ["SessionReceipt"]
 
 _FORMAT: Final = 1
+_UNREADABLE: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RemoteProtocolError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,13 @@ class SessionReceipt:
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RemoteProtocolError,
+        ) as error:
             raise ServiceError(
                 f"a stored receipt cannot be read: {error}",
                 code=ErrorCode.STORAGE_FAILED,

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
 from secagg.messages import SumReleased
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.ended_session import EndedSession
@@ -91,7 +96,17 @@ class SessionBook:
             stored = await self._workers.store(self._store.load, key)
             if stored is not None:
                 record = SessionRecord.decode(stored)
-                self._adopt(record, next_sequence=len(stored.records))
+                try:
+                    self._adopt(record, next_sequence=len(stored.records))
+                except (RemoteProtocolError, LocalProtocolError) as error:
+                    # Only accepted events are stored: the fault is the storage's.
+                    raise ServiceError(
+                        f"the records of {record.session_key} contradict each other: "
+                        f"{error}",
+                        code=ErrorCode.STORAGE_FAILED,
+                        next_step="Restore the state as this process left it; do not "
+                        "edit or merge it.",
+                    ) from None
         keys = await self._workers.store(
             self._store.sessions, Role.SERVER, include_ended=True
         )
@@ -184,7 +199,7 @@ class SessionBook:
         """Return what a session hands its clients, or b""."""
         if not descriptor.payload_hash:
             return b""
-        return await self._load(descriptor.session_id, PAYLOAD)
+        return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
 
     async def load_sum(
         self, receipt: SessionReceipt, outcome: SumReleased
@@ -192,18 +207,23 @@ class SessionBook:
         """Return the sum of a session that released one."""
         descriptor = receipt.descriptor
         parameters = descriptor.parameters
-        packed = await self._load(descriptor.session_id, SUM)
+        packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
         residues = await self._workers.run(
             unpack, packed, parameters.dimension, parameters.bits, parameters.modulus
         )
         return SessionSum(descriptor, residues, outcome.survivors, receipt)
 
-    async def _load(self, session_id: bytes, name: str) -> bytes:
+    async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
-        if found is None:
+        data = b"" if found is None else found[0]
+        if await self._workers.run(_digest, data) != digest:
             raise ServiceError(
-                f"the {name} of a session is missing in the spool",
+                f"the {name} of a session is missing or damaged in the spool",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Do not touch the spool directory while sessions run.",
             )
-        return found[0]
+        return data
+
+
+def _digest(data: bytes) -> bytes:
+    return sha256(data).digest()

@@ -431,6 +431,8 @@ class SessionRunner:
         """Remove the masks and release the sum."""
         context, session_id = self._context, self.session_id
         try:
+            if self.record.events:  # an earlier process has taken uploads
+                await self._desk.check_stored(digest for _, digest in job.uploads)
             packed = await context.masks.compute_sum(job, context.spool)
         except ServiceError as error:
             # An upload is gone for good: trying again would not bring it back.

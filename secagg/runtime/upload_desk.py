@@ -5,14 +5,20 @@ Rule 1: only a client of U2 may upload, one vector, of exactly the packed size, 
 Rule 2: an upload counts when its bytes are durable, its digest has matched and it is a
         vector over Z_m; only then is it handed to the state machine.
 Rule 3: a repeated chunk, also one of a finished upload, is answered like the first.
+Rule 4: a chunk that is in work is finished even when its sender hangs up: whoever comes
+        back must not write beside it.
+Rule 5: after a restart stored uploads are compared with their digests before they are
+        summed: meanwhile the disk was in other hands.
 
 Source:
     PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
@@ -22,7 +28,7 @@ from secagg.protocol.events import InputUploaded
 from secagg.runtime.connection import MAX_CHUNK_BYTES, UploadStatus
 from secagg.runtime.mask_executor import check_packed_vector
 from secagg.runtime.workers import Workers
-from secagg.storage.spool import Spool
+from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
 from secagg.wire.packing import packed_size
 
 __all__ = ["UploadDesk", "UploadSlots"]
@@ -90,6 +96,7 @@ class UploadDesk:
         self._accept = accept
         self._size = packed_size(parameters.dimension, parameters.bits)
         self._busy: set[str] = set()
+        self._in_work: set[asyncio.Future[UploadStatus]] = set()
         self._finished: dict[str, bytes] = {}
         self._holders: dict[bytes, set[str]] = {}
         self.received_bytes = 0
@@ -137,6 +144,29 @@ class UploadDesk:
             ServiceError: UPLOAD_CORRUPT, OVERLOADED or STORAGE_FAILED; try again.
         """
         self._check_numbers(sender, offset, total_size, digest, data)
+        work = asyncio.ensure_future(
+            self._write(
+                sender, offset=offset, total_size=total_size, digest=digest, data=data
+            )
+        )
+        self._in_work.add(work)
+        work.add_done_callback(self._in_work.discard)
+        return await asyncio.shield(work)
+
+    async def check_stored(self, digests: Iterable[bytes]) -> None:
+        """Compare stored uploads with their digests.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session has lost an upload.
+        """
+        for digest in digests:
+            await self._workers.run(
+                _check_digest, self._spool, self._session_id, digest, self._size
+            )
+
+    async def _write(
+        self, sender: str, *, offset: int, total_size: int, digest: bytes, data: bytes
+    ) -> UploadStatus:
         with self._slots.taken(), self._one_at_a_time(sender):
             received = await self._workers.run(
                 partial(
@@ -222,3 +252,16 @@ class UploadDesk:
             yield
         finally:
             self._busy.discard(sender)
+
+
+def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> None:
+    hasher = sha256()
+    for offset in range(0, size, HASH_BLOCK_BYTES):
+        piece = min(HASH_BLOCK_BYTES, size - offset)
+        hasher.update(spool.read_upload(session_id, digest, offset, piece))
+    if hasher.digest() != digest:
+        raise ServiceError(
+            "an upload in the spool is not what its client sent",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Do not touch the spool directory while sessions run.",
+        )

@@ -1,0 +1,99 @@
+"""Damaged storage gives one error, whatever the damage."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import SessionAborted, SumReleased
+from secagg.parameters import SessionDescriptor
+from secagg.runtime.receipt import SessionReceipt
+from secagg.runtime.session_record import SessionRecord
+from secagg.storage import journal
+from secagg.storage.base import StoredSession
+from secagg.testing.in_process import parameters_for
+
+DESCRIPTOR = SessionDescriptor(
+    task_id="t",
+    session_number=1,
+    server_nonce=bytes(32),
+    payload_hash=b"",
+    parameters=parameters_for(3, dimension=4, threshold=2),
+)
+RECEIPTS = [
+    SessionReceipt(
+        descriptor=DESCRIPTOR,
+        outcome=outcome,
+        members=("a", "b"),
+        finishers=("a",),
+        contexts=(bytes(32),),
+        seconds=(("UNMASKING", 0.5),),
+    )
+    for outcome in (
+        SumReleased(bytes(32), 10, 2),
+        SessionAborted(ErrorCode.DEADLINE, "late"),
+    )
+]
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@contextlib.contextmanager
+def only_storage_errors():
+    codes = []
+    try:
+        yield
+    except ServiceError as error:
+        codes.append(error.code)
+    assert codes in ([], [ErrorCode.STORAGE_FAILED])
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        journal.decode_server_event,
+        journal.decode_client_event,
+        journal.decode_outcome,
+        SessionReceipt.decode,
+        lambda data: SessionRecord.decode(StoredSession("k", data, (), None)),
+    ],
+    ids=["server event", "client event", "outcome", "receipt", "session"],
+)
+@given(data=st.binary(max_size=200), tag=st.integers(0x0100, 0x0310))
+def test_arbitrary_bytes_give_a_value_or_a_storage_error(decode, data, tag):
+    for candidate in (data, tag.to_bytes(2, "big") + data):
+        with only_storage_errors():
+            decode(candidate)
+
+
+@pytest.mark.parametrize("receipt", RECEIPTS, ids=["sum", "abort"])
+def test_a_receipt_survives_storage(receipt):
+    assert SessionReceipt.decode(receipt.encode()) == receipt
+
+
+@pytest.mark.parametrize("receipt", RECEIPTS, ids=["sum", "abort"])
+@given(value=anything, place=st.integers(0, 20))
+def test_a_receipt_with_any_field_replaced_gives_a_value_or_a_storage_error(
+    receipt, value, place
+):
+    fields = json.loads(receipt.encode())
+    fields[sorted(fields)[place % len(fields)]] = value
+    with only_storage_errors():
+        SessionReceipt.decode(json.dumps(fields).encode())
+
+
+def test_a_session_header_survives_storage():
+    for invited in (None, frozenset(), frozenset({"a", "ü"})):
+        record = SessionRecord(DESCRIPTOR, invited, 3)
+        stored = StoredSession("k", record.encode_header(), (), None)
+        assert SessionRecord.decode(stored) == record
