@@ -67,6 +67,19 @@ class Cohort:
         vectors *= radius / np.linalg.norm(vectors, axis=1, keepdims=True)
         return cls(vectors, radius)
 
+    @classmethod
+    def aligned(cls, *, clients: int, dim: int, radius: float, label: str) -> Cohort:
+        """Give every client one and the same point of a sphere.
+
+        Args:
+            clients: Number of vectors.
+            dim: Coordinates.
+            radius: Norm of every vector.
+            label: Names the draw.
+        """
+        one = cls.on_sphere(clients=1, dim=dim, radius=radius, label=label)
+        return cls(np.tile(one.vectors, (clients, 1)), radius)
+
     @property
     def sum_norm(self) -> float:
         """L2 norm of the sum."""
