@@ -1,0 +1,67 @@
+import io
+
+from rich.console import Console
+
+from secagg.cli.demo_view import DemoLines
+from secagg.cli.output import Output
+from secagg.demo.settings_file import DemoPlan
+from secagg.demo.sum_check import SessionCheck
+
+PLAN = DemoPlan(
+    clients=9,
+    steps=3,
+    epsilon=6.0,
+    delta=1e-5,
+    mechanism="skellam",
+    round_seconds=5,
+    join_seconds=20,
+)
+PROGRESS = {
+    "session": 2,
+    "round": "MASKED_INPUT_COLLECTION",
+    "answered": 4,
+    "expected": 8,
+    "joined": 9,
+    "dropped": [{"name": "client-3"}],
+    "upload_bytes": 12345,
+}
+
+
+def told(*, terminal: bool, exact: bool = True) -> str:
+    stream = io.StringIO()
+    output = Output(as_json=False)
+    output.console = Console(
+        file=stream, force_terminal=terminal, width=120, highlight=False, markup=False
+    )
+    with DemoLines(output, PLAN) as view:
+        view.references([0.9], [0.8])
+        view.progress(PROGRESS)
+        view.step(
+            SessionCheck(
+                session_number=2, survivors=8, dropped=(), is_exact=exact, accuracy=0.75
+            )
+        )
+    return stream.getvalue()
+
+
+def test_a_pipe_gets_a_line_per_step_with_both_references():
+    lines = told(terminal=False).splitlines()
+    assert len(lines) == 2
+    assert "9 clients and one aggregator" in lines[0]
+    assert lines[1].endswith(
+        "step 1: 8 inputs, sum exact, accuracy 75.0% "
+        "(central noise 80.0%, no privacy 90.0%)"
+    )
+
+
+def test_a_terminal_shows_where_a_session_stands():
+    assert "\x1b[" in told(terminal=True)
+
+
+def test_a_sum_that_is_not_exact_is_called_so():
+    assert "NOT EXACT" in told(terminal=False, exact=False)
+
+
+def test_the_demo_counts_on_all_but_one_client_in_eight():
+    assert PLAN.min_survivors == 8
+    assert PLAN.min_survivors <= PLAN.min_clients <= PLAN.clients
