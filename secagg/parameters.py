@@ -400,7 +400,7 @@ class SessionDescriptor:
             task_id = reader.text(max_bytes=MAX_TASK_ID_BYTES)
             number = reader.u64()
             nonce = reader.fixed(32)
-            payload_hash = reader.blob(max_bytes=32)
+            payload_hash = _read_payload_hash(reader)
             parameters = ProtocolParameters.decode_from(reader)
             reader.end()
         except ValueError as error:
@@ -415,3 +415,10 @@ class SessionDescriptor:
             payload_hash=payload_hash,
             parameters=parameters,
         ).validate()
+
+
+def _read_payload_hash(reader: Reader) -> bytes:
+    payload_hash = reader.blob(max_bytes=32)
+    if len(payload_hash) not in {0, 32}:
+        raise ValueError(f"a payload hash has 0 or 32 bytes, not {len(payload_hash)}")
+    return payload_hash

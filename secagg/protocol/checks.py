@@ -29,7 +29,7 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
 
     Raises:
         RemoteProtocolError: ROSTER_TOO_SMALL, ROSTER_TOO_LARGE, SELF_MISSING,
-            BAD_PUBLIC_KEY or DUPLICATE_KEY.
+            BAD_SIGNATURE, BAD_PUBLIC_KEY or DUPLICATE_KEY.
     """
     if len(roster) < parameters.min_clients:
         raise RemoteProtocolError(
@@ -50,6 +50,16 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
             "this client's advert is not in the roster as it was sent",
             code=ErrorCode.SELF_MISSING,
         )
+    # PROTOCOL §5.1: a profile without signatures leaves no room for bytes that nobody
+    # checks; the server refuses them too.
+    for advert in roster.adverts:
+        if advert.signature:
+            raise RemoteProtocolError(
+                f"this profile has no signatures, the advert of {advert.identity!r} "
+                "carries one",
+                code=ErrorCode.BAD_SIGNATURE,
+                sender=advert.identity,
+            )
     for advert in roster.adverts:
         for key in (advert.encryption_key, advert.masking_key):
             try:

@@ -23,7 +23,8 @@ BUNDLE_SIZE = 96
 BLOCK = 2**17
 DAY_SECONDS = 86400
 
-# §9, as far as a client or a server of profile 1 can be made to answer with them.
+# §9, and codes of the service that a message can be answered with: as far as a client
+# or a server of profile 1 can be made to.
 BAD_VERSION = 1
 BAD_CONFIG = 2
 POLICY_VIOLATION = 3
@@ -40,10 +41,13 @@ U3_INVALID = 13
 U3_TOO_SMALL = 14
 TOO_MANY_DROPOUTS = 15
 EQUIVOCATION = 17
+UNEXPECTED_MESSAGE = 19
 BAD_VECTOR = 20
 RECONSTRUCTION_FAILED = 22
 BAD_ENCODING = 26
 TOO_FEW_ANSWERS = 27
+UNAUTHENTICATED = 41
+SESSION_OVER = 43
 
 
 class Refused(Exception):  # noqa: N818 - the word of the specification
@@ -92,12 +96,21 @@ class Decoder:
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "big")
 
-    def blob(self) -> bytes:
-        return self.take(self.number(4))
+    def blob(self, most: int, least: int = 0) -> bytes:
+        size = self.number(4)
+        if not least <= size <= most:
+            raise Refused(BAD_ENCODING)
+        return self.take(size)
 
-    def text(self) -> str:
+    def blob_or_nothing(self, size: int) -> bytes:
+        data = self.blob(size)
+        if len(data) not in {0, size}:
+            raise Refused(BAD_ENCODING)
+        return data
+
+    def text(self, most: int, least: int = 0) -> str:
         try:
-            return self.blob().decode("utf-8")
+            return self.blob(most, least).decode("utf-8")
         except UnicodeDecodeError:
             raise Refused(BAD_ENCODING) from None
 
@@ -151,14 +164,17 @@ class Parameters:
         version = decoder.number(2)
         if version != VERSION:
             raise Refused(BAD_VERSION)
+        profile, suite = decoder.number(2), decoder.number(2)
+        if profile not in PROFILES or suite not in KEY_SIZES:
+            raise Refused(BAD_CONFIG)
         return Parameters(
             version,
-            decoder.number(2),
-            decoder.number(2),
+            profile,
+            suite,
             decoder.number(8),
             decoder.number(8),
             *(decoder.number(4) for _ in range(7)),
-            noise_block=decoder.blob(),
+            noise_block=decoder.blob(4096),
             deadlines=(
                 decoder.number(4),
                 decoder.number(4),
@@ -172,8 +188,6 @@ class Parameters:
             self.threshold <= self.degree <= self.min_clients - 2
         )
         rules = (
-            self.profile in PROFILES,
-            self.suite in KEY_SIZES,
             2 <= self.modulus <= 2**62,
             1 <= self.dim <= 2**30,
             2 <= self.min_clients <= self.max_clients <= 65535,
@@ -182,7 +196,6 @@ class Parameters:
             self.min_survivors >= self.colluders + 2,
             self.max_dropouts <= self.max_clients,
             self.degree == 0 or ring,
-            len(self.noise_block) <= 4096,
             all(1 <= seconds <= 7 * DAY_SECONDS for seconds in self.deadlines),
         )
         if not all(rules):
@@ -212,15 +225,15 @@ class Offer:
     def decode(data: bytes) -> "Offer":
         decoder = Decoder(data)
         offer = Offer(
-            decoder.text(),
+            decoder.text(256),
             decoder.number(8),
             decoder.take(32),
-            decoder.blob(),
+            decoder.blob_or_nothing(32),
             Parameters.decode(decoder),
         )
         decoder.end()
-        if len(offer.task_id.encode()) > 256 or len(offer.payload_hash) not in (0, 32):
-            raise Refused(BAD_ENCODING)
+        if offer.session_number >= 2**63:
+            raise Refused(BAD_CONFIG)
         offer.parameters.check()
         return offer
 
@@ -317,15 +330,13 @@ class Advert:
     def decode(data: bytes) -> "Advert":
         decoder = Decoder(data)
         advert = Advert(
-            decoder.text(),
+            decoder.text(255, least=1),
             decoder.take(32),
             decoder.take(32),
             decoder.take(32),
-            decoder.blob(),
+            decoder.blob_or_nothing(64),
         )
         decoder.end()
-        if not 1 <= len(advert.identity.encode()) <= 255:
-            raise Refused(BAD_ENCODING)
         return advert
 
 
@@ -342,13 +353,11 @@ def encode_roster(adverts: list[bytes], graph_seed: bytes) -> bytes:
 def decode_roster(data: bytes) -> tuple[list[Advert], bytes]:
     decoder = Decoder(data)
     count = decoder.number(4)
-    if count > len(data):  # a count that no bytes can follow
+    if count > 65535:
         raise Refused(BAD_ENCODING)
-    adverts = [Advert.decode(decoder.blob()) for _ in range(count)]
-    graph_seed = decoder.blob()
+    adverts = [Advert.decode(decoder.blob(len(data))) for _ in range(count)]
+    graph_seed = decoder.blob_or_nothing(32)
     decoder.end()
-    if len(graph_seed) not in (0, 32):
-        raise Refused(BAD_ENCODING)
     names = [advert.identity.encode() for advert in adverts]
     if any(left >= right for left, right in itertools.pairwise(names)):
         raise Refused(BAD_ENCODING)

@@ -19,21 +19,27 @@ from reference import (
     BAD_SIGNATURE,
     BUNDLE_SIZE,
     DUPLICATE_KEY,
+    EQUIVOCATION,
     POLICY_VIOLATION,
     RECONSTRUCTION_FAILED,
     ROSTER_TOO_LARGE,
     ROSTER_TOO_SMALL,
     SELF_MISSING,
+    SESSION_OVER,
+    SHARE_CONFUSION,
     SHARE_SIZE,
     TOO_FEW_ANSWERS,
     TOO_MANY_DROPOUTS,
     U2_TOO_SMALL,
     U3_INVALID,
     U3_TOO_SMALL,
+    UNAUTHENTICATED,
+    UNEXPECTED_MESSAGE,
     Advert,
     Offer,
     Refused,
     bitmap,
+    blob,
     commitment_to,
     context_0,
     context_1,
@@ -153,6 +159,22 @@ class Client:
         self.secrets = secrets
         self.index = -1
         self.received: dict[int, tuple[bytes, bytes]] = {}
+        self._taken: dict[int, tuple[bytes, bytes]] = {}  # round: message and answer
+
+    def take(self, round_number: int, *parts: bytes) -> bytes:
+        """Take the message of a round; a repeat gets the same answer (§5)."""
+        message = b"".join(blob(part) for part in parts)
+        if round_number in self._taken:
+            known, answer = self._taken[round_number]
+            if known != message:
+                raise Refused(EQUIVOCATION)
+            return answer
+        act = {1: self._bundles, 2: self._upload, 4: self._answer}
+        if round_number != [*act][len(self._taken)]:
+            raise Refused(UNEXPECTED_MESSAGE)
+        answer = act[round_number](*parts)
+        self._taken[round_number] = message, answer
+        return answer
 
     def advert(self) -> bytes:
         mine = self.secrets
@@ -164,7 +186,7 @@ class Client:
             commitment_to(suite, self.view.sid, mine.identity, mine.self_mask_seed),
         ).encode()
 
-    def bundles(self, roster: bytes) -> bytes:
+    def _bundles(self, roster: bytes) -> bytes:
         """Round 1."""
         self._check_roster(roster)
         self.view.set_roster(roster)
@@ -185,6 +207,8 @@ class Client:
             raise Refused(ROSTER_TOO_LARGE)
         if self.advert() not in [advert.encode() for advert in adverts]:
             raise Refused(SELF_MISSING)
+        if any(advert.signature for advert in adverts):
+            raise Refused(BAD_SIGNATURE)
         keys = [key for a in adverts for key in (a.channel_key, a.mask_key)]
         for key in keys:
             check_public_key(key)
@@ -216,7 +240,7 @@ class Client:
         )
         return of_key, of_seed
 
-    def upload(self, sharers: bytes, bundles: bytes) -> bytes:
+    def _upload(self, sharers: bytes, bundles: bytes) -> bytes:
         """Round 2."""
         view = self.view
         members = members_of(sharers, len(view.adverts))
@@ -231,6 +255,8 @@ class Client:
             raise Refused(BAD_SHARE_CIPHERTEXT)
         for sender, bundle in zip(senders, pieces(bundles, BUNDLE_SIZE), strict=True):
             self.received[sender] = self._channel(sender, sending=False).open(bundle)
+        for share in [share for pair in self.received.values() for share in pair]:
+            decode_share(share, SHARE_CONFUSION)
         view.set_sharers(sharers)
         return self._masked(senders)
 
@@ -244,7 +270,7 @@ class Client:
             view.add_mask(total, key, 1 if self.index < other else -1)
         return pack(total, residue_bits(view.offer.parameters.modulus))
 
-    def answer(self, survivors: bytes) -> bytes:
+    def _answer(self, survivors: bytes) -> bytes:
         """Round 4."""
         view = self.view
         members = members_of(survivors, len(view.adverts))
@@ -269,13 +295,40 @@ class Server:
     def __init__(self, offer: Offer) -> None:
         self.view = View(offer)
         self.adverts: dict[str, bytes] = {}
-        self.bundles: dict[int, dict[int, bytes]] = {}
-        self.uploads: dict[int, list[int]] = {}
-        self.answers: dict[int, dict[int, list[int]]] = {}
+        self.bundles: dict[int, bytes] = {}
+        self.uploads: dict[int, bytes] = {}
+        self.answers: dict[int, bytes] = {}
 
-    def receive_advert(self, data: bytes) -> None:
-        """Round 0."""
+    def receive(self, round_number: int, sender: str, data: bytes) -> None:
+        """Take a message of the round that is open."""
+        if round_number == 0:
+            self._receive_advert(sender, data)
+            return
+        index = self.index_of(sender)
+        store, members, check = {
+            1: (self.bundles, set(range(len(self.view.adverts))), self._check_bundles),
+            2: (self.uploads, self.view.sharers, self._check_upload),
+            4: (self.answers, self.view.survivors, self._check_answer),
+        }[round_number]
+        if index not in members:
+            raise Refused(SESSION_OVER)
+        check(index, data)
+        if store.get(index, data) != data:
+            raise Refused(EQUIVOCATION)
+        store[index] = data
+
+    def index_of(self, identity: str) -> int | None:
+        names = [advert.identity for advert in self.view.adverts]
+        return names.index(identity) if identity in names else None
+
+    def _receive_advert(self, sender: str, data: bytes) -> None:
         advert = Advert.decode(data)
+        if advert.identity != sender:
+            raise Refused(UNAUTHENTICATED)
+        if sender in self.adverts:
+            if self.adverts[sender] != data:
+                raise Refused(EQUIVOCATION)
+            return
         if len(self.adverts) >= self.view.offer.parameters.max_clients:
             raise Refused(ROSTER_TOO_LARGE)
         if advert.signature:
@@ -287,7 +340,25 @@ class Server:
         keys = [*mine, *(key for o in others for key in (o.channel_key, o.mask_key))]
         if len(set(keys)) != len(keys):
             raise Refused(DUPLICATE_KEY)
-        self.adverts[advert.identity] = data
+        self.adverts[sender] = data
+
+    def _check_bundles(self, sender: int, data: bytes) -> None:
+        if len(data) != BUNDLE_SIZE * len(self.view.neighbours[sender]):
+            raise Refused(BAD_ENCODING)
+
+    def _check_upload(self, _: int, data: bytes) -> None:
+        rules = self.view.offer.parameters
+        unpack(data, rules.dim, rules.modulus)
+
+    def _check_answer(self, sender: int, data: bytes) -> None:
+        if len(data) != SHARE_SIZE * len(self._dealers(sender)):
+            raise Refused(BAD_ENCODING)
+        for share in pieces(data, SHARE_SIZE):
+            decode_share(share)
+
+    def _dealers(self, holder: int) -> list[int]:
+        view = self.view
+        return [v for v in sorted(view.sharers) if holder in view.holders[v]]
 
     def close_adverts(self, graph_seed: bytes) -> bytes:
         if len(self.adverts) < self.view.offer.parameters.min_clients:
@@ -296,13 +367,6 @@ class Server:
         roster = encode_roster([self.adverts[name] for name in names], graph_seed)
         self.view.set_roster(roster)
         return roster
-
-    def receive_bundles(self, sender: int, data: bytes) -> None:
-        """Round 1."""
-        around = self.view.neighbours[sender]
-        if len(data) != BUNDLE_SIZE * len(around):
-            raise Refused(BAD_ENCODING)
-        self.bundles[sender] = dict(zip(around, pieces(data, BUNDLE_SIZE), strict=True))
 
     def close_sharing(self) -> bytes:
         view = self.view
@@ -316,12 +380,11 @@ class Server:
 
     def delivery(self, receiver: int) -> bytes:
         senders = [v for v in self.view.neighbours[receiver] if v in self.view.sharers]
-        return b"".join(self.bundles[sender][receiver] for sender in senders)
+        return b"".join(self._bundle(sender, receiver) for sender in senders)
 
-    def receive_upload(self, sender: int, data: bytes) -> None:
-        """Round 2."""
-        rules = self.view.offer.parameters
-        self.uploads[sender] = unpack(data, rules.dim, rules.modulus)
+    def _bundle(self, sender: int, receiver: int) -> bytes:
+        place = self.view.neighbours[sender].index(receiver)
+        return pieces(self.bundles[sender], BUNDLE_SIZE)[place]
 
     def close_uploads(self) -> bytes:
         view, rules = self.view, self.view.offer.parameters
@@ -337,27 +400,18 @@ class Server:
         view.set_survivors(data)
         return data
 
-    def receive_answer(self, sender: int, data: bytes) -> None:
-        """Round 4."""
-        view = self.view
-        dealers = [v for v in sorted(view.sharers) if sender in view.holders[v]]
-        if len(data) != SHARE_SIZE * len(dealers):
-            raise Refused(BAD_ENCODING)
-        shares = [decode_share(share) for share in pieces(data, SHARE_SIZE)]
-        self.answers[sender] = dict(zip(dealers, shares, strict=True))
-
     def sum(self) -> list[int]:
         view, rules = self.view, self.view.offer.parameters
         keys = view.mask_keys
-        total = [
-            sum(column) % rules.modulus
-            for column in zip(*self.uploads.values(), strict=True)
+        inputs = [
+            unpack(upload, rules.dim, rules.modulus) for upload in self.uploads.values()
         ]
+        total = [sum(column) % rules.modulus for column in zip(*inputs, strict=True)]
         for dealer in sorted(view.sharers):
             shares = {
-                holder + 1: answer[dealer]
-                for holder, answer in self.answers.items()
-                if dealer in answer
+                holder + 1: decode_share(self._share(holder, dealer))
+                for holder in self.answers
+                if holder in view.holders[dealer]
             }
             if len(shares) < rules.threshold:
                 raise Refused(TOO_FEW_ANSWERS)
@@ -371,6 +425,10 @@ class Server:
                     sign = 1 if dealer < other else -1
                     view.add_mask(total, keys.pair(agreed, dealer, other), sign)
         return total
+
+    def _share(self, holder: int, dealer: int) -> bytes:
+        place = self._dealers(holder).index(dealer)
+        return pieces(self.answers[holder], SHARE_SIZE)[place]
 
     def _rebuilt(self, dealer: int, shares: dict[int, list[int]]) -> bytes:
         """§7.3: one of all ways to leave out as many shares as may be wrong."""

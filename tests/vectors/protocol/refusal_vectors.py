@@ -64,6 +64,18 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
             ref.BAD_ENCODING,
         ),
     }
+    task_id, rest = good[: 4 + len(run.offer.task_id)], good[head:]
+    nonce = run.offer.server_nonce
+    for size in (31, 33):
+        hashed = task_id + ref.u64(1) + nonce + ref.blob(bytes(size)) + rest
+        raw[f"payload hash of {size} bytes"] = (hashed, ref.BAD_ENCODING)
+    numbered = task_id + ref.u64(2**63) + nonce + ref.blob(b"") + rest
+    raw["session number beyond 2^63 - 1"] = (numbered, ref.BAD_CONFIG)
+    raw["version 2, cut short right behind it"] = (later[: head + 2], ref.BAD_VERSION)
+    unknown = good[: head + 4] + ref.u16(3)
+    raw["unknown suite, cut short right behind it"] = (unknown, ref.BAD_CONFIG)
+    long = ref.Parameters(**(vars(run.offer.parameters) | {"noise_block": bytes(4097)}))
+    raw["noise block too long"] = (good[:head] + long.encode(), ref.BAD_ENCODING)
     changes: dict[str, dict[str, Any]] = {
         "profile of another release": {"profile": 2},
         "unknown suite": {"suite": 3},
@@ -83,7 +95,6 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
         "odd degree": {"degree": 3, "threshold": 2, "min_survivors": 3},
         "degree below the threshold": {"degree": 2, "threshold": 4},
         "degree too large for the cohort": {"degree": 6},
-        "noise block too long": {"noise_block": bytes(4097)},
         "deadline of no time": {"deadlines": (60, 0, 60, 60)},
         "deadline beyond a week": {"deadlines": (60, 60, 60, 604801)},
     }
@@ -98,14 +109,16 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
 # --- What a client refuses -----------------------------------------------------------
 
 
-def played_client(run: Run, identity: str, round_number: int) -> Client:
-    """A client before the message that opens a round."""
+def played_client(run: Run, identity: str, last: int) -> Client:
+    """A client that has taken the messages up to a round."""
     client = run.client(identity)
-    if round_number > 1:
-        client.bundles(bytes.fromhex(run.record["roster"]))
-    if round_number > 2:
+    if last >= 1:
+        client.take(1, bytes.fromhex(run.record["roster"]))
+    if last >= 2:
         delivered = run.bytes_of(identity, "delivered")
-        client.upload(bytes.fromhex(run.record["u2"]), delivered)
+        client.take(2, bytes.fromhex(run.record["u2"]), delivered)
+    if last >= 4:
+        client.take(4, bytes.fromhex(run.record["u3"]))
     return client
 
 
@@ -113,8 +126,14 @@ BEFORE = {1: 0, 2: 1, 4: 2}  # the round whose message a client has taken before
 
 
 def client_case(
-    run: Run, identity: str, round_number: int, named: tuple[str, int], *data: bytes
+    run: Run,
+    identity: str,
+    round_number: int,
+    named: tuple[str, int],
+    *data: bytes,
+    after: int | None = None,
 ) -> dict[str, Any]:
+    last = BEFORE[round_number] if after is None else after
     fields = {1: ["roster"], 2: ["u2", "delivered"], 4: ["u3"]}[round_number]
     case = {
         "name": named[0],
@@ -122,12 +141,11 @@ def client_case(
         "code": named[1],
         "session": run.plan.name,
         "client": identity,
-        "after": BEFORE[round_number],
+        "after": last,
         "round": round_number,
     } | {name: part.hex() for name, part in zip(fields, data, strict=True)}
-    client = played_client(run, identity, round_number)
-    act = {1: client.bundles, 2: client.upload, 4: client.answer}[round_number]
-    return agreeing(case, lambda: act(*data))
+    client = played_client(run, identity, last)
+    return agreeing(case, lambda: client.take(round_number, *data))
 
 
 class RosterForge:
@@ -174,6 +192,7 @@ def round_1(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         "one advert twice": forge.roster([adverts[0], *adverts]),
         "graph seed of 31 bytes": forge.roster(adverts, bytes(31)),
         "empty identity": forge.replaced(0, identity=""),
+        "signature of 63 bytes": forge.replaced(one, signature=bytes(63)),
         "identity of 256 bytes": forge.replaced(-1, identity="~" * 256),
     }
     for name, data in encoding.items():
@@ -185,12 +204,16 @@ def round_1(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     absent: dict[str, bytes] = {
         "own advert left out": forge.roster([adverts[i] for i in others]),
         "own commitment changed": forge.replaced(mine, commitment=bytes(32)),
+        "own advert with a signature": forge.replaced(mine, signature=bytes(64)),
         "own channel key changed": forge.replaced(
             mine, channel_key=strangers[0].channel_key
         ),
     }
     for name, data in absent.items():
         yield client_case(run, me, 1, (name, ref.SELF_MISSING), data)
+    signed = forge.replaced(one, signature=bytes(64), mask_key=bytes(32))
+    named = ("another's advert with a signature, before its key", ref.BAD_SIGNATURE)
+    yield client_case(run, me, 1, named, signed)
     for key in (*LOW_ORDER, *NOT_CANONICAL):
         kind = "low order" if key in LOW_ORDER else "not canonical"
         for field in ("channel_key", "mask_key"):
@@ -228,7 +251,7 @@ def round_1(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
 
 def channel_to(run: Run, sender: str, receiver: str) -> Channel:
     """The channel of a sender that lies."""
-    client = played_client(run, receiver, 2)
+    client = played_client(run, receiver, 1)
     secret = agree(
         run.secrets[sender].channel_private_key,
         public_key(run.secrets[receiver].channel_private_key),
@@ -302,6 +325,16 @@ def confused(run: Run, me: str, sender: str) -> Iterator[dict[str, Any]]:
         sealed = channel.seal_plaintext(body)
         data = good[:start] + sealed + good[start + ref.BUNDLE_SIZE :]
         yield client_case(run, me, 2, (name, ref.SHARE_CONFUSION), sharers, data)
+    last = len(good) - 1
+    for name, code in (
+        ("sender inside is another one", ref.SHARE_CONFUSION),
+        ("share of the key not canonical", ref.BAD_SHARE_CIPHERTEXT),
+    ):
+        sealed = channel.seal_plaintext(bodies[name])
+        data = good[:start] + sealed
+        data = flipped(data + good[start + ref.BUNDLE_SIZE :], last)
+        named = (f"{name}, and a later bundle is not authentic", code)
+        yield client_case(run, me, 2, named, sharers, data)
 
 
 def round_4(run: Run) -> Iterator[dict[str, Any]]:
@@ -338,59 +371,87 @@ def round_4(run: Run) -> Iterator[dict[str, Any]]:
         yield client_case(run, me, 4, (name, code), data)
 
 
+def contradictions(run: Run) -> Iterator[dict[str, Any]]:
+    """Second messages, and messages out of their round."""
+    me = "bob"
+    forge = RosterForge(run)
+    roster, good = bytes.fromhex(run.record["roster"]), run.bytes_of(me, "delivered")
+    sharers, survivors = (bytes.fromhex(run.record[name]) for name in ("u2", "u3"))
+    other = forge.replaced(0, commitment=bytes(32))
+    named = ("a second, different message", ref.EQUIVOCATION)
+    for after in (1, 2, 4):
+        yield client_case(run, me, 1, named, other, after=after)
+    for after in (2, 4):
+        yield client_case(run, me, 2, named, survivors, good, after=after)
+    yield client_case(run, me, 2, named, sharers, flipped(good, 0), after=2)
+    yield client_case(run, me, 4, named, sharers, after=4)
+    malformed = ("a second message that cannot be read", ref.EQUIVOCATION)
+    yield client_case(run, me, 1, malformed, roster[:-1], after=1)
+    yield client_case(run, me, 4, malformed, b"", after=4)
+    early = ("a message before its round", ref.UNEXPECTED_MESSAGE)
+    yield client_case(run, me, 2, early, sharers, good, after=0)
+    yield client_case(run, me, 4, early, survivors, after=0)
+    yield client_case(run, me, 4, early, survivors, after=1)
+
+
 # --- What a server refuses -----------------------------------------------------------
+
+
+FIELDS = {0: "advert", 1: "bundles", 2: "upload", 4: "answer"}
 
 
 def played_server(run: Run, round_number: int) -> Server:
     """A server that has closed every earlier round, and received nothing in this."""
     server = Server(run.offer)
-    rows = [row for row in run.record["clients"] if row["advert"] is not None]
     if round_number > 0:
-        for row in rows:
-            server.receive_advert(bytes.fromhex(row["advert"]))
+        receive_all(run, server, 0)
         server.close_adverts(run.plan.graph_seed)
     if round_number > 1:
-        receive_all(run, server.receive_bundles, "bundles")
+        receive_all(run, server, 1)
         server.close_sharing()
     if round_number > 2:
-        receive_all(run, server.receive_upload, "upload")
+        receive_all(run, server, 2)
         server.close_uploads()
     return server
 
 
 def receive_all(
-    run: Run, receive: Callable[[int, bytes], None], name: str, but: tuple = ()
+    run: Run, server: Server, round_number: int, but: tuple[str, ...] = ()
 ) -> list[str]:
     """Hand over the recorded messages of a round, except those of some."""
+    name = FIELDS[round_number]
     senders = []
     for row in run.record["clients"]:
         if row[name] is not None and row["identity"] not in but:
-            receive(row["index"], bytes.fromhex(row[name]))
+            server.receive(round_number, row["identity"], bytes.fromhex(row[name]))
             senders.append(row["identity"])
     return senders
 
 
-def server_case(
-    run: Run, sender: str, round_number: int, named: tuple[str, int], data: bytes
+def server_case(  # noqa: PLR0913 - what tells one case from another
+    run: Run,
+    sender: str,
+    round_number: int,
+    named: tuple[str, int],
+    data: bytes,
+    *,
+    after: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     case = {
         "name": named[0],
         "success": False,
         "code": named[1],
         "session": run.plan.name,
+        "after": list(after),
         "sender": sender,
         "round": round_number,
         "message": data.hex(),
     }
     server = played_server(run, round_number)
-    if round_number == 0:
-        return agreeing(case, lambda: server.receive_advert(data))
-    receive = {
-        1: server.receive_bundles,
-        2: server.receive_upload,
-        4: server.receive_answer,
-    }[round_number]
-    return agreeing(case, lambda: receive(run.row(sender)["index"], data))
+    for earlier in after:
+        known = run.bytes_of(earlier, FIELDS[round_number])
+        server.receive(round_number, earlier, known)
+    return agreeing(case, lambda: server.receive(round_number, sender, data))
 
 
 def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
@@ -415,6 +476,15 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     }
     for name, (data, code) in adverts.items():
         yield server_case(run, me, 0, (name, code), data)
+    named = ("advert of another identity", ref.UNAUTHENTICATED)
+    yield server_case(run, "eve", 0, named, good)
+    copied = changed(identity="eve")
+    named = ("keys of another client", ref.DUPLICATE_KEY)
+    yield server_case(run, "eve", 0, named, copied, after=(me,))
+    late = RosterForge(run).stranger("~", 0).encode()
+    everybody = tuple(r["identity"] for r in run.record["clients"] if r["advert"])
+    named = ("one client more than the roster takes", ref.ROSTER_TOO_LARGE)
+    yield server_case(run, "~", 0, named, late, after=everybody)
 
     bundles = run.bytes_of(me, "bundles")
     for name, data in (
@@ -449,6 +519,20 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         yield server_case(run, me, 4, (name, ref.BAD_ENCODING), data)
 
 
+def server_contradictions(run: Run) -> Iterator[dict[str, Any]]:
+    me = "bob"
+    named = ("a second, different message", ref.EQUIVOCATION)
+    for round_number, name in FIELDS.items():
+        message = run.bytes_of(me, name)
+        # In the middle of an advert is a key: it is compared before it is judged.
+        other = flipped(message, len(message) // 2)
+        yield server_case(run, me, round_number, named, other, after=(me,))
+    named = ("a client outside the set of the round", ref.SESSION_OVER)
+    for sender, round_number in (("carl", 1), ("zoe", 2), ("b.b", 4)):
+        message = run.bytes_of(me, FIELDS[round_number])
+        yield server_case(run, sender, round_number, named, message)
+
+
 def closings(run: Run, corrected: Run) -> Iterator[dict[str, Any]]:
     """Sessions that the server has to abort when a round closes."""
     few = {
@@ -468,13 +552,10 @@ def closing(
     run: Run, round_number: int, named: tuple[str, int], absent: int
 ) -> dict[str, Any]:
     server = played_server(run, round_number)
-    field, receive, close = {
-        1: ("bundles", server.receive_bundles, server.close_sharing),
-        2: ("upload", server.receive_upload, server.close_uploads),
-        4: ("answer", server.receive_answer, server.sum),
-    }[round_number]
+    field = FIELDS[round_number]
+    close = {1: server.close_sharing, 2: server.close_uploads, 4: server.sum}
     present = [row["identity"] for row in run.record["clients"] if row[field]]
-    senders = receive_all(run, receive, field, tuple(present[-absent:]))
+    senders = receive_all(run, server, round_number, tuple(present[-absent:]))
     case = {
         "name": named[0],
         "success": False,
@@ -483,7 +564,7 @@ def closing(
         "round": round_number,
         "senders": senders,
     }
-    return agreeing(case, close)
+    return agreeing(case, close[round_number])
 
 
 def refusals(runs: list[Run]) -> dict[str, Any]:
@@ -495,7 +576,11 @@ def refusals(runs: list[Run]) -> dict[str, Any]:
             *round_1(complete, ring),
             *round_2(complete, ring),
             *round_4(complete),
+            *contradictions(complete),
         ],
-        "server": list(server_rounds(complete, ring)),
+        "server": [
+            *server_rounds(complete, ring),
+            *server_contradictions(complete),
+        ],
         "closings": list(closings(complete, corrected)),
     }

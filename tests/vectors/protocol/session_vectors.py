@@ -92,31 +92,31 @@ def play(plan: Plan) -> Run:
 
     for name in present("AdvertiseKeys"):
         rows[name]["advert"] = clients[name].advert()
-        server.receive_advert(rows[name]["advert"])
+        server.receive(0, name, rows[name]["advert"])
     roster = server.close_adverts(plan.graph_seed)
     index = {advert.identity: i for i, advert in enumerate(server.view.adverts)}
 
     for name in present("ShareKeys"):
-        rows[name]["bundles"] = clients[name].bundles(roster)
-        server.receive_bundles(index[name], rows[name]["bundles"])
+        rows[name]["bundles"] = clients[name].take(1, roster)
+        server.receive(1, name, rows[name]["bundles"])
     sharers = server.close_sharing()
 
     active = [n for n in present("ShareKeys") if index[n] in server.view.sharers]
     for name in active:
         rows[name]["delivered"] = server.delivery(index[name])
-        upload = clients[name].upload(sharers, rows[name]["delivered"])
+        upload = clients[name].take(2, sharers, rows[name]["delivered"])
         if name in present("MaskedInputCollection"):
             rows[name]["upload"] = upload
-            server.receive_upload(index[name], upload)
+            server.receive(2, name, upload)
     survivors = server.close_uploads()
 
     for name in active:
         if name not in present("Unmasking"):
             continue
-        rows[name]["answer"] = clients[name].answer(survivors)
+        rows[name]["answer"] = clients[name].take(4, survivors)
         if name == plan.lying:
             rows[name]["answer"] = wrong(rows[name]["answer"])
-        server.receive_answer(index[name], rows[name]["answer"])
+        server.receive(4, name, rows[name]["answer"])
     total = server.sum()
     kept = [drawn[n].values for n in drawn if index.get(n) in server.view.survivors]
     expected = [sum(c) % plan.parameters.modulus for c in zip(*kept, strict=True)]
@@ -192,7 +192,7 @@ def complete() -> Plan:
         modulus=2**20,
         dim=40,
         min_clients=6,
-        max_clients=8,
+        max_clients=7,
         threshold=4,
         min_survivors=4,
     )
