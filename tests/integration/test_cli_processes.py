@@ -299,3 +299,20 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
     np.testing.assert_array_equal(
         np.load(programs.directory / "received-3.npy"), released
     )
+
+
+@pytest.mark.slow
+def test_a_sum_that_cannot_be_written_is_not_lost(programs):
+    (programs.directory / "blocked").write_text("a file where a directory is needed")
+    server = programs.server("server.output_dir=blocked")
+    clients = [programs.client(number) for number in (1, 2, 3)]
+    for client in clients:
+        finish(client)
+    output, _ = server.communicate(timeout=PATIENCE_SECONDS)
+    assert server.returncode == 55, output
+    assert "nothing that clients sent is lost" in output
+    finish(programs.server())
+    np.testing.assert_array_equal(
+        np.load(programs.directory / "sums" / "sum-1.npy"),
+        exact_sum(programs.directory),
+    )

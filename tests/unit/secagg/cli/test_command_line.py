@@ -2,6 +2,7 @@ import json
 import logging
 import os
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -441,3 +442,19 @@ def test_with_json_people_read_standard_error_and_programs_the_last_line(capsys)
             "next_step": "fix",
         }
     }
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert main(["demo", "--json"]) == 75
+    assert "secagg[examples]" in error_of(capsys)["next_step"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main([*PLAN, "--epsilon", "1", "--plot", "x.png", "--json"]) == 75
+    assert "secagg[viz]" in error_of(capsys)["next_step"]
+
+
+def test_a_directory_in_use_is_not_touched_by_the_demo(tmp_path, capsys):
+    (tmp_path / "mine").write_text("data")
+    assert main(["demo", "--directory", str(tmp_path), "--json"]) == 55
+    assert "not empty" in error_of(capsys)["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
