@@ -108,7 +108,9 @@ class VectorClient:
 
     def mask(self):
         self.step(
-            SharesReceived(bytes_of(self.session, "u2"), bytes_of(self.row, "delivered"))
+            SharesReceived(
+                bytes_of(self.session, "u2"), bytes_of(self.row, "delivered")
+            )
         )
         values = [int(entry) for entry in self.row["input"]]
         residues = np.array(values, word_dtype(self.parameters.modulus))
