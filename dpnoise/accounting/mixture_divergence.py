@@ -260,8 +260,10 @@ def _later_cells_in_closed_form(order: int, cells: int, noise_variance: float) -
     """Bound D/x² over 1 ≤ x ≤ cells by splitting the noise."""
     if cells <= 1:
         return 0.0
-    # A part of less variance than the order has moments without bound.
-    least = max(_LEAST_SHARE_EXPONENT, min(-1, math.log2(0.5 * order / noise_variance)))
+    # A part of less variance than the order has moments without bound, and far from
+    # zero a share gets only its fraction of the coordinate.
+    smallest = 0.5 * order * cells / noise_variance
+    least = max(_LEAST_SHARE_EXPONENT, min(-1, math.log2(smallest)))
     exponents = np.arange(math.floor(_SHARES_PER_OCTAVE * least), 1.0)
     ends = 2.0 ** (exponents / _SHARES_PER_OCTAVE)
     # The first entry also serves the shares before the first end.
