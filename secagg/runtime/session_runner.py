@@ -431,7 +431,7 @@ class SessionRunner:
         """Remove the masks and release the sum."""
         context, session_id = self._context, self.session_id
         try:
-            if self.record.events:  # an earlier process has taken uploads
+            if self._is_resumed:  # an earlier process has taken uploads
                 await self._desk.check_stored(digest for _, digest in job.uploads)
             packed = await context.masks.compute_sum(job, context.spool)
         except ServiceError as error:

@@ -610,6 +610,43 @@ def test_one_client_sends_one_chunk_at_a_time():
     scenario(test)
 
 
+def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        held.is_holding = True
+        world.aggregator._workers._general = held  # noqa: SLF001 - a slow disk
+        first = asyncio.ensure_future(world.upload("a", VECTOR))
+        await world.settle()
+        first.cancel()
+        await asyncio.wait({first})
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("a", VECTOR)  # would write beside the first
+        assert caught.value.code is ErrorCode.OVERLOADED
+        held.release()
+        await world.settle()
+        assert (await world.aggregator.upload_status("a", world.id)).complete
+
+    scenario(test)
+
+
+def test_a_task_that_its_disk_has_stopped_asks_clients_to_come_back():
+    async def test(world):
+        world.disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        with pytest.raises(ServiceError):
+            await world.start()
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.offer("a", "t", after_session=0)
+        assert caught.value.code is ErrorCode.SHUTTING_DOWN
+        assert caught.value.retry_after_seconds
+        world.disk.failure = None
+        world.start()
+        await world.settle()
+        await world.join("a")
+
+    scenario(test)
+
+
 # --- streams --------------------------------------------------------------------------
 
 

@@ -1,0 +1,312 @@
+"""Disks that are full at any write, and disks that change while nobody watches.
+
+What must hold: an exact sum or a typed error, never a wrong sum; nobody sends two
+different messages for the same round; and when the disk is well again, so is the task.
+"""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.runtime.aggregator import Aggregator
+from secagg.runtime.participation import SessionOutcome
+from secagg.runtime.workers import Workers
+from secagg.storage.base import Role
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.testing import manual_clock
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import RESTART_SECONDS, Deployment
+from secagg.testing.in_process import parameters_for
+from secagg.testing.manual_clock import InlineExecutor
+
+CLIENTS = 4
+VICTIM = 2
+STORE_WRITES = frozenset({"create", "append", "end"})
+SPOOL_WRITES = frozenset({"chunk", "commit", "put payload", "put sum", "drop uploads"})
+
+TRY_AGAIN = frozenset({ErrorCode.STORAGE_FAILED, ErrorCode.DEADLINE})
+
+
+class FullDisk(CrashSwitch):
+    """Refuses some writes of a process that otherwise lives on."""
+
+    def __init__(self, at=None, *, times=1):
+        super().__init__()
+        self._refused = range(0) if at is None else range(at, at + times)
+        self.writes = []
+
+    @contextlib.contextmanager
+    def around(self, what):
+        if what in STORE_WRITES | SPOOL_WRITES:
+            self.writes.append(what)
+            if len(self.writes) - 1 in self._refused:
+                raise ServiceError(
+                    "the disk is full",
+                    code=ErrorCode.STORAGE_FAILED,
+                    retry_after_seconds=1.0,
+                )
+        yield
+
+
+class Persevering(Deployment):
+    """Starts whoever gave up because of its disk again."""
+
+    async def serve(self):
+        while True:
+            self.server_error = None
+            await super().serve()
+            if not is_storage_failure(self.server_error):
+                return
+            await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
+
+    async def take_part(self, number):
+        for _ in range(40):
+            ending = await super().take_part(number)
+            if not isinstance(ending, SecAggError) or ending.code not in TRY_AGAIN:
+                return ending
+            await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
+        return ending
+
+
+def is_storage_failure(ending):
+    return isinstance(ending, SecAggError) and ending.code is ErrorCode.STORAGE_FAILED
+
+
+def run(kind=Deployment, **options):
+    async def main(clock):
+        deployment = kind(
+            clock,
+            parameters_for(CLIENTS, dimension=7, threshold=3),
+            CLIENTS,
+            payload=b"a query",
+            **options,
+        )
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def assert_exact(deployment):
+    """Every released sum adds up exactly the inputs that its receipt counts."""
+    for released in deployment.sums:
+        counted = {n for n in range(CLIENTS) if released.residues[n] == (1 << 20) - 1}
+        assert len(counted) == released.survivors
+        np.testing.assert_array_equal(
+            released.residues, deployment.expected_sum(counted)
+        )
+    assert deployment.contradictions() == {}
+
+
+def writes_of(**which):
+    disk = FullDisk()
+    run(**{name: wrap(disk) for name, wrap in which.items()})
+    return disk.writes
+
+
+SERVER_WRITES = writes_of(server_crash=lambda disk: disk)
+CLIENT_WRITES = writes_of(client_crash=lambda disk: {VICTIM: disk})
+
+
+def test_every_kind_of_write_is_refused_once():
+    assert set(SERVER_WRITES) == STORE_WRITES | SPOOL_WRITES
+    assert set(CLIENT_WRITES) == STORE_WRITES
+    assert CLIENT_WRITES.count("append") == 4  # roster, shares, input, survivors
+
+
+@pytest.mark.parametrize("times", [1, 14], ids=["one write", "many writes"])
+@pytest.mark.parametrize("at", range(len(SERVER_WRITES)))
+def test_a_full_disk_of_the_server_costs_time_and_no_exactness(at, times):
+    deployment, endings = run(Persevering, server_crash=FullDisk(at, times=times))
+    assert len(deployment.sums) == 1
+    assert_exact(deployment)
+    for ending in endings.values():
+        assert isinstance(ending, SessionOutcome | SecAggError)
+    if times == 1:
+        assert deployment.sums[0].survivors == CLIENTS
+
+
+@pytest.mark.parametrize("times", [1, 14], ids=["one write", "many writes"])
+@pytest.mark.parametrize("at", range(len(CLIENT_WRITES)))
+def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times):
+    deployment, endings = run(
+        Persevering, client_crash={VICTIM: FullDisk(at, times=times)}
+    )
+    assert len(deployment.sums) == 1
+    assert_exact(deployment)
+    others = [endings[n] for n in range(CLIENTS) if n != VICTIM]
+    assert all(isinstance(ending, SessionOutcome) for ending in others)
+    assert deployment.client_stores[VICTIM].sessions(Role.CLIENT) == ()
+
+
+# --- disks that change --------------------------------------------------------------
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def bit_flipped(path):
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+
+
+def out_of_range(path):
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def removed(path):
+    path.unlink()
+
+
+DAMAGES = [truncated, emptied, bit_flipped, out_of_range, removed]
+
+
+def crash_then(at, spool, pattern, damage, **options):
+    """Kill the aggregator at a crash point, and change a file before it is back."""
+    switch = CrashSwitch(at)
+    hit = []
+
+    def strike():
+        path = min(spool._directory.glob(pattern))  # noqa: SLF001 - the vandal
+        damage(path)
+        hit.append(path)
+
+    switch.on_death(strike)
+    deployment, endings = run(server_crash=switch, spool=spool, **options)
+    assert hit
+    return deployment, endings
+
+
+def server_points():
+    switch = CrashSwitch()
+    run(server_crash=switch)
+    return switch.points
+
+
+POINTS = server_points()
+SUMMING = POINTS.index("before put sum")
+SUMMED = POINTS.index("before end")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_upload_changed_during_a_crash_ends_the_session_and_never_the_task(
+    damage, tmp_path
+):
+    spool = UploadSpool(tmp_path / "spool", min_free_bytes=0)
+    deployment, endings = crash_then(SUMMING, spool, "*/uploads/*[0-9a-f]", damage)
+    assert len(deployment.sums) == 1
+    assert_exact(deployment)
+    # The damaged session was aborted; the sum is that of the next attempt.
+    assert deployment.sums[0].descriptor.session_number == 2
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_sum_changed_during_a_crash_is_never_handed_out(damage, tmp_path):
+    spool = UploadSpool(tmp_path / "spool", min_free_bytes=0)
+    deployment, _ = crash_then(SUMMED, spool, "*/sum", damage)
+    # It was handed out once, before the crash, or not at all.
+    assert_exact(deployment)
+    assert deployment.server_error.code is ErrorCode.STORAGE_FAILED
+
+
+def half_finished_states(tmp_path):
+    """Return the database files of an aggregator and a client in mid-session."""
+    at = POINTS.index("before put sum")
+    switch = CrashSwitch(at)
+    paths = {"server": tmp_path / "server.db", "client": tmp_path / "client.db"}
+    stores = {role: SQLiteSessionStore(path) for role, path in paths.items()}
+    copies = {}
+
+    def take_copies():
+        for role, path in paths.items():
+            stores[role]._database.execute(  # noqa: SLF001 - fold the log in
+                "PRAGMA wal_checkpoint(TRUNCATE)"
+            ).fetchall()
+            copies[role] = path.read_bytes()
+
+    switch.on_death(take_copies)
+    run(
+        server_crash=switch,
+        server_store=stores["server"],
+        client_stores={VICTIM: stores["client"]},
+    )
+    for store in stores.values():
+        store.close()
+    return copies
+
+
+def damaged_copies(data, count):
+    # A fixed seed fixes the damage; what it hits is page headers, cells and blobs.
+    chooser = SeededEntropy(SecretBytes(bytes(32)), b"damage")
+    for number in range(count):
+        changed = bytearray(data)
+        start = int.from_bytes(chooser.token(4), "big") % len(changed)
+        size = min((1, 8, 600)[number % 3], len(changed) - start)
+        changed[start : start + size] = chooser.token(size)
+        yield bytes(changed)
+    for cut in (1, 4096, len(data) // 2, len(data) - 100):
+        yield data[:-cut]
+
+
+def test_a_damaged_database_is_a_storage_failure_and_nothing_else(tmp_path):
+    states = half_finished_states(tmp_path)
+    outcomes = set()
+    for role, data in states.items():
+        for number, changed in enumerate(damaged_copies(data, 60)):
+            path = tmp_path / f"{role} {number}.db"
+            path.write_bytes(changed)
+            outcomes.add(opened(role, path))
+    assert "storage failed" in outcomes  # some damage is noticed,
+    assert outcomes <= {"storage failed", "read"}  # and nothing else happens
+
+
+def opened(role, path):
+    inline = InlineExecutor()
+    workers = Workers(storage=inline, general=inline)
+
+    async def server(clock, store):
+        spool = UploadSpool(path.with_suffix(".spool"), min_free_bytes=0)
+        await Aggregator(store, spool, clock=clock, workers=workers).recover()
+
+    async def client(clock, store):
+        deployment = Deployment(
+            clock,
+            parameters_for(CLIENTS, dimension=7, threshold=3),
+            CLIENTS,
+            client_stores={VICTIM: store},
+        )
+        runner = deployment._client(VICTIM, CrashSwitch())  # noqa: SLF001 - as it starts
+        # Nobody listens: what can be read goes on until it has to call.
+        with pytest.raises(SecAggError) as caught:
+            await runner.run_session("a-task")
+        if caught.value.code is ErrorCode.STORAGE_FAILED:
+            raise caught.value
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(storage_failures())
+        store = SQLiteSessionStore(path)
+        stack.callback(store.close)
+        start = server if role == "server" else client
+        manual_clock.run(lambda clock: start(clock, store))
+        return "read"
+    return "storage failed"
+
+
+@contextlib.contextmanager
+def storage_failures():
+    try:
+        yield
+    except ServiceError as error:
+        if error.code is not ErrorCode.STORAGE_FAILED:
+            raise
