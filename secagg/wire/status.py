@@ -124,7 +124,11 @@ _WITHOUT_DETAIL: Final[dict[grpc.StatusCode, tuple[ErrorCode, str]]] = {
         _C.OVERLOADED,
         "Try again later; if it persists, check the message limits of any proxy.",
     ),
-    _S.CANCELLED: (_C.CANCELLED, ""),
+    # Our own cancellation never comes as a status: this is the other side, stopping.
+    _S.CANCELLED: (
+        _C.UNREACHABLE,
+        "The aggregator ended the call, as it does when it stops; try again.",
+    ),
 }
 # What gRPC's TLS says when a connection fails for good: no status tells it.
 _HANDSHAKE: Final = (

@@ -85,7 +85,7 @@ def test_an_answer_that_is_final_is_not_retried_blindly_by_grpc():
         (grpc.StatusCode.UNAUTHENTICATED, ErrorCode.UNAUTHENTICATED, False),
         (grpc.StatusCode.PERMISSION_DENIED, ErrorCode.NOT_INVITED, False),
         (grpc.StatusCode.UNIMPLEMENTED, ErrorCode.BAD_VERSION, False),
-        (grpc.StatusCode.CANCELLED, ErrorCode.CANCELLED, False),
+        (grpc.StatusCode.CANCELLED, ErrorCode.UNREACHABLE, True),
         (grpc.StatusCode.INTERNAL, ErrorCode.INTERNAL, False),
         (grpc.StatusCode.UNKNOWN, ErrorCode.INTERNAL, False),
     ],
