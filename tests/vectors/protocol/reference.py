@@ -14,7 +14,8 @@ import itertools
 from dataclasses import dataclass
 
 VERSION = 1
-PROFILES = {1}
+PROFILES = {1, 2, 3}
+PROFILES_HERE = {1}
 KEY_SIZES = {0x0001: 32, 0x0002: 16}  # of the mask stream, by suite
 FIELD = 65537
 LIMBS = 16
@@ -188,6 +189,7 @@ class Parameters:
             self.threshold <= self.degree <= self.min_clients - 2
         )
         rules = (
+            self.profile in PROFILES_HERE,
             2 <= self.modulus <= 2**62,
             1 <= self.dim <= 2**30,
             2 <= self.min_clients <= self.max_clients <= 65535,

@@ -74,6 +74,10 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
     raw["version 2, cut short right behind it"] = (later[: head + 2], ref.BAD_VERSION)
     unknown = good[: head + 4] + ref.u16(3)
     raw["unknown suite, cut short right behind it"] = (unknown, ref.BAD_CONFIG)
+    unknown = good[: head + 2] + ref.u16(4) + ref.u16(1)
+    raw["unknown profile, cut short behind the suite"] = (unknown, ref.BAD_CONFIG)
+    other = good[: head + 2] + ref.u16(2) + ref.u16(1)
+    raw["profile of another release, cut short"] = (other, ref.BAD_ENCODING)
     long = ref.Parameters(**(vars(run.offer.parameters) | {"noise_block": bytes(4097)}))
     raw["noise block too long"] = (good[:head] + long.encode(), ref.BAD_ENCODING)
     changes: dict[str, dict[str, Any]] = {
