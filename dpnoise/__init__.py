@@ -1,1 +1,41 @@
-"""Integer-valued distributed differential privacy."""
+"""Integer-valued distributed differential privacy.
+
+Clients encode float vectors as integers modulo m that already carry a share of the
+noise. Their modular sum is differentially private and decodes to an estimate of the sum
+of the vectors. `plan` chooses parameters for a budget, `make_mechanism` encodes and
+decodes, `make_accountant` says what was spent.
+"""
+
+from dpnoise.accounting import (
+    Accountant,
+    PrivacyStatement,
+    accountant_names,
+    make_accountant,
+)
+from dpnoise.errors import DPNoiseError
+from dpnoise.events import Adjacency, Adversary
+from dpnoise.mechanisms import (
+    Mechanism,
+    MechanismParameters,
+    make_mechanism,
+    mechanism_names,
+)
+from dpnoise.planning import Plan, plan
+from dpnoise.samplers import fresh_seed
+
+__all__ = [
+    "Accountant",
+    "Adjacency",
+    "Adversary",
+    "DPNoiseError",
+    "Mechanism",
+    "MechanismParameters",
+    "Plan",
+    "PrivacyStatement",
+    "accountant_names",
+    "fresh_seed",
+    "make_accountant",
+    "make_mechanism",
+    "mechanism_names",
+    "plan",
+]

@@ -158,12 +158,12 @@ class Mechanism(abc.ABC):
         given = self._parameters
         if given.linf_bound is not None:
             return given.linf_bound
-        norm = given.scale_factor * given.l2_clip
-        cap = norm
-        if self.flatness is not None:
-            cap = min(cap, 8.0 * norm * math.sqrt(self.flatness / self.rotated_dim))
-        flag = given.scale_factor * given.clip_flag_amplitude
-        return max(1, math.ceil(cap), math.ceil(flag))
+        return natural_coordinate_cap(
+            given.scale_factor * given.l2_clip,
+            given.scale_factor * given.clip_flag_amplitude,
+            dim=self.rotated_dim,
+            flatness=self.flatness,
+        )
 
     @property
     def flatness(self) -> float | None:
@@ -346,6 +346,7 @@ class Mechanism(abc.ABC):
             sum_norm_steps=given.scale_factor * norm,
             flatness=self.flatness,
             rounding=self.rounding,
+            coordinate_cap=float(self.coordinate_cap),
             mixture_norm_bound=self._mixture_norm_bound(),
         )
 
@@ -462,6 +463,28 @@ def check_seed(argument: str, seed: object) -> None:
         raise InputError(f"{argument} must be bytes, got {type(seed).__name__}")
     if len(seed) != SEED_BYTES:
         raise InputError(f"{argument} must be {SEED_BYTES} bytes, got {len(seed)}")
+
+
+def natural_coordinate_cap(
+    norm: float, flag: float, *, dim: int, flatness: float | None
+) -> int:
+    """Return a bound on coordinates that a rotated vector practically never reaches.
+
+    Args:
+        norm: Norm of the scaled vector, grid steps.
+        flag: Amplitude of the clip flag, grid steps.
+        dim: Coordinates after rotation.
+        flatness: The rotation's ρ, or None without a rotation.
+
+    Returns:
+        Eight standard deviations of a rotated coordinate, rounded up, which a
+        coordinate exceeds once in 10^13; or the norm, where that is smaller or
+        nothing spreads it. At least 1, and at least the flag.
+    """
+    cap = norm
+    if flatness is not None:
+        cap = min(cap, 8.0 * norm * math.sqrt(flatness / dim))
+    return max(1, math.ceil(cap), math.ceil(flag))
 
 
 def float_above(number: Fraction) -> float:

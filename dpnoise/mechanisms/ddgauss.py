@@ -18,8 +18,9 @@ from fractions import Fraction
 from typing import ClassVar
 
 from dpnoise.events import DistributedDiscreteGaussianEvent, PrivacyEvent
+from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
-from dpnoise.samplers import InversionTable, discrete_gaussian_table
+from dpnoise.samplers import discrete_gaussian_sampler
 
 __all__ = ["DDGaussMechanism"]
 
@@ -47,5 +48,5 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _table(self) -> InversionTable:
-        return discrete_gaussian_table(self._parameters.local_noise_variance)
+    def _table(self) -> NoiseSource:
+        return discrete_gaussian_sampler(self._parameters.local_noise_variance)

@@ -30,9 +30,9 @@ from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
 from dpnoise.events import DiscreteGaussianEvent, PrivacyEvent
-from dpnoise.mechanisms.base import CentralMechanism
+from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.forecast import Rounding
-from dpnoise.samplers import InversionTable, discrete_gaussian_table
+from dpnoise.samplers import discrete_gaussian_sampler
 
 __all__ = ["DiscreteGaussianMechanism"]
 
@@ -72,8 +72,8 @@ class DiscreteGaussianMechanism(CentralMechanism):
                 nearest=f"{1.0 / given.l2_clip:.6g}",
             )
 
-    def _table(self) -> InversionTable:
-        return discrete_gaussian_table(self._parameters.local_noise_variance)
+    def _table(self) -> NoiseSource:
+        return discrete_gaussian_sampler(self._parameters.local_noise_variance)
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         del private_seed  # truncation needs no randomness

@@ -27,10 +27,12 @@ from typing import Final
 import numpy as np
 
 __all__ = [
+    "ClipEffect",
     "ErrorForecast",
     "Rounding",
+    "coordinate_clip_effect",
     "forecast_error",
-    "mixture_clip_shrinkage",
+    "mixture_clip_effect",
     "normal_tail",
     "rounding_variance",
     "wrap_error",
@@ -38,7 +40,7 @@ __all__ = [
 
 _SMALL_STDDEV: Final = 0.1  # a normal of this deviation exceeds 1 once in 10^23 draws
 _NEGLIGIBLE_EXPONENT: Final = 40.0  # e^-40 is below the last digit of the sum
-_NODES: Final = 1024  # the shrinkage is then right to a tenth of a percent
+_NODES: Final = 1024  # the effect is then right to a tenth of a percent
 _MAX_WRAPS: Final = 1000  # terms of the wrap series; beyond, the sum is uniform
 
 
@@ -64,7 +66,8 @@ class ErrorForecast:
             squared: noise, rounding, clipping bias and wrapping together.
         noise_mse: The part due to noise.
         rounding_mse: The part due to rounding.
-        bias_mse: The part due to a clip that shortens vectors inside the ball.
+        bias_mse: The part due to clips that shorten vectors inside the ball; it is
+            largest where all vectors point the same way.
         wrap_mse: The part due to wrapping around the modulus, counted in full.
         sum_stddev: Standard deviation of the integer sum, grid steps.
         wrap_probability: Probability that one coordinate wraps.
@@ -131,23 +134,68 @@ def wrap_error(sum_stddev: float, modulus: int) -> tuple[float, float]:
     return 2.0 * normal_tail(reach), modulus * modulus * square
 
 
+@dataclass(frozen=True, slots=True)
+class ClipEffect:
+    """What a clip does to a rotated vector whose norm is within the ball.
+
+    Args:
+        signal: Factor E[x·clip(x)]/E[x²] on the part along the vector, in [0, 1].
+        residue: Mean square of the part across it, E[(clip(x) − signal·x)²]/E[x²].
+        rounding: Variance that stochastic rounding adds afterwards, grid steps².
+    """
+
+    signal: float
+    residue: float
+    rounding: float
+
+
+def coordinate_clip_effect(
+    coordinate_stddev: float, coordinate_cap: float
+) -> ClipEffect:
+    """Return what clipping single coordinates does to a rotated vector.
+
+    Args:
+        coordinate_stddev: Standard deviation of the coordinates before the clip, grid
+            steps, greater than 0.
+        coordinate_cap: Bound on every absolute coordinate, grid steps.
+
+    Returns:
+        The effect on normal coordinates, in closed form.
+    """
+    reach = coordinate_cap / coordinate_stddev
+    tail = normal_tail(reach)
+    density = math.exp(-0.5 * reach * reach) / math.sqrt(2.0 * math.pi)
+    # Stein's identity: E[x·clip(x)]/E[x²] is the probability of lying within the cap.
+    signal = 1.0 - 2.0 * tail
+    square = signal - 2.0 * reach * density + 2.0 * reach * reach * tail
+    return ClipEffect(
+        signal=signal,
+        residue=max(0.0, square - signal * signal),
+        rounding=rounding_variance(coordinate_stddev),
+    )
+
+
 @lru_cache(maxsize=1024)  # a search over scales asks at each bit width again
-def mixture_clip_shrinkage(
-    coordinate_stddev: float, mixture_norm_bound: float, encoded_dim: int
-) -> tuple[float, float]:
-    """Return how much the special clip of [Bao22] shortens a rotated vector.
+def mixture_clip_effect(
+    coordinate_stddev: float,
+    mixture_norm_bound: float,
+    encoded_dim: int,
+    coordinate_cap: float,
+) -> ClipEffect:
+    """Return what the special clip of [Bao22] does to a rotated vector.
 
     Args:
         coordinate_stddev: Standard deviation of the coordinates before the clip, grid
             steps, greater than 0.
         mixture_norm_bound: The bound c, grid steps squared.
         encoded_dim: Number of coordinates.
+        coordinate_cap: The bound Δ∞ on every absolute coordinate, grid steps.
 
     Returns:
-        (factor on the signal, in (0, 1]; rounding variance after the clip).
+        The effect on normal coordinates.
 
     Source:
-        [Bao22] Algorithm 5, lines 3 to 8, with the sign of line 3 corrected.
+        [Bao22] Algorithm 5, lines 3 to 10, with the sign of line 3 corrected.
     """
     # Midpoint rule over eight deviations of the half-normal law.
     nodes = (np.arange(_NODES, dtype=np.float64) + 0.5) * (8.0 / _NODES)
@@ -157,13 +205,15 @@ def mixture_clip_shrinkage(
     fractions = magnitudes - np.floor(magnitudes)
     spread = magnitudes**2 + fractions - fractions**2
     expected_norm = encoded_dim * float(weights @ spread)
-    factor = min(1.0, mixture_norm_bound / expected_norm)
-    squares = spread * factor
+    squares = spread * min(1.0, mixture_norm_bound / expected_norm)
     floors = np.floor(np.sqrt(squares))
     parts = (squares - floors**2) / (2.0 * floors + 1.0)
-    clipped = floors + parts
-    signal = float(weights @ (clipped * magnitudes)) / float(weights @ magnitudes**2)
-    return min(1.0, signal), float(weights @ (parts - parts**2))
+    clipped = np.minimum(floors + parts, coordinate_cap)
+    parts = clipped - np.floor(clipped)
+    whole = float(weights @ magnitudes**2)
+    signal = min(1.0, float(weights @ (clipped * magnitudes)) / whole)
+    residue = float(weights @ (clipped - signal * magnitudes) ** 2) / whole
+    return ClipEffect(signal, residue, float(weights @ (parts - parts**2)))
 
 
 def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
@@ -177,6 +227,7 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
     sum_norm_steps: float,
     flatness: float | None,
     rounding: Rounding,
+    coordinate_cap: float,
     mixture_norm_bound: float | None = None,
 ) -> ErrorForecast:
     """Forecast the error of one decoded sum, per coordinate.
@@ -192,6 +243,7 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
             `num_clients * l2_clip_steps`.
         flatness: The rotation's ρ (1 Hadamard, 2 DFT), or None without a rotation.
         rounding: How reals become integers.
+        coordinate_cap: Bound on every absolute coordinate before rounding, grid steps.
         mixture_norm_bound: The bound c of the special clip of [Bao22], or None.
 
     Returns:
@@ -200,31 +252,35 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
     Source:
         [Aga21] section 5, the variance bound behind the choice of the scale.
     """
-    root_dim = math.sqrt(encoded_dim)
-    stddev = l2_clip_steps / root_dim
-    if flatness is None:
-        # Σ|x_j| ≤ √d‖x‖ bounds the mean of f − f² ≤ |x|, which never exceeds 1/4.
-        per_client = min(0.25, stddev)
-        signal_variance = sum_norm_steps**2
-    else:
-        per_client = rounding_variance(stddev)
-        signal_variance = flatness * sum_norm_steps**2 / encoded_dim
-    shrinkage = 1.0
+    stddev = l2_clip_steps / math.sqrt(encoded_dim)
+    # A cap at the norm itself never acts, and the normal law is no guide there.
+    cap = coordinate_cap if coordinate_cap < l2_clip_steps else math.inf
     if mixture_norm_bound is not None:
-        shrinkage, per_client = mixture_clip_shrinkage(
-            stddev, mixture_norm_bound, encoded_dim
-        )
-    rounded = num_clients * per_client
+        effect = mixture_clip_effect(stddev, mixture_norm_bound, encoded_dim, cap)
+    elif flatness is None:
+        # Σ|x_j| ≤ √d‖x‖ bounds the mean of f − f² ≤ |x|, which never exceeds 1/4.
+        kept = min(1.0, cap / l2_clip_steps)
+        effect = ClipEffect(signal=kept, residue=0.0, rounding=min(0.25, stddev))
+    elif cap < math.inf:
+        effect = coordinate_clip_effect(stddev, cap)
+    else:
+        effect = ClipEffect(1.0, 0.0, rounding_variance(stddev))
+    # How many vectors as long as the clip would have to be equal for such a sum.
+    alignment = (sum_norm_steps / l2_clip_steps) ** 2
+    spread = 1.0 if flatness is None else flatness / encoded_dim
+    signal_variance = spread * (effect.signal * sum_norm_steps) ** 2
+    rounded = num_clients * effect.rounding
     if rounding is Rounding.TOWARD_ZERO:
         # A truncation error f points towards zero: E[f²] → 1/3 and E[f]² → 1/4. Errors
         # of vectors that point the same way add up instead of averaging out.
-        aligned = max(0.0, (sum_norm_steps / l2_clip_steps) ** 2 - num_clients)
+        aligned = max(0.0, alignment - num_clients)
         rounded = num_clients * min(stddev**2, 1.0 / 3.0) + aligned * min(
             stddev**2, 0.25
         )
-    bias = (1.0 - shrinkage) ** 2 * sum_norm_steps**2 / encoded_dim
+    bias = (1.0 - effect.signal) ** 2 * sum_norm_steps**2 / encoded_dim
+    bias += effect.residue * stddev**2 * max(num_clients, alignment)
     error_variance = total_noise_variance + rounded
-    sum_stddev = math.sqrt(error_variance + shrinkage**2 * signal_variance)
+    sum_stddev = math.sqrt(error_variance + signal_variance)
     probability, wrapped = wrap_error(sum_stddev, modulus)
     unit = scale_factor * scale_factor
     return ErrorForecast(

@@ -17,8 +17,14 @@ import math
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["round_share_up"]
+from dpnoise.mechanisms.parameters import MAX_NOISE_VARIANCE as MAX_VARIANCE
+from dpnoise.samplers.skellam import MAX_NOISE_VARIANCE
 
+__all__ = ["largest_share", "round_share_up"]
+
+_TABLES_ONLY: Final = frozenset({"skellam-mixture", "skellam", "smm", "binomial"})
+_LARGEST_TABLE: Final = MAX_NOISE_VARIANCE
+_LARGEST_VARIANCE: Final = Fraction(MAX_VARIANCE)
 _PRECISION: Final = 20  # a share is rounded up by one part in 2^20 at most
 _LEAST_VARIANCE: Final = {
     # Smallest variance that the samplers accept; more noise than needed is harmless.
@@ -27,6 +33,20 @@ _LEAST_VARIANCE: Final = {
     "binomial": Fraction(1, 2),
 }
 _LEAST_SKELLAM: Final = Fraction(1, 1 << 20)
+
+
+def largest_share(mechanism: str) -> Fraction:
+    """Return the largest variance of one share that the mechanism's sampler holds.
+
+    Args:
+        mechanism: Name of the mechanism.
+
+    Returns:
+        The variance, grid steps².
+    """
+    # Skellam and binomial noise come from tables; the others have samplers or
+    # simulations of any width.
+    return _LARGEST_TABLE if mechanism in _TABLES_ONLY else _LARGEST_VARIANCE
 
 
 def round_share_up(variance: Fraction, mechanism: str) -> Fraction:

@@ -18,7 +18,7 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import (
     ErrorForecast,
     Rounding,
-    mixture_clip_shrinkage,
+    mixture_clip_effect,
 )
 from dpnoise.mechanisms.smm import largest_linf_bound
 from dpnoise.planning.request import PlanRequest
@@ -86,11 +86,12 @@ def _published_mixture_notes(mechanism: Mechanism) -> tuple[str, ...]:
     order = 2
     while largest_linf_bound(order + 1, counted) >= bound:
         order += 1
-    kept, _ = mixture_clip_shrinkage(
+    kept = mixture_clip_effect(
         given.scale_factor * given.l2_clip / mechanism.rotated_dim**0.5,
         mechanism.l2_clip_squared_steps,
         mechanism.rotated_dim,
-    )
+        float(bound),
+    ).signal
     covered = (
         f"At this noise the published theorem covers integer orders up to {order} with "
         f"coordinates up to {bound}; where that excludes the best order, the noise has "

@@ -48,7 +48,7 @@ from dpnoise.mechanisms.parameters import (
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import model_through, packed_bytes
-from dpnoise.planning.noise_share import round_share_up
+from dpnoise.planning.noise_share import largest_share, round_share_up
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.request import DEFAULT_MAX_WRAP_PROBABILITY, PlanRequest
 from dpnoise.planning.result import Plan
@@ -70,7 +70,7 @@ _DISTANCE_PER_DRAW: Final = 2.0**-120
 """Charged per draw while calibrating; every sampler's real distance is smaller."""
 
 _RETRIES: Final = 4
-_CLOSE_ENOUGH: Final = 0.01
+_WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
@@ -180,6 +180,7 @@ class _Planner:
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
         self._unit_variance = gaussian_variance_per_sensitivity(request)
+        self._model = NoiseModel(request, self._unit_variance)
         self._accountant = request.accountant
 
     def run(self) -> Plan:
@@ -196,19 +197,26 @@ class _Planner:
         return self._finish(parameters, variance)
 
     def _search_scale(self) -> tuple[float, Mechanism, Fraction]:
-        """Alternate between the model and one calibration until they agree."""
-        request = self._request
-        model = NoiseModel(request, self._unit_variance)
-        scale_factor = self._best(model)
+        """Search with the model; calibrate, correct it, and search again if it pays."""
+        scale_factor = self._best(self._model)
         mechanism, variance = self._calibrate(scale_factor)
-        modelled = model.counted_variance(scale_factor)
-        fitted = dataclasses.replace(model, factor=float(variance) / modelled)
-        if abs(fitted.factor - 1.0) > _CLOSE_ENOUGH:
-            moved = self._best(fitted)
-            if abs(moved / scale_factor - 1.0) > _CLOSE_ENOUGH:
-                scale_factor = moved
-                mechanism, variance = self._calibrate(scale_factor)
+        fitted = model_through(self._request, mechanism.parameters, variance)
+        moved = self._best(fitted)
+        if self._pays(fitted, scale_factor, moved):
+            scale_factor = moved
+            mechanism, variance = self._calibrate(scale_factor)
         return scale_factor, mechanism, variance
+
+    def _pays(self, model: NoiseModel, present: float, moved: float) -> bool:
+        """Whether another scale is worth another calibration."""
+        bits = self._request.bits
+        if bits is None:
+            bits = UNBOUNDED_BITS  # the modulus follows the scale, whichever it is
+        here, there = (forecast_at(model, scale, bits) for scale in (present, moved))
+        return (
+            here.expected_mse > _WORTHWHILE * there.expected_mse
+            or here.wrap_probability > self._request.max_wrap_probability
+        )
 
     def _best(self, model: NoiseModel) -> float:
         request, bits = self._request, self._request.bits
@@ -258,13 +266,15 @@ class _Planner:
     def _calibrate(self, scale_factor: float) -> tuple[Mechanism, Fraction]:
         """Ask the accountant how much noise this scale needs."""
         request = self._request
-        linf_bound = request.linf_bound
+        published = self._model.is_published_mixture and request.linf_bound is None
+        # The weakest demand on the noise; the bound is widened afterwards.
+        linf_bound = 1 if published else request.linf_bound
         if request.mechanism == "smm" and linf_bound is None:
-            linf_bound = 1  # the weakest demand on the noise; widened afterwards
+            linf_bound = self._model.natural_cap(scale_factor)
         mechanism = self._mechanism(scale_factor, linf_bound)
         accountant = self._accountant
         if accountant is None:
-            typical = Fraction(max(1.0, self._guess(scale_factor)))
+            typical = Fraction(max(1.0, self._model.counted_variance(scale_factor)))
             release = cast("NoiseEvent", mechanism.event_with_noise(typical))
             accountant = default_accountant(request.releases(release))
             self._accountant = accountant
@@ -277,13 +287,9 @@ class _Planner:
             adjacency=request.adjacency,
             bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
         )
-        if request.mechanism == "smm" and request.linf_bound is None:
+        if published:
             mechanism = self._widen(mechanism, variance)
         return mechanism, variance
-
-    def _guess(self, scale_factor: float) -> float:
-        model = NoiseModel(self._request, self._unit_variance)
-        return model.counted_variance(scale_factor)
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
@@ -298,15 +304,6 @@ class _Planner:
     def _widen(self, mechanism: Mechanism, variance: Fraction) -> Mechanism:
         """Give smm the largest integer Δ∞ that costs no further noise."""
         request, given = self._request, mechanism.parameters
-        natural = max(
-            1,
-            math.ceil(
-                8.0
-                * given.scale_factor
-                * given.l2_clip
-                * math.sqrt((mechanism.flatness or 1.0) / mechanism.rotated_dim)
-            ),
-        )
 
         def works(linf_bound: int) -> Mechanism | None:
             candidate = self._mechanism(given.scale_factor, linf_bound)
@@ -318,7 +315,7 @@ class _Planner:
             within = account.epsilon(request.delta) <= request.epsilon
             return candidate if within else None
 
-        low, high = 1, natural + 1
+        low, high = 1, self._model.natural_cap(given.scale_factor) + 1
         best = mechanism
         while high - low > 1:
             middle = (low + high) // 2
@@ -354,12 +351,21 @@ class _Planner:
         self, placeholder: MechanismParameters, variance: Fraction, bits: int
     ) -> MechanismParameters:
         """Divide the required noise among the shares that count."""
+        request = self._request
+        share = round_share_up(variance / request.counted_shares, placeholder.mechanism)
+        if share > largest_share(placeholder.mechanism):
+            limit = largest_share(placeholder.mechanism)
+            scale = placeholder.scale_factor * math.sqrt(limit / share)
+            raise ParameterError(
+                f"one noise share would need a variance of {float(share):.4g} grid "
+                f"steps squared, and samplers hold {float(limit):.4g}; so fine a grid "
+                "gains nothing",
+                parameter="scale_factor",
+                value=placeholder.scale_factor,
+                nearest=f"{scale:.4g}",
+            )
         return dataclasses.replace(
-            placeholder,
-            modulus=1 << bits,
-            local_noise_variance=round_share_up(
-                variance / self._request.counted_shares, placeholder.mechanism
-            ),
+            placeholder, modulus=1 << bits, local_noise_variance=share
         )
 
     def _finish(self, parameters: MechanismParameters, variance: Fraction) -> Plan:

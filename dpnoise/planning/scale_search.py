@@ -7,27 +7,31 @@ Numbered rules:
 2. Between calibrations the required noise is modelled as a multiple of the central
    Gaussian's at the encoded sensitivity, plus a constant. One calibration fixes the
    multiple. The model decides where to look; it never decides how much noise is added.
-3. Of all scales that are as good as the limit allows, to a thousandth, the smallest is
-   taken: finer grids cost bits and larger tables, and gain nothing.
+3. Of all scales within half a percent of the best of any modulus, the smallest is
+   taken: finer grids cost bits, larger tables and slower accounting, and gain nothing.
 4. Only scales at which the sum wraps rarely enough are candidates, however small the
    squared error of a sum that wraps all the time may be.
 5. More bits never forecast a larger error: they admit more scales and remove wrapping.
 
-This module deliberately knows no accountant.
+This module deliberately asks no accountant.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.encoding.rotation import encoded_dim, flatness
 from dpnoise.encoding.rounding import conditional_squared_bound
+from dpnoise.mechanisms.base import natural_coordinate_cap
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.registry import mechanism_class
-from dpnoise.mechanisms.smm import smallest_noise_variance
+from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
+from dpnoise.planning.noise_share import largest_share
 from dpnoise.planning.request import PlanRequest
 
 __all__ = [
@@ -44,14 +48,13 @@ _LOWEST_STEPS: Final = 2.0**-12
 _STEPS_TO_TRUNCATE: Final = 8.0
 _POINTS_PER_OCTAVE: Final = 8
 _REFINEMENTS: Final = 40
-_INDIFFERENCE: Final = 1.001  # scales closer than this to the limit are equally good
+_INDIFFERENCE: Final = 1.005  # scales closer than this to the limit are equally good
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
 _MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
 # Small ε is reached at orders near 2·log(1/δ)/ε; a coarse grid is enough for a model.
 _ORDERS: Final = tuple(
     sorted({*range(2, 40), *(math.floor(40 * 1.1**power) for power in range(90))})
 )
-_MAX_SHARE_VARIANCE: Final = 2.0**27  # half of what the sampler tables hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +98,56 @@ class NoiseModel:
         if request.is_central:
             extra = 0.0
         wanted = self.factor * (self.gaussian_variance * squared + extra)
-        if request.mechanism == "smm":
-            return max(wanted, self._published_mixture_variance(squared))
+        if self.is_published_mixture:
+            return max(wanted, self._published_point(squared)[1])
         return wanted
 
-    def _published_mixture_variance(self, squared: float) -> float:
-        """Return what [Bao22] Corollary 1 asks for without sampling, Δ∞ = 1."""
+    @property
+    def is_published_mixture(self) -> bool:
+        """Whether noise and coordinate bound follow the published mixture theorem."""
         request = self.request
-        if request.sampling_rate is not None:
-            return _published_floor(2)
-        best = math.inf
+        return request.mechanism == "smm" and request.accountant in {None, "smm-paper"}
+
+    def natural_cap(self, scale_factor: float) -> int:
+        """Return a coordinate bound that practically never acts, grid steps."""
+        request = self.request
+        rotated = request.rotation != "none"
+        return natural_coordinate_cap(
+            scale_factor * request.l2_clip,
+            scale_factor * request.clip_flag_amplitude,
+            dim=encoded_dim(request.rotation, request.dimension),
+            flatness=flatness(request.rotation, request.dimension) if rotated else None,
+        )
+
+    def coordinate_cap(self, scale_factor: float) -> int:
+        """Return the bound on coordinates that the scale will get, grid steps."""
+        request, natural = self.request, self.natural_cap(scale_factor)
+        if request.linf_bound is not None:
+            return request.linf_bound
+        if not self.is_published_mixture:
+            return natural
+        order, _ = self._published_point((scale_factor * request.l2_clip) ** 2)
+        counted = Fraction(self.counted_variance(scale_factor))
+        return min(natural, max(1, largest_linf_bound(order, counted)))
+
+    def _published_point(self, squared: float) -> tuple[int, float]:
+        """Return order and variance of [Bao22] Corollary 1 at Δ∞ = 1."""
+        request = self.request
+        # Steps and sampling act as they do on the Gaussian; a model needs no more.
+        one = _single_release_variance(float(request.epsilon), float(request.delta))
+        weight = squared * self.gaussian_variance / one
+        best = (2, _published_floor(2))
+        least = math.inf
         for order in _ORDERS:
             conversion = math.log(1.0 / request.delta) - math.log(order)
             conversion += (order - 1) * math.log1p(-1.0 / order)
             allowed = request.epsilon - conversion / (order - 1)
             if allowed > 0.0:
-                divergence = 0.5 * (1.2 * order + 1.0) * squared * request.steps
-                best = min(best, max(divergence / allowed, _published_floor(order)))
-        return best if best < math.inf else _published_floor(2)
+                needed = 0.5 * (1.2 * order + 1.0) * weight / allowed
+                needed = max(needed, _published_floor(order))
+                if needed < least:
+                    best, least = (order, needed), needed
+        return best
 
     def total_variance(self, scale_factor: float) -> float:
         """Return the variance of all noise that arrives, grid steps²."""
@@ -125,10 +160,9 @@ class NoiseModel:
 
     def fits_sampler(self, scale_factor: float) -> bool:
         """Whether one share's variance is within reach of the sampler tables."""
-        if self.request.mechanism == "gaussian":
-            return True
-        shares = self.request.counted_shares
-        return self.counted_variance(scale_factor) / shares <= _MAX_SHARE_VARIANCE
+        share = self.counted_variance(scale_factor) / self.request.counted_shares
+        # Half of what the sampler holds: the calibrated noise may be above the model's.
+        return share <= 0.5 * largest_share(self.request.mechanism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +178,11 @@ class Scale:
 def _published_floor(order: int) -> float:
     """Return the least variance that Eq. (3) of [Bao22] admits at an order."""
     return float(smallest_noise_variance(order, 1))
+
+
+@lru_cache(maxsize=64)
+def _single_release_variance(epsilon: float, delta: float) -> float:
+    return analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2
 
 
 def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForecast:
@@ -173,6 +212,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         sum_norm_steps=scale_factor * sum_norm,
         flatness=flatness(request.rotation, request.dimension) if rotated else None,
         rounding=kind.rounding,
+        coordinate_cap=float(model.coordinate_cap(scale_factor)),
         mixture_norm_bound=norm * norm if request.mechanism == "smm" else None,
     )
 

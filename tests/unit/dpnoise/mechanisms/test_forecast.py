@@ -9,8 +9,9 @@ import pytest
 
 from dpnoise.mechanisms.forecast import (
     Rounding,
+    coordinate_clip_effect,
     forecast_error,
-    mixture_clip_shrinkage,
+    mixture_clip_effect,
     normal_tail,
     rounding_variance,
     wrap_error,
@@ -60,17 +61,32 @@ def test_a_sum_far_wider_than_the_modulus_is_no_gain():
 
 
 def test_the_mixture_clip_leaves_vectors_within_the_bound_alone():
-    factor, variance = mixture_clip_shrinkage(0.5, 1e9, 100)
-    assert factor == pytest.approx(1.0)
-    assert variance == pytest.approx(rounding_variance(0.5), rel=1e-3)
+    effect = mixture_clip_effect(0.5, 1e9, 100, math.inf)
+    assert effect.signal == pytest.approx(1.0)
+    assert effect.residue == pytest.approx(0.0, abs=1e-12)
+    assert effect.rounding == pytest.approx(rounding_variance(0.5), rel=1e-3)
 
 
 def test_the_mixture_clip_acts_like_an_l1_clip_on_small_coordinates():
     # For |x| < 1 the mixture norm is |x|, so the factor is c over the L1 norm.
     dim, stddev = 65536, 4.0 / 256.0
-    factor, _ = mixture_clip_shrinkage(stddev, 16.0, dim)
+    effect = mixture_clip_effect(stddev, 16.0, dim, math.inf)
     l1_norm = dim * stddev * math.sqrt(2.0 / math.pi)
-    assert factor == pytest.approx(16.0 / l1_norm, rel=1e-3)
+    assert effect.signal == pytest.approx(16.0 / l1_norm, rel=1e-3)
+
+
+@pytest.mark.parametrize("reach", [0.1, 0.5, 1.0, 2.0, 5.0, 9.0])
+def test_the_effect_of_a_coordinate_clip_is_its_average_over_the_normal_law(reach):
+    stddev = 3.0
+    effect = coordinate_clip_effect(stddev, reach * stddev)
+
+    def clip(values):
+        return np.clip(values, -reach * stddev, reach * stddev)
+
+    signal = _normal_average(lambda x: x * clip(x), stddev) / stddev**2
+    residue = _normal_average(lambda x: (clip(x) - signal * x) ** 2, stddev)
+    assert effect.signal == pytest.approx(signal, rel=1e-6)
+    assert effect.residue == pytest.approx(residue / stddev**2, rel=1e-5, abs=1e-12)
 
 
 def _forecast(**changes):
@@ -84,6 +100,7 @@ def _forecast(**changes):
         "sum_norm_steps": 80.0,
         "flatness": 1.0,
         "rounding": Rounding.STOCHASTIC,
+        "coordinate_cap": 8.0,
     }
     return forecast_error(**(given | changes))
 

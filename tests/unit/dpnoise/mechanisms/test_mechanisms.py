@@ -151,6 +151,29 @@ def test_where_noise_is_small_the_forecast_is_right_about_rounding(name, scale_f
     assert_error_as_forecast(chosen, random_vectors(12, 8192))
 
 
+@pytest.mark.parametrize("name", ["skellam-mixture", "smm", "skellam"])
+@pytest.mark.parametrize("linf_bound", [1, 2, 4])
+def test_a_coordinate_bound_that_acts_is_in_the_forecast(name, linf_bound):
+    # Typical coordinates are two steps long; equal vectors, so that nothing cancels.
+    chosen = mechanism(
+        name,
+        dim=8192,
+        scale_factor=2.0 * math.sqrt(8192.0),
+        local_noise_variance=Fraction(50 * linf_bound**2),
+        linf_bound=linf_bound,
+    )
+    vectors = np.repeat(random_vectors(1, 8192), 12, axis=0)
+    exact = vectors.sum(axis=0)
+    forecast = chosen.forecast()
+    estimate = chosen.decode(modular_sum(chosen, vectors), public_seed=seed("public"))
+    measured = float(np.mean((estimate - exact) ** 2))
+    if linf_bound == 1:
+        assert forecast.bias_mse > 0.05 * forecast.noise_mse
+    # The clip after rounding and conditioning are not modelled: one percent of it.
+    tolerance = DEVIATIONS * math.sqrt(2.0 / 8192) + 0.01
+    assert measured == pytest.approx(forecast.expected_mse, rel=tolerance)
+
+
 @pytest.mark.parametrize("name", DISTRIBUTED)
 def test_the_noise_of_all_clients_adds_up_to_their_variance(name):
     dim, clients = 8192, 12

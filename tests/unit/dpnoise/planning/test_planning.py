@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from dpnoise.accounting import make_accountant
@@ -154,7 +156,7 @@ def test_more_bits_never_forecast_a_larger_error(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", PAPERS)
-def test_no_other_scale_has_a_smaller_error(mechanism):
+def test_no_other_scale_has_an_error_smaller_by_a_percent(mechanism):
     made = paper_plan(mechanism, bits=16)
     chosen = made.parameters.scale_factor
     for factor in (0.5, 0.7, 0.9, 1.1, 1.3, 1.6):
@@ -163,7 +165,8 @@ def test_no_other_scale_has_a_smaller_error(mechanism):
         except ParameterError as refusal:
             assert refusal.parameter == "bits"  # noqa: PT017  # it wraps too often
             continue
-        assert other.forecast.expected_mse >= 0.998 * made.forecast.expected_mse
+        # Half a percent is given away for a coarser grid, half for one calibration.
+        assert other.forecast.expected_mse >= 0.99 * made.forecast.expected_mse
 
 
 @pytest.mark.parametrize("mechanism", PAPERS)
@@ -239,6 +242,56 @@ def test_smm_raises_the_noise_until_its_theorem_covers_an_order_and_says_so():
     assert per_unit[1] == pytest.approx(20.5, rel=0.01)
     assert per_unit[0] > 1.5 * per_unit[1]
     assert any("theorem covers integer orders" in note for note in coarse.notes)
+
+
+def test_a_grid_so_fine_that_no_sampler_holds_the_noise_is_refused():
+    with pytest.raises(ParameterError) as caught:
+        paper_plan("skellam", bits=40, scale_factor=1e6)
+    assert caught.value.parameter == "scale_factor"
+    assert caught.value.nearest is not None
+    paper_plan("skellam", bits=40, scale_factor=0.99 * float(caught.value.nearest))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "accountant"),
+    [
+        ("smm", "mixture-rdp"),
+        ("smm", "smm-paper"),
+        ("skellam", "skellam-gdp"),
+        ("skellam-mixture", "mixture-rdp"),
+    ],
+)
+def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
+    made = plan(
+        clients=25,
+        dimension=650,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-3,
+        bits=20,
+        mechanism=mechanism,
+        accountant=accountant,
+        steps=5,
+        min_survivors=20,
+        colluders=1,
+    )
+    # Sound accountants need more than the central Gaussian, and 25/18 of it arrives.
+    assert made.forecast.expected_mse > made.gaussian_mse * 25 / 18
+    chosen = make_mechanism(made.parameters)
+    vector = np.sin(np.arange(650.0) ** 2)
+    vector /= np.linalg.norm(vector)
+    errors = []
+    for repeat in range(10):
+        public = hashlib.sha256(b"public%d" % repeat).digest()
+        total = np.zeros(chosen.encoded_dim, np.uint64)
+        for client in range(25):
+            private = hashlib.sha256(b"private%d:%d" % (repeat, client)).digest()
+            total += chosen.encode(vector, private_seed=private, public_seed=public)
+        estimate = chosen.decode(total % np.uint64(chosen.modulus), public_seed=public)
+        errors.append(np.mean((estimate - 25.0 * vector) ** 2))
+    # Five deviations of the mean of 6500 squared normals: false alarms 5.7e-7.
+    tolerance = 5.0 * math.sqrt(2.0 / 6500)
+    assert np.mean(errors) == pytest.approx(made.forecast.expected_mse, rel=tolerance)
 
 
 def test_the_clip_flag_is_paid_for():
