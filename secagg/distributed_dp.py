@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.accounting import PrivacyStatement, make_accountant
-from dpnoise.errors import DPNoiseError, ParameterError
+from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary, NoiseEvent, PoissonSampled, Repeated
 from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
@@ -48,6 +48,7 @@ __all__ = [
     "ParameterError",
     "Plan",
     "PrivacyReport",
+    "UnknownEventError",
     "central_gaussian_variance",
     "error_curve",
     "plan",

@@ -128,6 +128,12 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             if error.nearest is None
             else f"The nearest value that works: {error.nearest}",
         ) from None
+    except distributed_dp.UnknownEventError as error:
+        raise ServiceError(
+            str(error),
+            code=ErrorCode.INFEASIBLE,
+            next_step="Name an accountant with --accountant, or another --mechanism.",
+        ) from None
     except distributed_dp.DPNoiseError as error:
         raise ServiceError(
             str(error),
