@@ -156,11 +156,10 @@ def _published(bits: int, clients: int, epsilon: float) -> Mechanism:
     scale = published_scale(bits, clients, epsilon)
     dim = encoded_dim("hadamard", DIM)
     setting = Setting(dim=dim, radius=RADIUS, scale_factor=scale, clients=clients)
-    near = gaussian_variance(Budget(epsilon, DELTA), 1.0)
     variance = setting.noise(
         "skellam-paper",
         Budget(epsilon, DELTA),
-        near=near * setting.rounded_squared_bound,
+        gaussian_variance=gaussian_variance(Budget(epsilon, DELTA), 1.0),
     )
     return build_mechanism(
         "skellam",

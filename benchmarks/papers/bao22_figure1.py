@@ -180,17 +180,18 @@ class _NoiseTable:
         budget = Budget(epsilon, DELTA)
         if accountant == "smm-formula-only":
             return Fraction(smm_formula_only(setting.squared_steps, budget))
-        near = gaussian_variance(budget, 1.0) * setting.squared_steps
+        unit = gaussian_variance(budget, 1.0)
         if accountant != "mixture-contour":
-            return setting.noise(accountant, budget, near=near)
+            return setting.noise(accountant, budget, gaussian_variance=unit)
         # On fine grids the contour's tables grow with the scale, while the multiple of
         # the Gaussian's variance has long converged: confirm it instead of searching.
+        near = unit * setting.squared_steps
         carried = self._multiples.get(epsilon)
         if carried is not None and scale > _CARRIED_ABOVE:
             variance = carried * Fraction(near)
             if setting.suffices(accountant, budget, variance):
                 return variance
-        variance = setting.noise(accountant, budget, near=near)
+        variance = setting.noise(accountant, budget, gaussian_variance=unit)
         self._multiples[epsilon] = variance / Fraction(near) * _CARRY_MARGIN
         return variance
 

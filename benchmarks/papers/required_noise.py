@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, cast
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
@@ -35,14 +35,15 @@ from dpnoise.events import (
     Repeated,
     SkellamEvent,
     SkellamMixtureClippedEvent,
-    SkellamMixtureEvent,
 )
-from dpnoise.mechanisms.parameters import DEFAULT_ROUNDING_BIAS
+from dpnoise.mechanisms import make_mechanism
+from dpnoise.mechanisms.parameters import DEFAULT_ROUNDING_BIAS, MechanismParameters
 
 __all__ = [
     "PUBLISHED_ORDERS",
     "Budget",
     "Setting",
+    "gaussian_variance",
     "largest_admitted_bound",
     "smm_formula_only",
     "smm_order",
@@ -51,7 +52,8 @@ __all__ = [
 PUBLISHED_ORDERS: Final = range(2, 101)
 """The orders that [Bao22] section 6.1 minimises over."""
 
-_SLACK: Final = Fraction(5, 4)
+_ANY_MODULUS: Final = 1 << 32  # no event depends on it
+_SLIGHTLY_LESS: Final = Fraction(4, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,6 @@ class Setting:
             self.scale_factor * self.radius, self.dim, DEFAULT_ROUNDING_BIAS
         )
 
-    @property
-    def coordinate_cap(self) -> float:
-        """The default mechanism's cap on coordinates: eight deviations, rounded up."""
-        norm = self.scale_factor * self.radius
-        return float(max(1, math.ceil(min(norm, 8.0 * norm / math.sqrt(self.dim)))))
-
     def skellam(self, noise_variance: Fraction) -> SkellamEvent:
         """One release of `skellam`."""
         bound = self.rounded_squared_bound
@@ -150,14 +146,22 @@ class Setting:
             linf_bound=1,
         )
 
-    def mixture(self, noise_variance: Fraction) -> SkellamMixtureEvent:
-        """One release of the default mechanism."""
-        return SkellamMixtureEvent(
-            dim=self.dim,
-            aggregate_noise_variance=noise_variance,
-            l2_clip_squared_steps=self.squared_steps,
-            linf_bound=self.coordinate_cap,
+    def mixture(self, noise_variance: Fraction) -> NoiseEvent:
+        """One release of the default mechanism, as the mechanism itself states it."""
+        mechanism = make_mechanism(
+            MechanismParameters(
+                mechanism="skellam-mixture",
+                dim=self.dim,
+                l2_clip=self.radius,
+                scale_factor=self.scale_factor,
+                modulus=_ANY_MODULUS,
+                local_noise_variance=Fraction(1),
+                num_clients=self.clients,
+                min_survivors=self.clients,
+            )
         )
+        event = mechanism.event_with_noise(noise_variance)
+        return cast("NoiseEvent", event)
 
     def binomial(self, noise_variance: Fraction) -> BinomialEvent:
         """One release of cpSGD after unconditional rounding, worst-case norms."""
@@ -167,8 +171,14 @@ class Setting:
             num_trials=math.ceil(4 * noise_variance),
             l2_sensitivity=l2_sensitivity,
             l1_sensitivity=math.sqrt(self.dim) * l2_sensitivity,
-            linf_sensitivity=int(self.coordinate_cap) + 1,
+            linf_sensitivity=self._largest_rounded_coordinate,
         )
+
+    @property
+    def _largest_rounded_coordinate(self) -> int:
+        """Eight deviations of a rotated coordinate, or the norm, rounded up."""
+        norm = self.scale_factor * self.radius
+        return max(1, math.ceil(min(norm, 8.0 * norm / math.sqrt(self.dim))))
 
     def release(self, accountant: str, noise_variance: Fraction) -> NoiseEvent:
         """The release that an accountant is shown for in the figures."""
@@ -185,13 +195,16 @@ class Setting:
         }
         return builders[accountant](noise_variance)
 
-    def noise(self, accountant: str, budget: Budget, *, near: float) -> Fraction:
+    def noise(
+        self, accountant: str, budget: Budget, *, gaussian_variance: float
+    ) -> Fraction:
         """Calibrate.
 
         Args:
             accountant: Name of the accountant, which decides the mechanism too.
             budget: What may be spent.
-            near: A variance at which to begin looking, grid steps squared.
+            gaussian_variance: What a central Gaussian needs for the budget per squared
+                L2 sensitivity; no mechanism needs less.
 
         Returns:
             The least aggregate variance that the accountant accepts.
@@ -200,14 +213,16 @@ class Setting:
         def build(variance: Fraction) -> PrivacyEvent:
             return budget.releases(self.release(accountant, variance))
 
-        guess = Fraction(near)
+        rounded = accountant.startswith(("skellam", "ddgauss", "cpsgd"))
+        norm = self.rounded_squared_bound if rounded else self.squared_steps
+        least = Fraction(gaussian_variance * norm) * _SLIGHTLY_LESS
         return calibrate(
             build,
             accountant=accountant,
             epsilon=budget.epsilon,
             delta=budget.delta,
             adversary=budget.adversary,
-            bracket=(guess / 64, guess * 2**40),
+            bracket=(least, least * 2**40),
         )
 
     def suffices(
