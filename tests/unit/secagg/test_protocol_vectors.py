@@ -5,9 +5,7 @@ also run here beside ours on inputs that are in no file.
 """
 
 import hashlib
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,19 +42,6 @@ ENCODINGS, SECRETS, MASKS = (
     for name in ("encodings.json", "secrets.json", "masks.json")
 )
 MAX_BYTES = 300_000  # of all files together: people read and copy them
-
-
-@pytest.fixture(scope="module")
-def reference_modules():
-    """The reference and its generator, under their own names and for this file only."""
-    names = [path.stem for path in DIRECTORY.glob("*.py")]
-    sys.path.insert(0, str(DIRECTORY))
-    try:
-        yield {name: importlib.import_module(name) for name in names}
-    finally:
-        sys.path.remove(str(DIRECTORY))
-        for name in names:
-            sys.modules.pop(name, None)
 
 
 def bytes_of(record, name):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import SharesDelivered
@@ -129,7 +131,10 @@ class VectorClient:
     ("name", "row"), CLIENTS, ids=[f"{n}-{r['identity']}" for n, r in CLIENTS]
 )
 def test_our_client_sends_the_recorded_bytes(monkeypatch, name, row):
-    session = SESSIONS[name]
+    compare_client(monkeypatch, SESSIONS[name], row)
+
+
+def compare_client(monkeypatch, session, row):
     contexts = [bytes.fromhex(context) for context in session["contexts"]]
     ours = VectorClient(monkeypatch, session, row)
     advert = ours.advertise()
@@ -270,6 +275,14 @@ def clean_sum(session, job):
 
 @by_name
 def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
+    liars = compare_server(session)
+    assert [row["index"] for row in liars] == [
+        index for index in [session["lying"]] if index is not None
+    ]
+
+
+def compare_server(session):
+    """Return the rows of those whom our server found to have revealed wrong shares."""
     ours = VectorServer(session).play_before(1)
     in_roster = [row for row in session["clients"] if row["index"] is not None]
     for row in in_roster:
@@ -299,8 +312,7 @@ def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
         for output in outputs
         if isinstance(output, DropClient) and output.reason == DropReason.BAD_SHARES
     }
-    liars = [row for row in in_roster if row["index"] == session["lying"]]
-    assert named == {row["identity"] for row in liars}
+    return [row for row in in_roster if row["identity"] in named]
 
 
 @pytest.mark.parametrize(
@@ -342,3 +354,56 @@ def test_our_server_aborts_with_the_recorded_code(case):
     ours.close(case["round"])
     assert isinstance(ours.state, server.Aborted)
     assert ours.state.code == case["code"]
+
+
+# --- sessions that are in no file ----------------------------------------------------
+
+
+@st.composite
+def plans(draw, session_vectors):
+    degree = draw(st.sampled_from([0, 0, 2, 4]))
+    count = draw(st.integers(max(3, degree + 2), 8))
+    threshold = draw(st.integers(2, min(degree or 4, 4, count)))
+    colluders = draw(st.integers(0, min(threshold - 1, count - 2)))
+    floor = max(threshold, colluders + 2)
+    min_survivors = draw(st.integers(floor, min(floor + 1, count)))
+    min_clients = draw(st.integers(max(min_survivors, degree + 2), count))
+    parameters = session_vectors.parameters(
+        suite=draw(st.sampled_from([1, 2])),
+        modulus=draw(st.one_of(st.integers(2, 2**62), st.sampled_from([2, 2**62]))),
+        dim=draw(st.integers(1, 40)),
+        min_clients=min_clients,
+        threshold=threshold,
+        degree=degree,
+        min_survivors=min_survivors,
+        max_dropouts=draw(st.integers(0, 4)),
+        colluders=colluders,
+    )
+    names = draw(
+        st.permutations([f"c{'-' * (place % 3)}{place}" for place in range(count)])
+    )
+    lost = st.dictionaries(
+        st.sampled_from(names), st.sampled_from(session_vectors.ROUNDS), max_size=4
+    )
+    seed = draw(st.binary(min_size=32, max_size=32)) if degree else b""
+    return session_vectors.Plan("random", parameters, names, seed, draw(lost))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_session_goes_as_with_the_reference(reference_modules, data):
+    session_vectors = reference_modules["session_vectors"]
+    session, code = session_vectors.play_to_the_end(data.draw(plans(session_vectors)))
+    event(f"code {code}")
+    for row in session["clients"]:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            compare_client(monkeypatch, session, row)
+    if code == 0:
+        assert compare_server(session) == []
+        return
+    ours = VectorServer(session)
+    for round_number in (0, 1, 2, 4):
+        if not isinstance(ours.state, server.Aborted):
+            ours.receive_all(round_number)
+            ours.close(round_number)
+    assert ours.state.code == code

@@ -75,73 +75,114 @@ def secrets_of(plan: Plan, place: int) -> Secrets:
     )
 
 
-def play(plan: Plan) -> Run:
-    offer = ref.Offer(f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters)
-    offer.parameters.check()
-    drawn = {
-        name: secrets_of(plan, place) for place, name in enumerate(plan.identities)
-    }
-    clients = {name: Client(offer, mine) for name, mine in drawn.items()}
-    rows: dict[str, dict[str, Any]] = {name: {} for name in drawn}
-    server = Server(offer)
+class Game:
+    """The reference on both sides of one session."""
 
-    def present(round_name: str) -> list[str]:
-        """Return the clients that still send in this round."""
+    def __init__(self, plan: Plan) -> None:
+        plan.parameters.check()
+        self.plan = plan
+        self.offer = ref.Offer(
+            f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters
+        )
+        self.secrets = {
+            name: secrets_of(plan, place) for place, name in enumerate(plan.identities)
+        }
+        self.clients = {n: Client(self.offer, own) for n, own in self.secrets.items()}
+        self.rows: dict[str, dict[str, bytes]] = {name: {} for name in self.secrets}
+        self.server = Server(self.offer)
+        self.announced: dict[str, bytes] = {}  # roster, u2, u3
+        self.index: dict[str, int] = {}
+        self.total: list[int] = []
+
+    def play(self) -> None:
+        """Play all rounds; `Refused` if the server has to abort."""
+        server, announced = self.server, self.announced
+        for name in self.present("AdvertiseKeys"):
+            self.send(0, name, "advert", self.clients[name].advert())
+        announced["roster"] = server.close_adverts(self.plan.graph_seed)
+        self.index = {
+            advert.identity: i for i, advert in enumerate(server.view.adverts)
+        }
+        for name in self.present("ShareKeys"):
+            bundles = self.clients[name].take(1, announced["roster"])
+            self.send(1, name, "bundles", bundles)
+        announced["u2"] = server.close_sharing()
+        for name in self.members("ShareKeys", server.view.sharers):
+            delivered = self.rows[name]["delivered"] = server.delivery(self.index[name])
+            upload = self.clients[name].take(2, announced["u2"], delivered)
+            if name in self.present("MaskedInputCollection"):
+                self.send(2, name, "upload", upload)
+        announced["u3"] = server.close_uploads()
+        for name in self.members("Unmasking", server.view.survivors):
+            answer = self.clients[name].take(4, announced["u3"])
+            answer = wrong(answer) if name == self.plan.lying else answer
+            self.send(4, name, "answer", answer)
+        self.total = server.sum()
+        if self.total != self.sum_of_survivors():
+            raise AssertionError(self.plan.name)
+
+    def send(self, round_number: int, name: str, field: str, message: bytes) -> None:
+        self.rows[name][field] = message
+        self.server.receive(round_number, name, message)
+
+    def present(self, round_name: str) -> list[str]:
+        """Return the clients that still send in a round."""
         gone = ROUNDS[: ROUNDS.index(round_name) + 1]
-        return [name for name in drawn if plan.lost_before.get(name) not in gone]
+        return [n for n in self.secrets if self.plan.lost_before.get(n) not in gone]
 
-    for name in present("AdvertiseKeys"):
-        rows[name]["advert"] = clients[name].advert()
-        server.receive(0, name, rows[name]["advert"])
-    roster = server.close_adverts(plan.graph_seed)
-    index = {advert.identity: i for i, advert in enumerate(server.view.adverts)}
+    def members(self, round_name: str, members: set[int]) -> list[str]:
+        return [n for n in self.present(round_name) if self.index[n] in members]
 
-    for name in present("ShareKeys"):
-        rows[name]["bundles"] = clients[name].take(1, roster)
-        server.receive(1, name, rows[name]["bundles"])
-    sharers = server.close_sharing()
+    def sum_of_survivors(self) -> list[int]:
+        survivors = [
+            n for n, i in self.index.items() if i in self.server.view.survivors
+        ]
+        inputs = [self.secrets[name].values for name in survivors]
+        modulus = self.plan.parameters.modulus
+        return [sum(column) % modulus for column in zip(*inputs, strict=True)]
 
-    active = [n for n in present("ShareKeys") if index[n] in server.view.sharers]
-    for name in active:
-        rows[name]["delivered"] = server.delivery(index[name])
-        upload = clients[name].take(2, sharers, rows[name]["delivered"])
-        if name in present("MaskedInputCollection"):
-            rows[name]["upload"] = upload
-            server.receive(2, name, upload)
-    survivors = server.close_uploads()
+    def record(self) -> dict[str, Any]:
+        """Return what goes into the file; after an abort, some of it is missing."""
+        plan, view = self.plan, self.server.view
+        bits = ref.residue_bits(plan.parameters.modulus)
+        announced = {
+            name: self.announced[name].hex() if name in self.announced else None
+            for name in ("roster", "u2", "u3")
+        }
+        return {
+            "name": plan.name,
+            "offer": self.offer.encode().hex(),
+            "cfg_hash": ref.configuration_hash(self.offer).hex(),
+            "sid": view.sid.hex(),
+            "contexts": [context.hex() for context in view.contexts],
+            "graph_seed": plan.graph_seed.hex(),
+            **announced,
+            "neighbours": view.neighbours,
+            "lying": self.index.get(plan.lying),
+            "clients": [
+                row_of(plan, self.secrets[n], self.index.get(n), self.rows[n])
+                for n in self.secrets
+            ],
+            "sum": [str(entry) for entry in self.total],
+            "packed_sum": ref.pack(self.total, bits).hex(),
+        }
 
-    for name in active:
-        if name not in present("Unmasking"):
-            continue
-        rows[name]["answer"] = clients[name].take(4, survivors)
-        if name == plan.lying:
-            rows[name]["answer"] = wrong(rows[name]["answer"])
-        server.receive(4, name, rows[name]["answer"])
-    total = server.sum()
-    kept = [drawn[n].values for n in drawn if index.get(n) in server.view.survivors]
-    expected = [sum(c) % plan.parameters.modulus for c in zip(*kept, strict=True)]
-    if total != expected:
-        raise AssertionError(plan.name)
-    view = server.view
-    record = {
-        "name": plan.name,
-        "offer": offer.encode().hex(),
-        "cfg_hash": ref.configuration_hash(offer).hex(),
-        "sid": view.sid.hex(),
-        "contexts": [context.hex() for context in view.contexts],
-        "graph_seed": plan.graph_seed.hex(),
-        "roster": roster.hex(),
-        "u2": sharers.hex(),
-        "u3": survivors.hex(),
-        "neighbours": view.neighbours,
-        "lying": index.get(plan.lying),
-        "clients": [
-            row_of(plan, drawn[name], index.get(name), rows[name]) for name in drawn
-        ],
-        "sum": [str(entry) for entry in total],
-        "packed_sum": ref.pack(total, ref.residue_bits(plan.parameters.modulus)).hex(),
-    }
-    return Run(plan, offer, drawn, record)
+
+def play(plan: Plan) -> Run:
+    """Play a session that succeeds."""
+    game = Game(plan)
+    game.play()
+    return Run(plan, game.offer, game.secrets, game.record())
+
+
+def play_to_the_end(plan: Plan) -> tuple[dict[str, Any], int]:
+    """Play any session; return its record, and the code of its abort or 0."""
+    game = Game(plan)
+    try:
+        game.play()
+    except ref.Refused as refused:
+        return game.record(), refused.code
+    return game.record(), 0
 
 
 def wrong(answer: bytes) -> bytes:
