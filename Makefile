@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench proto clean
+.PHONY: demo test check format bench papers proto clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -38,6 +38,11 @@ format: $(STAMP_DEV)
 
 bench: $(STAMP_DEV)  ## timings, as ratios measured side by side
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py
+
+papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
+	for script in benchmarks/papers/*_figure?.py benchmarks/papers/bao22_federated_noise.py; do \
+	  OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script --allow-invalid-theorem --out docs/pictures || exit 1; \
+	done
 
 build/proto-venv/bin/python:
 	$(PYTHON) -m venv build/proto-venv

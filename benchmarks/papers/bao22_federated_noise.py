@@ -61,7 +61,7 @@ _BISECTIONS: Final = 60
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     scales = (8.0,) if options.tiny else SCALES
-    epsilons = (1.0,) if options.tiny else EPSILONS
+    epsilons = () if options.tiny else EPSILONS
     shown = [
         accountant
         for accountant, *_ in _CURVES
