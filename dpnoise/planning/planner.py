@@ -70,6 +70,7 @@ _DISTANCE_PER_DRAW: Final = 2.0**-120
 """Charged per draw while calibrating; every sampler's real distance is smaller."""
 
 _RETRIES: Final = 4
+_UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
@@ -189,12 +190,39 @@ class _Planner:
             scale_factor, mechanism, variance = self._search_scale()
         else:
             scale_factor = request.scale_factor
+            self._refuse_uncovered(scale_factor)
             mechanism, variance = self._calibrate(scale_factor)
         bits = request.bits
         if bits is None:
             bits = self._bits_for(scale_factor, mechanism, variance)
         parameters = self._share(mechanism.parameters, variance, bits)
         return self._finish(parameters, variance)
+
+    def _refuse_uncovered(self, scale_factor: float) -> None:
+        """Refuse a given scale at which smm's published noise has no theorem.
+
+        More noise would bring some order in, but that is another mechanism than the
+        one asked for, and its clip leaves next to nothing of the vector.
+        """
+        excess = self._model.published_excess
+        if not self._model.is_published_mixture or excess(scale_factor) <= _UNCOVERED:
+            return
+        low, high = scale_factor, 2.0 * scale_factor
+        while excess(high) > _UNCOVERED:
+            low, high = high, 2.0 * high
+        while high > 1.01 * low:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if excess(middle) > _UNCOVERED else (low, middle)
+        covered = math.ceil(100.0 * high) / 100.0
+        raise TheoremNotApplicableError(
+            f"at scale_factor {scale_factor:g} the published theorem of smm excludes "
+            "the orders that this budget needs: coordinates of one grid step would "
+            f"need {excess(scale_factor):.3g} times the published noise",
+            theorem="Corollary 1, Eq. (3) [Bao22]",
+            parameter="scale_factor",
+            value=scale_factor,
+            nearest=f"{covered:g}, with as many bits as it needs",
+        )
 
     def _search_scale(self) -> tuple[float, Mechanism, Fraction]:
         """Search with the model; calibrate, correct it, and search again if it pays."""

@@ -130,8 +130,25 @@ class NoiseModel:
         counted = Fraction(self.counted_variance(scale_factor))
         return min(natural, max(1, largest_linf_bound(order, counted)))
 
-    def _published_point(self, squared: float) -> tuple[int, float]:
-        """Return order and variance of [Bao22] Corollary 1 at Δ∞ = 1."""
+    def published_excess(self, scale_factor: float) -> float:
+        """Return how many times the published formula's noise its theorem needs.
+
+        1 where the order that the budget asks for is covered; more where Eq. (3) of
+        [Bao22] excludes it and only more noise brings an order in.
+        """
+        squared = (scale_factor * self.request.l2_clip) ** 2
+        _, formula = self._published_point(squared, is_covered=False)
+        return self._published_point(squared)[1] / formula
+
+    def _published_point(
+        self, squared: float, *, is_covered: bool = True
+    ) -> tuple[int, float]:
+        """Return order and variance of [Bao22] Corollary 1 at Δ∞ = 1.
+
+        Args:
+            squared: Squared clip in grid steps².
+            is_covered: Whether Eq. (3) must hold; without it the figure has no theorem.
+        """
         request = self.request
         # Steps and sampling act as they do on the Gaussian; a model needs no more.
         one = _single_release_variance(float(request.epsilon), float(request.delta))
@@ -144,7 +161,8 @@ class NoiseModel:
             allowed = request.epsilon - conversion / (order - 1)
             if allowed > 0.0:
                 needed = 0.5 * (1.2 * order + 1.0) * weight / allowed
-                needed = max(needed, _published_floor(order))
+                if is_covered:
+                    needed = max(needed, _published_floor(order))
                 if needed < least:
                     best, least = (order, needed), needed
         return best

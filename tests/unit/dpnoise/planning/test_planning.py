@@ -13,7 +13,11 @@ import pytest
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
-from dpnoise.errors import ParameterError, UnknownEventError
+from dpnoise.errors import (
+    ParameterError,
+    TheoremNotApplicableError,
+    UnknownEventError,
+)
 from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import MechanismParameters, make_mechanism
 from dpnoise.planning import error_curve, plan
@@ -232,16 +236,24 @@ def test_smm_gets_the_largest_linf_bound_that_costs_no_noise():
     assert bound <= math.ceil(8.0 * 500.0 / math.sqrt(4096.0))
 
 
-def test_smm_raises_the_noise_until_its_theorem_covers_an_order_and_says_so():
-    coarse = paper_plan("smm", bits=10, scale_factor=4.0)
-    fine = paper_plan("smm", bits=20, scale_factor=500.0)
-    per_unit = [
-        float(made.noise_variance) / made.parameters.scale_factor**2
-        for made in (coarse, fine)
-    ]
-    assert per_unit[1] == pytest.approx(20.5, rel=0.01)
-    assert per_unit[0] > 1.5 * per_unit[1]
-    assert any("theorem covers integer orders" in note for note in coarse.notes)
+def test_smm_is_refused_at_a_scale_that_its_theorem_does_not_cover():
+    with pytest.raises(
+        TheoremNotApplicableError, match="excludes the orders"
+    ) as caught:
+        paper_plan("smm", bits=10, scale_factor=4.0)
+    assert caught.value.parameter == "scale_factor"
+    nearest = float(caught.value.nearest.split(",")[0])
+    made = paper_plan("smm", scale_factor=nearest)
+    per_unit = float(made.noise_variance) / nearest**2
+    assert per_unit == pytest.approx(20.5, rel=0.01)
+    with pytest.raises(TheoremNotApplicableError):
+        paper_plan("smm", scale_factor=0.97 * nearest)
+
+
+def test_smm_without_a_given_scale_gets_one_with_a_theorem_and_says_what_is_covered():
+    made = paper_plan("smm", bits=10)
+    assert made.statement_server.epsilon <= 1.0
+    assert any("theorem covers integer orders" in note for note in made.notes)
 
 
 def test_a_grid_so_fine_that_no_sampler_holds_the_noise_is_refused():
