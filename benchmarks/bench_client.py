@@ -4,12 +4,12 @@ import sys
 import time
 from functools import partial
 
-import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
 
 from secagg.primitives.modular import bit_width
-from secagg.protocol import masking, server
+from secagg.protocol import masking
+from secagg.protocol.events import InputUploaded
 from secagg.protocol.outputs import UploadMasked
 from secagg.protocol.rounds import Round
 from secagg.testing.in_process import (
@@ -80,7 +80,7 @@ def _client_seconds(clients: int, dimension: int) -> dict[str, float]:
 
 
 def _record_upload(session: InProcessSession, number: int, digest: bytes) -> None:
-    event = server.InputUploaded(identity_of(number), digest, session.packed_bytes)
+    event = InputUploaded(identity_of(number), digest, session.packed_bytes)
     session.to_server(event)
 
 
@@ -97,12 +97,12 @@ def _mask_seconds(outputs: tuple[object, ...], modulus: int) -> float:
 def _keystream_seconds(size: int) -> float:
     """CPU seconds of one mask's keystream, in chunks that fit the cache."""
     chunk = min(size, 1 << 18)
-    zeros, buffer = bytes(chunk), np.empty(chunk + 16, np.uint8)
+    zeros, buffer = bytes(chunk), bytearray(chunk + 16)
 
     def run() -> None:
         stream = Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor()
         for _ in range(max(1, size // chunk)):
-            stream.update_into(zeros, memoryview(buffer))
+            stream.update_into(zeros, buffer)
 
     return cpu_seconds(run)
 

@@ -5,12 +5,13 @@ import time
 
 from measurement import emit
 
-from secagg.protocol import masking, server
+from secagg.protocol import masking
 from secagg.protocol.events import (
     BundlesSent,
     InputUploaded,
     KeysAdvertised,
     RoundClosed,
+    ServerEvent,
     SharesRevealed,
 )
 from secagg.protocol.outputs import ComputeSum
@@ -69,7 +70,7 @@ class _Timed(InProcessSession):
         self.seconds: dict[str, float] = {"remove masks": 0.0}
         super().__post_init__()
 
-    def to_server(self, event: server.ServerEvent) -> None:
+    def to_server(self, event: ServerEvent) -> None:
         names = {
             KeysAdvertised: "adverts",
             BundlesSent: "bundles",
