@@ -34,6 +34,7 @@ from required_noise import (
     gaussian_variance,
     largest_admitted_bound,
     smm_formula_only,
+    smm_linf_bound,
     smm_order,
 )
 from sum_experiment import (
@@ -147,7 +148,10 @@ def reproduce(options: Options) -> Reproduction:
         },
         assumed={
             "noise shares that count": "all n, as published",
-            "Delta_inf of SMM": "1, the weakest demand on the noise",
+            "Delta_inf of SMM": (
+                "noise for Delta_inf = 1, the weakest demand; then the largest "
+                "integer that this noise admits"
+            ),
             "cpSGD sensitivity": "L2 = scale + sqrt(d), L1 = sqrt(d)·L2",
             "noise of ours above scale 64": (
                 "multiple of the Gaussian carried over from the scale before and "
@@ -212,9 +216,14 @@ def _row(
         "noise_variance_per_unit2": float(variance) / scale**2,
         "gaussian_mse": gaussian_variance(Budget(epsilon, DELTA), RADIUS),
     }
+    budget = Budget(epsilon, DELTA)
+    linf_bound = None
+    if method.mechanism == "smm":
+        linf_bound = smm_linf_bound(setting, budget, variance)
+        row["linf_bound"] = linf_bound
     if method.accountant == "smm-formula-only":
-        order = smm_order(setting.squared_steps, Budget(epsilon, DELTA))
-        release = setting.smm(variance)
+        order = smm_order(setting.squared_steps, budget)
+        release = setting.smm(variance, linf_bound=linf_bound or 1)
         row["order"] = order
         row["largest_real_linf_bound"] = largest_admitted_bound(order, float(variance))
         row["epsilon_by_theorem"] = setting.stated_epsilon("smm-paper", DELTA, release)
@@ -225,11 +234,13 @@ def _row(
     if not method.measured:
         row["predicted_mse"] = float(variance) / scale**2
         return row
-    mechanism = _mechanism(method, cohort, point, variance)
+    mechanism = _mechanism(method, cohort, point, variance, linf_bound)
     row["predicted_mse"] = predicted_mse(mechanism, cohort)
-    if method.mechanism == "smm":
+    if linf_bound is not None:
         row["bias_mse"] = mechanism.forecast(sum_l2_norm=cohort.sum_norm).bias_mse
-        row["signal_kept"] = mixture_clip_gain(cohort, scale_factor=scale, linf_bound=1)
+        row["signal_kept"] = mixture_clip_gain(
+            cohort, scale_factor=scale, linf_bound=linf_bound
+        )
     if measure:
         label = f"bao22 figure 1/{method.label}/{point.bits}/{scale}/{epsilon}"
         row["measured_mse"] = measured_mse(mechanism, cohort, label=label)
@@ -237,7 +248,11 @@ def _row(
 
 
 def _mechanism(
-    method: Method, cohort: Cohort, point: Point, variance: Fraction
+    method: Method,
+    cohort: Cohort,
+    point: Point,
+    variance: Fraction,
+    linf_bound: int | None,
 ) -> Mechanism:
     clients, dim = cohort.vectors.shape
     return build_mechanism(
@@ -248,7 +263,7 @@ def _mechanism(
         bits=point.bits,
         clients=clients,
         noise_variance=variance,
-        linf_bound=1 if method.mechanism == "smm" else None,
+        linf_bound=linf_bound,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Final, cast
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
+from dpnoise.accounting.mixture_bounds import largest_linf_bound
 from dpnoise.encoding.rounding import conditional_squared_bound
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
@@ -46,6 +47,7 @@ __all__ = [
     "gaussian_variance",
     "largest_admitted_bound",
     "smm_formula_only",
+    "smm_linf_bound",
     "smm_order",
 ]
 
@@ -137,13 +139,15 @@ class Setting:
             l1_sensitivity=min(math.sqrt(self.dim) * l2_sensitivity, float(bound)),
         )
 
-    def smm(self, noise_variance: Fraction) -> SkellamMixtureClippedEvent:
-        """One release of `smm` with the weakest demand on the noise, Δ∞ = 1."""
+    def smm(
+        self, noise_variance: Fraction, *, linf_bound: int = 1
+    ) -> SkellamMixtureClippedEvent:
+        """One release of `smm`; Δ∞ = 1 makes the weakest demand on the noise."""
         return SkellamMixtureClippedEvent(
             dim=self.dim,
             aggregate_noise_variance=noise_variance,
             mixture_norm_bound=self.squared_steps,
-            linf_bound=1,
+            linf_bound=linf_bound,
         )
 
     def mixture(self, noise_variance: Fraction) -> NoiseEvent:
@@ -266,6 +270,22 @@ def smm_formula_only(squared_steps: float, budget: Budget) -> float:
         [Bao22] Corollary 1 and Lemma 3, Eq. (3) ignored.
     """
     return min(_at_order(order, squared_steps, budget) for order in PUBLISHED_ORDERS)
+
+
+def smm_linf_bound(setting: Setting, budget: Budget, noise_variance: Fraction) -> int:
+    """Choose Δ∞ as the publication does, but an integer.
+
+    Args:
+        setting: Vectors and scale.
+        budget: ε and δ of one release.
+        noise_variance: Aggregate variance, grid steps squared.
+
+    Returns:
+        The largest integer that Eq. (3) admits at the best order, or 1 where it admits
+        none; the theorem then does not hold at that order.
+    """
+    order = smm_order(setting.squared_steps, budget)
+    return max(1, largest_linf_bound(order, noise_variance=float(noise_variance)))
 
 
 def smm_order(squared_steps: float, budget: Budget) -> int:
