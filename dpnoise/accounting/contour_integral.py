@@ -103,6 +103,8 @@ _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
 _GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
 _PROBES: Final = 12
+_STEEPEST: Final = float(1 << 14)  # δ falls by e^-16 per 0.001 of ε; windows grow
+_LARGEST_LOG_TERM: Final = 500.0  # steeper contours would overflow in the tables
 
 
 class ContourBound:
@@ -268,7 +270,7 @@ class ContourBound:
             return constant - c * (epsilon or 0.0)
 
         low = math.log(1e-3 * self.lobe / (1.0 + self.lobe))
-        high = math.log(_LARGEST_STEEPNESS * self.lobe)
+        high = math.log(min(_LARGEST_STEEPNESS * self.lobe, _STEEPEST))
         inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
         values = [objective(inner[0]), objective(inner[1])]
         for _ in range(_LOG_SEARCH_STEPS):
@@ -296,7 +298,9 @@ class ContourBound:
         """
         key = (direction, c)
         if key not in self._constants:
-            self._constants[key] = self._bound_log_constant(c, direction)
+            # What overflows becomes infinite or no number, and claims nothing.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                self._constants[key] = self._bound_log_constant(c, direction)
         return self._constants[key]
 
     def _bound_log_constant(self, c: float, direction: Direction) -> float:
@@ -335,8 +339,11 @@ class ContourBound:
             table = MomentTable(self._lattice, grid, exponent=exponent)
             left, right = table.bounds(edges, precision=precision)
             left, right = self._norm_bound * left, self._norm_bound * right
-            # The modulus of a moment is largest on the real axis.
-            peak = min(peak, float(left[0]))
+            if edges[0] == 0.0:
+                # The modulus of a moment is largest on the real axis, and only there:
+                # lattice resonances bring it back after the main lobe, so the bound at
+                # the start of the outer cells caps none of them.
+                peak = float(left[0])
             capped = np.minimum(np.maximum(left, right), peak)
             exceeds = np.maximum(left, right) > peak
             left = np.where(exceeds, capped, left)
@@ -412,6 +419,9 @@ class ContourBound:
         log_weight, ratios, norms = self._probes
         terms = log_weight + exponent * ratios
         top = terms.max(axis=1)
+        rising = (terms[:, -1] > terms[:, -2]) | (terms[:, 0] > terms[:, 1])
+        if bool(rising.any()) or float(top.max()) > _LARGEST_LOG_TERM:
+            return math.inf  # the moment lives beyond the probes, and is huge
         moments = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
         growth = self._norm_bound * float(np.max(moments / norms))
         width = 1.0 / self.lobe**2 + c**-2 + (c + 1.0) ** -2

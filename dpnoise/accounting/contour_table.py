@@ -240,6 +240,10 @@ class MomentTable:
         # N is multiplied by exp(−i·w·mean): the modulus stays, the phase slows down.
         centred = log_ratio - mean[:, None]
         deviation = math.sqrt(float(np.max((weight * centred**2).sum(axis=1) / total)))
+        if not math.isfinite(deviation):  # overflow: nothing is known of these cells
+            shape = (rows.centres.size, edges.size - 1)
+            nothing = np.zeros(shape, dtype=np.complex128)
+            return _Expansion(nothing, nothing, nothing, np.full(shape, np.inf))
         weight_p = weight * rows.inverse * rows.step
         radius, blocks, terms = _blocks(edges, deviation, precision)
         powers = _scaled_powers(centred * radius, terms)

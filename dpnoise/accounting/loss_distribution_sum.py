@@ -49,6 +49,8 @@ _TILT_SHARE: Final = 0.75
 """Of Chernoff's tilt. Sampled losses have rare large values that take over the tilted
 law just before the optimum; a flatter tilt keeps the window short and costs little."""
 
+_LARGEST_EXPONENT: Final = 600.0  # times a transform error of 10^-14: far above 1
+_INVERSE_ERROR: Final = 2.0**-40  # of the logarithm inside one cell
 _SEARCH_STEPS: Final = 60
 _SEARCH_WIDTH: Final = 1e-2  # any tilt is sound
 _GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
@@ -243,58 +245,58 @@ class _TiltedCurve:
         wrapped: float,
     ) -> None:
         step, tilt = window.step, window.tilt
-        offset = step * np.arange(masses.size, dtype=np.float64)
+        self._offset = step * np.arange(masses.size, dtype=np.float64)
         self._start = window.first * step
         self._step = step
-        self._tilt = tilt
-        self._log_factor = log_moment - tilt * self._start
-        plain = masses * np.exp(-tilt * offset)
-        # Sums over all larger losses; position j excludes grid point j itself.
-        self._upper = np.append(np.cumsum(plain[::-1])[::-1][1:], 0.0)
-        lower = plain * np.exp(-offset)
-        self._lower = np.append(np.cumsum(lower[::-1])[::-1][1:], 0.0)
+        # Where the factor is cut off, the error below alone exceeds 1 by far.
+        factors = np.exp(
+            np.minimum(
+                log_moment - tilt * (self._start + self._offset), _LARGEST_EXPONENT
+            )
+        )
+        self._plain = masses * factors
         # Cauchy and Schwarz over the errors of all larger losses.
-        self._error = error / math.sqrt(-math.expm1(-2.0 * tilt * step))
+        self._error = factors * (error / math.sqrt(-math.expm1(-2.0 * tilt * step)))
         self._wrapped = wrapped
 
     def delta(self, epsilon: float) -> float:
         """Bound delta at one epsilon."""
         position = math.floor((epsilon - self._start) / self._step)
-        if position >= self._upper.size:
-            # Beyond the window only what wrapped around is left, and the error.
-            return self._at(self._upper.size - 1, 0.0)
-        position = max(position, 0)
+        # Beyond the window only what wrapped around is left, and the error.
+        position = min(max(position, 0), self._plain.size - 1)
         return self._at(position, epsilon - self._start)
 
     def epsilon(self, delta: float) -> float:
         """Return the least epsilon at which the bound on delta is small enough."""
-        offset = self._step * np.arange(self._upper.size, dtype=np.float64)
-        values = self._at_many(offset)
-        good = np.flatnonzero(values <= delta)
-        if good.size == 0:
+        offset = self._offset
+        low, high = -1, offset.size - 1  # grid points that fail, that suffice
+        if self._at(high, float(offset[high])) > delta:
             return math.inf
-        last = int(good[0])
-        if last == 0:
-            return max(0.0, self._start)
-        low, high = self._start + offset[last - 1], self._start + offset[last]
-        for _ in range(_SEARCH_STEPS):
-            middle = 0.5 * (low + high)
-            if self._at(last - 1, middle - self._start) <= delta:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._at(middle, float(offset[middle])) <= delta:
                 high = middle
             else:
                 low = middle
-        return max(0.0, float(high))
+        if low < 0:
+            return max(0.0, self._start)
+        # Within the cell the bound is U − e^(x)·V + error, x the distance from `low`.
+        upper, lower = self._sums(low)
+        allowed = delta - float(self._error[low]) - self._wrapped
+        end = float(offset[high])
+        if lower > 0.0 and allowed >= 0.0 and upper > allowed:
+            inside = math.log((upper - allowed) / lower) * (1.0 + _INVERSE_ERROR)
+            end = min(end, float(offset[low]) + inside + _INVERSE_ERROR * self._step)
+        return max(0.0, self._start + end)
+
+    def _sums(self, position: int) -> tuple[float, float]:
+        """Sum the larger losses' masses, plainly and times e^(position − loss)."""
+        larger = self._plain[position + 1 :]
+        distances = self._offset[position + 1 :] - self._offset[position]
+        return float(larger.sum()), float((larger * np.exp(-distances)).sum())
 
     def _at(self, position: int, offset: float) -> float:
-        """Bound delta between two grid points."""
-        inside = self._upper[position] - math.exp(offset) * self._lower[position]
-        error = self._error * math.exp(-self._tilt * self._step * position)
-        factor = math.exp(min(self._log_factor, 700.0))
-        return factor * (max(0.0, float(inside)) + error) + self._wrapped
-
-    def _at_many(self, offset: FloatArray) -> FloatArray:
-        """Bound delta at all grid points."""
-        inside = np.maximum(0.0, self._upper - np.exp(offset) * self._lower)
-        error = self._error * np.exp(-self._tilt * offset)
-        factor = math.exp(min(self._log_factor, 700.0))
-        return np.asarray(factor * (inside + error) + self._wrapped)
+        """Bound delta between two grid points, given the distance from the start."""
+        gain = -np.expm1(np.minimum(offset - self._offset[position + 1 :], 0.0))
+        inside = float((self._plain[position + 1 :] * gain).sum())
+        return inside + float(self._error[position]) + self._wrapped

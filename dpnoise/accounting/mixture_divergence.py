@@ -172,7 +172,8 @@ def _first_cell(lattice: SkellamLattice, order: float, end: float) -> float:
     excess = lattice.unit_ratio_excess
     exponent = (order - 2.0) * np.log1p(first * excess)
     pmf = np.exp(lattice.log_pmf)
-    with np.errstate(over="ignore"):
+    # A power that overflows against a weight that underflows is no number: no bound.
+    with np.errstate(over="ignore", invalid="ignore"):
         if order >= 3.0:  # noqa: PLR2004 - the power α − 2 is convex from here on
             second = max(
                 float(np.sum(pmf * excess**2)),

@@ -208,3 +208,20 @@ def test_what_the_theorem_does_not_cover_is_refused():
             adversary=Adversary.MODEL_READER,
             adjacency=Adjacency.REPLACE_ONE,
         )
+
+
+def test_a_thousand_releases_without_amplification_have_a_finite_epsilon():
+    event = SkellamMixtureEvent(
+        dim=65536,
+        aggregate_noise_variance=Fraction(49),
+        l2_clip_squared_steps=64.0,
+        linf_bound=1.0,
+    )
+    found = []
+    for name in ("mixture-pld", "mixture-rdp"):
+        account = make_accountant(name, adversary=Adversary.SERVER)
+        account.compose(Repeated(PoissonSampled(event, 0.004), 1000))
+        found.append(account.epsilon(1e-5))
+        assert account.delta(found[-1]) <= 1.00001e-5
+    # Two routes to the same loss of some eight hundred nats.
+    assert found[0] == pytest.approx(found[1], rel=0.01)
