@@ -116,6 +116,7 @@ class SessionRunner:
             spool=context.spool,
             workers=context.workers,
             slots=context.slots,
+            arrived=self._extend_deadline,
             accept=self.submit,
         )
         self._is_resumed = bool(record.events)
@@ -205,7 +206,6 @@ class SessionRunner:
         status = await self._desk.take(
             identity, offset=offset, total_size=total_size, digest=digest, data=data
         )
-        self._extend_deadline()
         self._publish()
         return status
 

@@ -75,6 +75,7 @@ class UploadDesk:
         spool: Where the bytes go.
         workers: Runs the blocking calls.
         slots: Shared with all other sessions.
+        arrived: Called whenever bytes have arrived, before anything is made of them.
         accept: Hands a finished upload to the session; raises when it is refused.
     """
 
@@ -86,6 +87,7 @@ class UploadDesk:
         spool: Spool,
         workers: Workers,
         slots: UploadSlots,
+        arrived: Callable[[], None],
         accept: Callable[[InputUploaded], Awaitable[None]],
     ) -> None:
         self._session_id = session_id
@@ -93,6 +95,7 @@ class UploadDesk:
         self._spool = spool
         self._workers = workers
         self._slots = slots
+        self._arrived = arrived
         self._accept = accept
         self._size = packed_size(parameters.dimension, parameters.bits)
         self._busy: set[str] = set()
@@ -180,6 +183,7 @@ class UploadDesk:
                 )
             )
             self.received_bytes += len(data)
+            self._arrived()
             if received < total_size:
                 return UploadStatus(received)
             await self._finish(sender, digest)

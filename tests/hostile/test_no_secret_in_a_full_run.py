@@ -1,0 +1,471 @@
+"""A39: a whole deployment at DEBUG, with failures in every part, shows no secret.
+
+Real clients and a real aggregator over mutual TLS, journals in SQLite, uploads on disk,
+noise from the real sampler; asyncio in debug mode describes every callback.  Everything
+that anybody could read afterwards is gathered: log records with tracebacks, standard
+output and error, errors and their next steps, representations of whatever the
+programs hand to the application, receipts.  Then every secret that ever existed is
+rebuilt from the journals and searched for.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import os
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from secagg import telemetry
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.parameters import ProtocolParameters
+from secagg.policy import ClientPolicy
+from secagg.primitives.kdf import noise_seed
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.protocol import client
+from secagg.protocol.client_rounds import _own_secrets
+from secagg.protocol.client_states import Delivered
+from secagg.protocol.masking import input_masks
+from secagg.protocol.rounds import Round
+from secagg.runtime.aggregator import Aggregator
+from secagg.runtime.client_runner import ClientRunner, ClientSettings, SessionOutcome
+from secagg.runtime.mask_executor import MaskExecutor
+from secagg.runtime.task import TaskDefinition
+from secagg.runtime.workers import Workers
+from secagg.storage.journal import decode_client_event
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.testing.manual_clock import ManualClock
+from secagg.testing.relayed_connection import RelayedConnection
+from secagg.transport.address import Address
+from secagg.transport.certificates import Authority
+from secagg.transport.grpc_client import GrpcConnection
+from secagg.transport.grpc_server import GrpcServer
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+
+CLIENTS, DIM = 4, 24
+LOST = 3  # fails before its upload
+UPLOADING = Round.MASKED_INPUT_COLLECTION
+POLICY = ClientPolicy(min_survivors=3, min_clients=3)
+
+
+class Heard(logging.Handler):
+    """Keeps every record as a person would read it, traceback included."""
+
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.setFormatter(logging.Formatter("%(name)s %(message)s"))
+        self.text = []
+
+    def emit(self, record):
+        self.text += [self.format(record), repr(record.args), repr(record.exc_info)]
+
+    def exception(self, error):
+        self.text += traceback.format_exception(error)
+        self.text += [repr(error), str(error), getattr(error, "next_step", "")]
+
+
+class RecordingStore(SQLiteSessionStore):
+    """Remembers what was stored, because the end of a session scrubs it."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.stored = []
+        self.failures = 0
+
+    def create(self, session_key, role, header, *, claim=None):
+        self.stored.append(header)
+        super().create(session_key, role, header, claim=claim)
+
+    def append(self, session_key, first_sequence, records):
+        if self.failures:
+            self.failures -= 1
+            raise self._failure(OSError("database or disk is full"))
+        self.stored.extend(records)
+        super().append(session_key, first_sequence, records)
+
+
+class ClumsyFront:
+    """An aggregator with a defect: it raises, with a client's message in its hands."""
+
+    def __init__(self, aggregator):
+        self._aggregator = aggregator
+        self.defects = {"share": 1, "reveal": 1, "upload_chunk": 1}
+
+    def __getattr__(self, name):
+        method = getattr(self._aggregator, name)
+        if self.defects.get(name, 0) == 0:
+            return method
+
+        async def defective(identity, *args, **kwargs):
+            if identity == "c2" and self.defects[name]:
+                self.defects[name] -= 1
+                raise RuntimeError(f"a defect in {name}")
+            return await method(identity, *args, **kwargs)
+
+        return defective
+
+
+class CorruptingLink(RelayedConnection):
+    """Damages the first chunk that passes."""
+
+    def __init__(self, inner):
+        super().__init__(lambda: inner)
+        self.is_spent = False
+
+    async def upload_chunk(self, session_id, *, data, **fields):
+        if not self.is_spent:
+            self.is_spent = True
+            data = bytes([data[0] ^ 1]) + data[1:]
+        return await super().upload_chunk(session_id, data=data, **fields)
+
+
+@pytest.fixture(name="identities", scope="module")
+def _identities(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pki")
+    authority = Authority.create("sums.example")
+    authority.issued().write(directory, "ca")
+    authority.issue_server("aggregator", ["127.0.0.1"]).write(directory, "server")
+    for number in range(CLIENTS):
+        authority.issue_client(f"c{number}").write(directory, f"c{number}")
+    roles = {"server": Role.SERVER} | {f"c{n}": Role.CLIENT for n in range(CLIENTS)}
+    return directory, {
+        stem: TLSIdentity.load(
+            certificate=directory / f"{stem}.pem",
+            private_key=directory / f"{stem}.key",
+            authority=directory / "ca.pem",
+            role=role,
+        )
+        for stem, role in roles.items()
+    }
+
+
+def noised_task():
+    made = plan(
+        clients=CLIENTS,
+        dimension=DIM,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-4,
+        bits=20,
+        mechanism="skellam",
+        min_survivors=3,
+    )
+    return NoisedTask.from_plan(
+        made,
+        ProtocolParameters(
+            modulus=4,
+            dimension=1,
+            min_clients=CLIENTS,
+            max_clients=CLIENTS,
+            threshold=3,
+            min_survivors=3,
+            max_dropouts=1,
+        ),
+    )
+
+
+def vector_of(number):
+    vector = np.cos(np.arange(DIM) + 100.0 * number)
+    return vector / np.linalg.norm(vector)
+
+
+class Run:
+    """One deployment, and everything that it showed."""
+
+    def __init__(self, directory, identities):
+        self.directory, self.identities = directory, identities
+        self.heard, self.clock = Heard(), ManualClock()
+        self.task = noised_task()
+        self.stores = {
+            n: RecordingStore(directory / f"client {n}.db") for n in range(CLIENTS)
+        }
+        self.encoded, self.endings, self.sums = {}, {}, []
+
+    def go(self):
+        root = logging.getLogger()
+        before = root.level
+        root.addHandler(self.heard)
+        root.setLevel(logging.DEBUG)
+        try:
+            asyncio.run(self.main(), debug=True)
+        finally:
+            root.setLevel(before)
+            root.removeHandler(self.heard)
+            for store in self.stores.values():
+                store.close()
+
+    async def main(self):
+        self.others_are_in = asyncio.Event()
+        asyncio.get_running_loop().slow_callback_duration = 0.0
+        store = RecordingStore(self.directory / "server.db")
+        workers = Workers()
+        with ThreadPoolExecutor(1) as threads:
+            aggregator = Aggregator(
+                store,
+                UploadSpool(self.directory / "spool", min_free_bytes=0),
+                clock=self.clock,
+                workers=workers,
+                masks=MaskExecutor(threads, workers),
+            )
+            watching = asyncio.create_task(self.watch(aggregator))
+            task = TaskDefinition(task_id="sum", parameters=self.task.parameters)
+            running = asyncio.create_task(
+                aggregator.run_task(
+                    task, next_payload=self.next_payload, on_sum=self.on_sum
+                )
+            )
+            async with await GrpcServer.start(
+                ClumsyFront(aggregator),
+                Address("127.0.0.1", 0),
+                identity=self.identities["server"],
+            ) as server:
+                self.server_store = store
+                await asyncio.gather(
+                    *(self.take_part(n, server.address) for n in range(CLIENTS))
+                )
+                self.receipts = await running
+            await aggregator.close()
+            await watching
+        store.close()
+
+    async def next_payload(self, _count):
+        return b"a public model"
+
+    async def on_sum(self, released):
+        self.sums.append(released)
+
+    async def watch(self, aggregator):
+        async for progress in aggregator.progress():
+            self.heard.text.append(repr(progress))
+            if progress.answered == 3 and progress.round is UPLOADING:
+                self.others_are_in.set()
+
+    async def take_part(self, number, address):
+        workers = Workers()
+        async with GrpcConnection(
+            address, identity=self.identities[f"c{number}"]
+        ) as connection:
+            await self.probe(connection)
+            for _ in range(20):  # a bound that is never reached
+                link = CorruptingLink(connection) if number == 0 else connection
+                runner = ClientRunner(
+                    connection.identity,
+                    link,
+                    self.stores[number],
+                    policy=POLICY,
+                    make_input=lambda *args: self.make_input(number, *args),
+                    settings=ClientSettings(watch=number % 2 == 0),
+                    workers=workers,
+                    on_progress=lambda p: self.heard.text.append(repr(p)),
+                )
+                try:
+                    ending = await runner.run_session("sum")
+                except (SecAggError, RuntimeError) as error:
+                    self.heard.exception(error)
+                    if number == LOST and isinstance(error, RuntimeError):
+                        await self.others_are_in.wait()
+                        self.clock.advance(self.task.parameters.deadlines.masked_input)
+                        break
+                    self.stores[number].failures = 0
+                else:
+                    self.endings[number] = ending
+                    self.heard.text += [repr(ending), repr(runner)]
+                    break
+        workers.close()
+
+    async def probe(self, connection):
+        """Calls that are refused, one of each kind."""
+        offered = await connection.offer("sum", after_session=0)
+        for call in (
+            connection.advertise(offered.session_id, b"\x00" * 200),
+            connection.offer("another task", after_session=0),
+            connection.advertise(bytes(32), b"garbage"),
+            connection.upload_status(b"short"),
+            connection.update(bytes(32), after=None),
+        ):
+            try:
+                await call
+            except SecAggError as error:
+                self.heard.exception(error)
+
+    def make_input(self, number, descriptor, payload, seed):
+        assert payload == b"a public model"
+        if number == LOST:
+            raise RuntimeError("the application has a defect")
+        if number == 1 and number not in self.encoded:
+            self.encoded[number] = None
+            bad = vector_of(number)
+            bad[5] = np.nan
+            return self.encode(bad, descriptor, seed)
+        if number == 1 and self.encoded[number] is None:
+            self.stores[number].failures = 1  # when the input is to be bound
+        self.encoded[number] = self.encode(vector_of(number), descriptor, seed)
+        return self.encoded[number]
+
+    def encode(self, vector, descriptor, seed):
+        offered = NoisedTask.from_parameters(descriptor.parameters)
+        return offered.encode(
+            vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
+        )
+
+    # --- what must not be seen --------------------------------------------------------
+
+    def secrets(self):
+        found = {}
+        for number in range(CLIENTS):
+            found |= {
+                f"{name} of client {number}": secret
+                for name, secret in self.secrets_of(number)
+            }
+        for path in sorted(self.identities_directory.glob("*.key")):
+            lines = path.read_text().splitlines()[1:-1]
+            found[f"private key {path.stem}"] = base64.b64decode("".join(lines))[-32:]
+        return found
+
+    def secrets_of(self, number):
+        header, *records = self.stores[number].stored
+        offered = decode_client_event(header)
+        yield "seed", offered.seed.reveal()
+        state = client.start()
+        for event in (offered, *map(decode_client_event, records)):
+            state = client.step(state, event, policy=POLICY).state
+            if isinstance(state, client.Advertised):
+                for name, secret in zip(
+                    ("encryption key", "masking key", "self-mask seed"),
+                    _own_secrets(state.facts, state.seed),
+                    strict=True,
+                ):
+                    revealed = getattr(secret, "private_bytes", secret).reveal()
+                    yield name, revealed
+            if isinstance(state, client.Shared):
+                for peer, secret in state.channels.items():
+                    yield f"channel to {peer}", secret.reveal()
+            if isinstance(state, Delivered):
+                suite = state.facts.parameters.suite
+                seed = noise_seed(
+                    offered.seed, context=state.ctx2, component=0, suite=suite
+                )
+                yield "noise seed", seed.reveal()
+                for place, mask in enumerate(input_masks(state.job)):
+                    yield f"mask {place}", mask.key.reveal()
+                for dealer, pair in zip(
+                    state.held.dealers, state.held.pairs, strict=True
+                ):
+                    yield f"key share from {dealer}", pair[:SHARE_SIZE]
+                    yield f"seed share from {dealer}", pair[SHARE_SIZE:]
+        yield "vector", vector_of(number).tobytes()
+        if self.encoded.get(number) is not None:
+            yield "encoded vector", self.encoded[number].residues.tobytes()
+
+
+def renderings(secret):
+    """Return the ways in which the first bytes of a secret may end up in text."""
+    head = secret[:9]  # nine bytes are twelve characters of base64
+    return {
+        head.hex(),
+        head.hex().upper(),
+        head.hex(" "),
+        base64.b64encode(head).decode(),
+        base64.urlsafe_b64encode(head).decode(),
+        repr(head)[2:-1],
+        str(list(head))[1:-1],
+        str(int.from_bytes(secret[:32], "big")),
+        str(int.from_bytes(secret[:32], "little")),
+    }
+
+
+def assert_clean(text, secrets):
+    for name, secret in secrets.items():
+        for rendering in renderings(secret):
+            assert rendering not in text, name
+
+
+@pytest.fixture(name="run", scope="module")
+def _run(identities, tmp_path_factory):
+    directory, loaded = identities
+    run = Run(tmp_path_factory.mktemp("state"), loaded)
+    run.identities_directory = directory
+    with printed_to(directory / "printed") as path:
+        os.write(2, b"heard on descriptor 2")
+        run.go()
+    run.printed = path.read_text()
+    return run
+
+
+@contextlib.contextmanager
+def printed_to(path):
+    """Send whatever the process writes to its standard streams to a file."""
+    kept = [os.dup(1), os.dup(2)]
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield path
+    finally:
+        for descriptor, stream in enumerate(kept, 1):
+            os.dup2(stream, descriptor)
+            os.close(stream)
+
+
+def test_the_run_was_a_real_one(run):
+    assert len(run.sums) == 1
+    assert run.sums[0].survivors == CLIENTS - 1
+    assert set(run.endings) == {0, 1, 2}
+    assert all(isinstance(e, SessionOutcome) for e in run.endings.values())
+
+
+def test_every_part_has_failed_and_said_so(run):
+    text = "\n".join(run.heard.text)
+    for words in (
+        "a defect in share",
+        "a defect in reveal",
+        "the application has a defect",
+        "NaN",
+        "disk is full",
+        telemetry.MESSAGE_REFUSED,
+        ErrorCode.UPLOAD_CORRUPT.name,
+        "secagg.",
+        "asyncio",
+    ):
+        assert words in text, words
+
+
+def test_nothing_that_was_shown_holds_a_secret(run):
+    secrets = run.secrets()
+    kinds = {name.split(" of ")[0].split(" from ")[0] for name in secrets}
+    assert {"seed", "masking key", "noise seed", "key share", "encoded vector"} <= kinds
+    assert len(secrets) > 20 * CLIENTS
+    text = "\n".join(run.heard.text)
+    text += "\n".join(
+        repr(receipt) + str(receipt.to_dict()) for receipt in run.receipts
+    )
+    text += repr(run.sums) + repr(run.stores) + repr(run.server_store)
+    assert_clean(text, secrets)
+
+
+def test_standard_output_and_error_hold_no_secret(run):
+    # Below Python too: gRPC's core and SQLite write to the descriptors themselves.
+    assert "heard on descriptor 2" in run.printed
+    assert_clean(run.printed, run.secrets())
+
+
+@pytest.mark.parametrize("name", ["seed of client 0", "noise seed of client 2"])
+def test_the_search_would_find_a_secret(run, name):
+    secrets = run.secrets()
+    with pytest.raises(AssertionError, match=name):
+        assert_clean(f"debug: {secrets[name].hex()}", secrets)
+
+
+def test_an_error_of_the_storage_names_the_file_and_no_content(tmp_path):
+    store = RecordingStore(tmp_path / "x.db")
+    with pytest.raises(ServiceError) as caught:
+        store.append("no session", 0, [b"a secret record"])
+    assert "secret" not in repr(caught.value) + str(caught.value)
+    store.close()
