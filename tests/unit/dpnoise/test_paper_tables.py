@@ -206,6 +206,15 @@ def test_loss_distribution_of_the_default_over_a_thousand_steps(scale, expected)
     assert not suffices(0.7451 * (1 - TWO_PERCENT))
 
 
+def test_a_budget_near_the_largest_possible_loss_needs_no_more_noise():
+    # In the direction from the sampled world no loss exceeds -T·log(1-q) = 4.008.
+    noise = load("required_noise")
+    setting = noise.Setting(dim=65_536, radius=1.0, scale_factor=8.0, clients=240)
+    for epsilon in (3.9, 4.0, 4.1):
+        budget = noise.Budget(epsilon, 1e-5, steps=1000, sampling_rate=0.004)
+        assert setting.suffices("mixture-pld", budget, Fraction(0.37 * 64.0))
+
+
 # The tools behind the figures.
 
 
