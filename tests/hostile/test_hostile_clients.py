@@ -1,0 +1,265 @@
+"""Clients that send anything but what they should, beside a cohort that just works.
+
+Whatever one of them sends, it gets a typed refusal, the process goes on, and the
+others get the exact sum (rule 5 of `secagg.runtime.aggregator`).
+"""
+
+import asyncio
+import hashlib
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, SecAggError
+from secagg.messages import Advert
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.key_agreement import KeyPair
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.rounds import BUNDLE_BYTES, Round
+from secagg.runtime.connection import Blob
+from secagg.runtime.participation import SessionOutcome
+from secagg.storage.base import Role
+from secagg.testing import manual_clock
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.in_process import ROUNDS, identity_of, parameters_for
+from secagg.testing.relayed_connection import RelayedConnection
+from secagg.wire.packing import packed_size
+
+CLIENTS = 4
+DIMENSION = 7
+SIZE = packed_size(DIMENSION, 20)
+STRANGE_NAMES = (
+    "x" * 255,
+    "\u202egnirts",  # written from right to left
+    "\x00\x1b[2J",
+    "../../etc/passwd",
+    "Ω\u0301" * 60,
+    identity_of(0) + "\u200b",  # looks like another client
+)
+NOISE = SeededEntropy(SecretBytes(bytes(32)), b"garbage")
+
+
+def keys(label):
+    return KeyPair.generate(SeededEntropy(SecretBytes(bytes(32)), label))
+
+
+def advert_of(identity, label=b"hostile"):
+    return Advert(
+        identity,
+        keys(label + b"1").public_bytes,
+        keys(label + b"2").public_bytes,
+        bytes(32),
+    ).encode()
+
+
+def calls_of(aggregator, name, session_id):
+    """Everything that a client can call, with everything that it should not send."""
+    chunk = {"offset": 0, "total_size": SIZE, "digest": bytes(32), "data": b"x" * SIZE}
+    for garbage in (b"", b"\x00", NOISE.token(99), NOISE.token(5000)):
+        yield aggregator.advertise(name, session_id, garbage)
+        yield aggregator.share(name, session_id, garbage)
+        yield aggregator.reveal(name, session_id, garbage)
+    yield aggregator.advertise(name, session_id, advert_of(identity_of(1)))
+    yield aggregator.advertise(name, session_id, advert_of(name, b"another"))
+    for size in (1, CLIENTS - 1, CLIENTS + 1):  # its neighbours are CLIENTS
+        yield aggregator.share(name, session_id, NOISE.token(size * BUNDLE_BYTES))
+        yield aggregator.reveal(name, session_id, NOISE.token(size * 34))
+    for changes in (
+        {},
+        {"offset": -1},
+        {"offset": SIZE},
+        {"offset": 1 << 62},
+        {"total_size": 0},
+        {"total_size": 1 << 62},
+        {"digest": b""},
+        {"digest": hashlib.sha256(b"x" * SIZE).digest()},
+        {"data": bytes(1 << 21)},
+    ):
+        yield aggregator.upload_chunk(name, session_id, **(chunk | changes))
+    yield aggregator.upload_status(name, session_id)
+    for blob in Blob:
+        for offset, max_bytes in ((0, 1 << 62), (1 << 62, 1), (-1, 1)):
+            yield aggregator.fetch(
+                name, session_id, blob=blob, offset=offset, max_bytes=max_bytes
+            )
+    for guess in (bytes(32), b"", session_id[:31], session_id + b"\x00"):
+        yield aggregator.update(name, guess, after=None)
+        yield aggregator.upload_status(name, guess)
+    yield aggregator.offer(name, "../" + TASK_ID, after_session=-1)
+
+
+class Siege(Deployment):
+    """A deployment whose aggregator is attacked for as long as it lives."""
+
+    def __init__(self, *args, names, **fields):
+        super().__init__(*args, **fields)
+        self.names, self.refusals, self.accepted = names, [], 0
+        self.pause, self.attacked = 0.3, set()
+
+    async def run(self, **fields):
+        sieges = [asyncio.ensure_future(self.attack(name)) for name in self.names]
+        endings = await super().run(**fields)
+        for siege in sieges:
+            siege.cancel()
+        await asyncio.gather(*sieges, return_exceptions=True)
+        return endings
+
+    async def attack(self, name):
+        joined = False
+        while True:
+            await self.clock.sleep_until(self.clock.now() + self.pause)
+            self.pause = 7.0
+            aggregator = self.aggregator
+            if aggregator is None:
+                continue
+            offered = await self.refused(
+                aggregator.offer(name, TASK_ID, after_session=0)
+            )
+            if isinstance(offered, SessionDescriptor) and not joined:
+                joined = True
+                advert = advert_of(name, name.encode())
+                await self.refused(
+                    aggregator.advertise(name, offered.session_id, advert)
+                )
+            for runner in tuple(aggregator._book.running(TASK_ID)):  # noqa: SLF001
+                self.attacked.add(runner.progress().round)
+                for call in calls_of(aggregator, name, runner.session_id):
+                    await self.refused(call)
+
+    async def refused(self, call):
+        try:
+            answer = await call
+        except SecAggError as error:
+            self.refusals.append(error)
+            return None
+        self.accepted += 1
+        return answer
+
+
+class Slow(RelayedConnection):
+    """An honest client's link: slow enough that every round is besieged."""
+
+    def __init__(self, inner, clock):
+        super().__init__(lambda: inner)
+        self._clock = clock
+
+    async def relay(self, method, call):
+        await self._clock.sleep_until(self._clock.now() + 10.0)
+        return await super().relay(method, call)
+
+
+def besieged(names, kind=Siege, **options):
+    async def main(clock):
+        siege = kind(
+            clock,
+            parameters_for(CLIENTS + len(names), dimension=DIMENSION, threshold=3),
+            CLIENTS,
+            payload=b"a query",
+            names=names,
+            tamper=lambda _, link: Slow(link, clock),
+            **options,
+        )
+        return siege, await siege.run()
+
+    return manual_clock.run(main)
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES, ids=ascii)
+def test_a_member_that_sends_garbage_in_every_round_costs_nobody_the_sum(name):
+    siege, endings = besieged([name])
+    assert all(isinstance(e, SessionOutcome) for e in endings.values()), endings
+    assert len(siege.sums) == 1
+    assert siege.attacked >= set(ROUNDS)
+    codes = {error.code for error in siege.refusals}
+    assert ErrorCode.INTERNAL not in codes
+    assert {
+        ErrorCode.BAD_ENCODING,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.UNKNOWN_SESSION,
+        ErrorCode.UNEXPECTED_MESSAGE,
+    } <= codes
+    # Its advert and its bundles may count; no input of it is in the sum.
+    assert siege.sums[0].survivors == CLIENTS
+    np.testing.assert_array_equal(
+        siege.sums[0].residues, siege.expected_sum(set(range(CLIENTS)))
+    )
+    assert siege.contradictions() == {}
+
+
+def test_bundles_of_noise_end_the_session_by_name_and_leave_nothing_behind():
+    """Only its readers can judge a sealed bundle: this attack costs a session."""
+
+    class Poisoned(Siege):
+        async def attack(self, name):
+            while self.aggregator is None:
+                await self.clock.sleep_until(self.clock.now() + 0.1)
+            offered = await self.aggregator.offer(name, TASK_ID, after_session=0)
+            session_id = offered.session_id
+            await self.aggregator.advertise(name, session_id, advert_of(name))
+            while self.aggregator is not None:
+                garbage = NOISE.token(CLIENTS * BUNDLE_BYTES)
+                await self.refused(self.aggregator.share(name, session_id, garbage))
+                await self.clock.sleep_until(self.clock.now() + 1.0)
+
+    siege, endings = besieged(["a poisoner"], Poisoned, max_attempts=1)
+    assert siege.sums == []
+    assert {ending.code for ending in endings.values()} == {
+        ErrorCode.BAD_SHARE_CIPHERTEXT
+    }
+    assert siege.server_error.code is ErrorCode.U3_TOO_SMALL
+    for store in siege.client_stores.values():
+        assert store.sessions(Role.CLIENT) == ()
+
+
+def test_an_identity_longer_than_a_name_is_nobody():
+    siege, endings = besieged(["x" * 256, "", "ä" * 128])
+    assert all(isinstance(e, SessionOutcome) for e in endings.values())
+    assert {error.code for error in siege.refusals} == {ErrorCode.UNAUTHENTICATED}
+
+
+def test_watchers_without_number_are_turned_away_and_keep_nobody_out():
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            parameters_for(CLIENTS, dimension=DIMENSION, threshold=3),
+            CLIENTS,
+        )
+        streams = []
+
+        async def swarm():
+            while deployment.aggregator is None or not streams:
+                await clock.sleep_until(clock.now() + 0.1)
+                if deployment.aggregator is None:
+                    continue
+                for runner in deployment.aggregator._book.running(TASK_ID):  # noqa: SLF001
+                    streams.extend(
+                        asyncio.ensure_future(
+                            anext(
+                                deployment.aggregator.watch(
+                                    f"w{n % 50}",
+                                    runner.session_id,
+                                    after=Round.ADVERTISE_KEYS,
+                                )
+                            )
+                        )
+                        for n in range(3000)
+                    )
+
+        swarming = asyncio.ensure_future(swarm())
+        endings = await deployment.run()
+        await swarming
+        for stream in streams:
+            stream.cancel()
+        results = await asyncio.gather(*streams, return_exceptions=True)
+        return deployment, endings, results
+
+    deployment, endings, results = manual_clock.run(main)
+    assert len(results) == 3000
+    refused = [r for r in results if isinstance(r, SecAggError)]
+    assert len(refused) == 3000 - 2 * 50
+    assert {error.code for error in refused} == {ErrorCode.OVERLOADED}
+    assert all(isinstance(e, SessionOutcome) for e in endings.values())
+    np.testing.assert_array_equal(
+        deployment.sums[0].residues, deployment.expected_sum(set(range(CLIENTS)))
+    )
