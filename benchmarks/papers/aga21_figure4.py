@@ -242,45 +242,61 @@ def _row(
 
 
 def _figure(rows: list[dict[str, object]], methods: tuple[Method, ...]) -> Figure:
-    panels = []
-    for clients in dict.fromkeys(_number(row, "clients") for row in rows):
-        here = [row for row in rows if row["clients"] == clients]
-        curves = []
-        for method in methods:
-            points = [row for row in here if row["method"] == method.label]
-            x = [_number(row, "epsilon") for row in points]
-            curves.append(
-                Curve(
-                    method.label,
-                    method.family,
-                    x,
-                    [_number(row, "measured_mse") for row in points],
-                    spread=[_number(row, "half_interval") for row in points],
-                    style=_STYLES[method.bits],
-                )
-            )
-        points = [row for row in here if row["method"] == methods[0].label]
-        curves.append(
-            Curve(
-                "central Gaussian",
-                "gaussian",
-                [_number(row, "epsilon") for row in points],
-                [_number(row, "gaussian_mse") for row in points],
-            )
-        )
-        panels.append(
-            Panel(
-                title=f"n = {clients:g}, d = {DIM}, radius {RADIUS:g}",
-                curves=curves,
-                x_label="ε",
-                y_label="MSE of the mean",
-                x_ticks=EPSILONS,
-            )
-        )
+    cohorts = list(dict.fromkeys(_number(row, "clients") for row in rows))
     return Figure(
         "Distributed mean estimation, δ = 1e-5 (Figure 4 of [Aga21])",
-        panels,
-        columns=len(panels),
+        [
+            _panel(rows, methods, clients, relative=relative)
+            for relative in (False, True)
+            for clients in cohorts
+        ],
+        columns=len(cohorts),
+    )
+
+
+def _panel(
+    rows: list[dict[str, object]],
+    methods: tuple[Method, ...],
+    clients: float,
+    *,
+    relative: bool,
+) -> Panel:
+    """Errors over ε at one cohort size, plain or over those of the Gaussian."""
+    here = [row for row in rows if row["clients"] == clients]
+    curves = []
+    for method in methods:
+        points = [row for row in here if row["method"] == method.label]
+        units = [_number(row, "gaussian_mse") if relative else 1.0 for row in points]
+        means = [_number(row, "measured_mse") for row in points]
+        halves = [_number(row, "half_interval") for row in points]
+        curves.append(
+            Curve(
+                method.label,
+                method.family,
+                [_number(row, "epsilon") for row in points],
+                [mean / unit for mean, unit in zip(means, units, strict=True)],
+                spread=[half / unit for half, unit in zip(halves, units, strict=True)],
+                style=_STYLES[method.bits],
+            )
+        )
+    gaussian = {_number(row, "epsilon"): _number(row, "gaussian_mse") for row in here}
+    curves.append(
+        Curve(
+            "central Gaussian",
+            "gaussian",
+            list(gaussian),
+            [1.0 if relative else error for error in gaussian.values()],
+        )
+    )
+    return Panel(
+        title=f"n = {clients:g}, d = {DIM}, radius {RADIUS:g}"
+        + (", relative to the Gaussian" if relative else ""),
+        curves=curves,
+        x_label="ε",
+        y_label="MSE / MSE of the Gaussian" if relative else "MSE of the mean",
+        log_y=not relative,
+        y_limits=(0.8, 1.8) if relative else None,
+        x_ticks=EPSILONS,
     )
 
 
