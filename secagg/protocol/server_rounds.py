@@ -274,6 +274,13 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             f"left to rebuild its secrets, {parameters.threshold} are needed",
             dropped,
         )
+    if not state.graph.is_connected(survivors):
+        # The masks between the parts would be known, and each part's sum with them.
+        return _abort(
+            ErrorCode.TOO_MANY_DROPOUTS,
+            "the lost clients cut the ring into parts, whose sums would be seen",
+            dropped,
+        )
     # PROTOCOL §5.5: U3 is fixed here, and journalled before any client hears of it.
     return Step(
         Unmasking(

@@ -172,6 +172,10 @@ LIES = {
         {"fetch": lambda _: BlobChunk(bytes(1 << 20), 1 << 30)},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
+    "a payload that ends before its end": (
+        {"fetch": lambda _: BlobChunk(b"", 7)},
+        ErrorCode.PAYLOAD_MISMATCH,
+    ),
     "a payload of negative size": (
         {"fetch": lambda _: BlobChunk(b"x", -1)},
         ErrorCode.PAYLOAD_MISMATCH,

@@ -458,3 +458,25 @@ def test_any_event_in_any_state_gives_a_legal_state_or_a_documented_error(data):
     except (RemoteProtocolError, LocalProtocolError):
         return
     assert type(result.state) in server.TRANSITIONS[type(before), type(event)].may_enter
+
+
+def test_losses_that_cut_the_ring_release_nothing():
+    """Each arc's masks would cancel by themselves: sums of few, not of all."""
+    clients = 12
+    session = InProcessSession(
+        parameters_for(
+            clients, dimension=clients, threshold=2, degree=4, min_clients=6
+        ),
+        [one_hot(number, clients, MODULUS) for number in range(clients)],
+    )
+    run_until(session, Round.SHARE_KEYS)
+    session.close(Round.SHARE_KEYS)
+    order = session.server_state.graph.order
+    lost = {order[place] for place in (0, 1, 6, 7)}  # two arcs of four are left
+    for number in set(range(clients)) - lost:
+        for output in session.update(number):
+            session.to_server(session.server_event(number, output))
+        session.supply_input(number)
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    assert isinstance(session.server_state, server.Aborted)
+    assert session.server_state.code is ErrorCode.TOO_MANY_DROPOUTS
