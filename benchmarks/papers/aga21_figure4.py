@@ -261,21 +261,22 @@ def _panel(
     *,
     relative: bool,
 ) -> Panel:
-    """Errors over ε at one cohort size, plain or over those of the Gaussian."""
+    """Measured errors at one cohort size, or forecasts over the Gaussian's error."""
     here = [row for row in rows if row["clients"] == clients]
     curves = []
     for method in methods:
         points = [row for row in here if row["method"] == method.label]
         units = [_number(row, "gaussian_mse") if relative else 1.0 for row in points]
-        means = [_number(row, "measured_mse") for row in points]
-        halves = [_number(row, "half_interval") for row in points]
+        shown = "predicted_mse" if relative else "measured_mse"
+        means = [_number(row, shown) for row in points]
+        halves = [] if relative else [_number(row, "half_interval") for row in points]
         curves.append(
             Curve(
                 method.label,
                 method.family,
                 [_number(row, "epsilon") for row in points],
                 [mean / unit for mean, unit in zip(means, units, strict=True)],
-                spread=[half / unit for half, unit in zip(halves, units, strict=True)],
+                spread=halves,
                 style=_STYLES[method.bits],
             )
         )
@@ -289,11 +290,11 @@ def _panel(
         )
     )
     return Panel(
-        title=f"n = {clients:g}, d = {DIM}, radius {RADIUS:g}"
-        + (", relative to the Gaussian" if relative else ""),
+        title=f"n = {clients:g}, d = {DIM}, "
+        + ("forecast over the Gaussian" if relative else f"radius {RADIUS:g}"),
         curves=curves,
         x_label="ε",
-        y_label="MSE / MSE of the Gaussian" if relative else "MSE of the mean",
+        y_label="MSE / that of the Gaussian" if relative else "MSE of the mean",
         log_y=not relative,
         y_limits=(0.8, 1.8) if relative else None,
         x_ticks=EPSILONS,
