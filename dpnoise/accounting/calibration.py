@@ -218,6 +218,7 @@ class _Bracket:
         self._last = (0.0, 0.0)
         self._last_reached: bool | None = None
         self._widths = [math.inf, math.inf]
+        self._stretch = 1.0
 
     def add(self, where: float, missing: float) -> None:
         """Take in one evaluation."""
@@ -241,8 +242,11 @@ class _Bracket:
         if self._missing is None or self._reached is None:
             # Far from the root the Gaussian step is only a guess: lengthen it a
             # little, so that the root is bracketed soon.
-            step = min(max(1.01 * (missing + aim), -_MAX_LOG_STEP), _MAX_LOG_STEP)
-            return where + step
+            # Where the release is unlike a Gaussian (a sampled one cannot exceed a
+            # delta of its rate) the guess is far too short: double it every time.
+            step = 1.01 * self._stretch * (missing + aim)
+            self._stretch *= 2.0
+            return where + min(max(step, -_MAX_LOG_STEP), _MAX_LOG_STEP)
         width = self._reached[0] - self._missing[0]
         if width <= _RELATIVE_TOLERANCE:
             return None

@@ -161,7 +161,7 @@ class ComposedLossAccountant(Accountant):
                 "delta or a Rényi accountant",
                 parameter="delta",
                 value=delta,
-                nearest=repr(DELTA_FLOOR),
+                nearest=repr(2.0 * DELTA_FLOOR),  # leaves room for the charges
             )
         return max(direction.epsilon(delta) for direction in self._composed())
 

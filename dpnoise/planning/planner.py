@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 from statistics import NormalDist
@@ -32,6 +33,7 @@ from dpnoise.accounting import (
     default_accountant,
     make_accountant,
 )
+from dpnoise.accounting.statement import Status
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
@@ -69,6 +71,13 @@ ERROR_FACTOR: Final = 1.05
 _DISTANCE_PER_DRAW: Final = 2.0**-120
 """Charged per draw while calibrating; every sampler's real distance is smaller."""
 
+IDEAL_NOISE_ASSUMPTION: Final = (
+    "The noise has the exact law: at this epsilon the distance of any finite sampler, "
+    "charged as (1 + e^epsilon) times itself, would exceed delta. Take the figure as "
+    "no protection at all."
+)
+
+_CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
@@ -300,28 +309,63 @@ class _Planner:
         if request.mechanism == "smm" and linf_bound is None:
             linf_bound = self._model.natural_cap(scale_factor)
         mechanism = self._mechanism(scale_factor, linf_bound)
-        accountant = self._accountant
-        if accountant is None:
-            typical = Fraction(max(1.0, self._model.counted_variance(scale_factor)))
-            release = cast("NoiseEvent", mechanism.event_with_noise(typical))
-            accountant = default_accountant(request.releases(release))
-            self._accountant = accountant
-        variance = calibrate(
-            self._events(mechanism),
-            accountant=accountant,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            adversary=request.calibrated_for,
-            adjacency=request.adjacency,
-            bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+        self._refuse_beyond_samplers(mechanism)
+        names = (
+            (request.accountant,) if request.accountant else self._trusted(mechanism)
         )
+        found: list[tuple[Fraction, str]] = []
+        for name in names:
+            variance = calibrate(
+                self._events(mechanism),
+                accountant=name,
+                epsilon=request.epsilon,
+                delta=request.delta,
+                adversary=request.calibrated_for,
+                adjacency=request.adjacency,
+                bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+            )
+            found.append((variance, name))
+        variance, self._accountant = min(found, key=operator.itemgetter(0))
         if published:
             mechanism = self._widen(mechanism, variance)
         return mechanism, variance
 
+    def _refuse_beyond_samplers(self, mechanism: Mechanism) -> None:
+        """Refuse an epsilon at which the samplers' distance uses up all of delta."""
+        request = self._request
+        distance = request.steps * self._planned_distance(mechanism)
+        limit = math.log(request.delta / 4.0) - math.log(distance)
+        if request.epsilon > limit:
+            raise ParameterError(
+                f"epsilon {request.epsilon:g} is beyond what finite samplers can "
+                f"promise at delta {request.delta:g}: their distance from the exact "
+                "law is charged as (1 + e^epsilon) times itself; such an epsilon "
+                "protects nobody",
+                parameter="epsilon",
+                value=request.epsilon,
+                nearest=f"{math.floor(10.0 * limit) / 10.0:g}",
+            )
+
+    def _planned_distance(self, mechanism: Mechanism) -> float:
+        """Bound the distance that all draws of one release will be charged for."""
+        return mechanism.encoded_dim * self._request.sent_shares * _DISTANCE_PER_DRAW
+
+    def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
+        """Name the certified accountants; the one that asks least noise decides."""
+        request = self._request
+        typical = Fraction(
+            max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
+        )
+        release = cast("NoiseEvent", mechanism.event_with_noise(typical))
+        tightest = default_accountant(request.releases(release))
+        # On coarse grids lattice resonances cost the contour more than the conversion
+        # from a Rényi curve costs.
+        rival = "mixture-rdp" if tightest in _CONTOURS else None
+        return (tightest,) if rival is None else (tightest, rival)
+
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
-        distance = mechanism.encoded_dim * request.sent_shares * _DISTANCE_PER_DRAW
+        distance = self._planned_distance(mechanism)
 
         def build(variance: Fraction) -> PrivacyEvent:
             release = mechanism.event_with_noise(variance, sampler_distance=distance)
@@ -408,7 +452,7 @@ class _Planner:
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
             if request.sampling_rate is not None:
                 reader = calibrated
-                server = self._statement(mechanism, Adversary.SERVER)
+                server = self._server_statement(mechanism)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
         self._check_modulus(mechanism, forecast)
         unit = mechanism.parameters.scale_factor**2
@@ -454,6 +498,21 @@ class _Planner:
     ) -> PrivacyStatement:
         event = self._request.releases(cast("NoiseEvent", mechanism.event()))
         return self._account(event, adversary).statement(self._request.delta)
+
+    def _server_statement(self, mechanism: Mechanism) -> PrivacyStatement:
+        """State the server's epsilon, which may be far beyond the samplers' reach."""
+        stated = self._statement(mechanism, Adversary.SERVER)
+        if math.isfinite(stated.epsilon):
+            return stated
+        release = mechanism.event_with_noise(mechanism.counted_noise_variance)
+        event = self._request.releases(cast("NoiseEvent", release))
+        ideal = self._account(event, Adversary.SERVER).statement(self._request.delta)
+        # A number in place of infinity, for comparison; it is no promise.
+        return dataclasses.replace(
+            ideal,
+            status=Status.NUMERICAL,
+            assumptions=(*ideal.assumptions, IDEAL_NOISE_ASSUMPTION),
+        )
 
     def _account(self, event: PrivacyEvent, adversary: Adversary) -> Accountant:
         name = self._accountant or default_accountant(event)

@@ -1,0 +1,80 @@
+"""Plans at the ends of their range: coarse grids, huge epsilons, long compositions."""
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from dpnoise.accounting.calibration import calibrate
+from dpnoise.accounting.statement import Status
+from dpnoise.errors import ParameterError
+from dpnoise.events import Adversary, GaussianEvent, PoissonSampled
+from dpnoise.planning import plan
+from dpnoise.planning.planner import IDEAL_NOISE_ASSUMPTION
+
+CELL = {
+    "clients": 100,
+    "dimension": 65536,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+}
+
+
+@pytest.mark.parametrize(
+    ("scale_factor", "bits", "chosen"),
+    [(0.25, 6, "mixture-rdp"), (4.0, 10, "mixture-contour")],
+)
+def test_the_certified_accountant_that_needs_least_noise_decides(
+    scale_factor, bits, chosen
+):
+    def made(accountant):
+        return plan(**CELL, scale_factor=scale_factor, bits=bits, accountant=accountant)
+
+    default = made(None)
+    assert default.accountant == chosen
+    for rival in ("mixture-rdp", "mixture-contour"):
+        assert default.noise_variance <= made(rival).noise_variance
+
+
+def test_an_epsilon_beyond_the_samplers_is_refused_with_one_that_works():
+    asked = CELL | {"epsilon": 100.0, "dimension": 256, "mechanism": "skellam"}
+    with pytest.raises(ParameterError) as caught:
+        plan(**asked)
+    assert caught.value.parameter == "epsilon"
+    nearest = float(caught.value.nearest)
+    made = plan(**asked | {"epsilon": nearest})
+    assert 0.99 * nearest < made.statement_server.epsilon <= nearest
+
+
+def test_the_servers_epsilon_of_a_long_run_is_a_number_and_no_promise():
+    made = plan(
+        **CELL | {"clients": 240},
+        scale_factor=8.0,
+        bits=16,
+        steps=1000,
+        sampling_rate=0.004,
+        accountant="mixture-rdp",
+    )
+    assert made.statement_model_reader.epsilon <= 1.0
+    assert made.statement_model_reader.status is Status.CERTIFIED
+    assert 100.0 < made.statement_server.epsilon < math.inf
+    assert made.statement_server.status is Status.NUMERICAL
+    assert IDEAL_NOISE_ASSUMPTION in made.statement_server.assumptions
+
+
+def test_a_sampled_release_is_calibrated_although_its_delta_cannot_pass_the_rate():
+    def sampled(variance):
+        one = GaussianEvent(dim=1, noise_variance=float(variance), l2_sensitivity=1.0)
+        return PoissonSampled(one, 0.004)
+
+    # The search starts where delta is flat at the rate, far below the answer.
+    found = calibrate(
+        sampled,
+        accountant="gaussian-pld",
+        epsilon=50.0,
+        delta=1e-3,
+        adversary=Adversary.MODEL_READER,
+        bracket=(Fraction(1, 1 << 60), Fraction(1 << 100)),
+    )
+    assert 0.005 < float(found) < 0.03
