@@ -61,6 +61,7 @@ def server(
                 f"listening on {address} for task {settings.task.id!r}"
             ),
             progress=view.show,
+            nothing_to_do=output.line,
         )
         served = asyncio.run(
             serve(

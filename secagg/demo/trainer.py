@@ -89,6 +89,7 @@ def main(directory: Path) -> int:
         observer = Observer(
             listening=lambda address: say("listening", address=str(address)),
             progress=_tell,
+            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
         )
         served = asyncio.run(
             serve(

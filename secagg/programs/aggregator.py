@@ -4,7 +4,10 @@ Rule 1: everything that can be wrong before the first client comes is found befo
         port opens: settings, certificates, budget, storage.
 Rule 2: a task that was interrupted goes on where it stood; sums that were released
         before count towards the number wanted, because they spent its budget.
-Rule 3: the process ends by itself when the task is done and the clients know it, or
+Rule 3: a task that has all its sums is not run again, but a process that was killed
+        right after the last one still owes its clients the outcome: the port opens
+        until they have it.
+Rule 4: the process ends by itself when the task is done and the clients know it, or
         when it is asked to; sessions that are still open then wait on the disk.
 
 What is printed is decided by whoever calls.
@@ -50,10 +53,13 @@ class Observer:
     Attributes:
         listening: Called once with the address, when clients can connect.
         progress: Called with every change of a session.
+        nothing_to_do: Called with a sentence when the task has all its sums and the
+            port opens only for clients that missed the last one.
     """
 
     listening: Callable[[Address], None]
     progress: Callable[[SessionProgress], None]
+    nothing_to_do: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,8 @@ async def serve(
 
     Raises:
         ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or SESSION_OVER for
-            a task that has released all its sums.
+            a task that had released all its sums before; clients that had missed the
+            last one were told it first.
         SessionAbortedError: Too many attempts at one sum failed.
     """
     address = Address.parse(settings.server.listen)
@@ -111,15 +118,14 @@ async def serve(
     try:
         spool = UploadSpool(settings.server.state_dir / "spool")
         released = _sums_released(store, settings.task.id)
-        missing = settings.task.sessions - released
-        if missing <= 0:
-            raise ServiceError(
-                f"task {settings.task.id!r} has released its {released} sums; its "
-                "budget is spent",
-                code=ErrorCode.SESSION_OVER,
-                next_step="Choose a new task.id for a new series of sums.",
+        missing = max(0, settings.task.sessions - released)
+        spent = f"task {settings.task.id!r} has released its {released} sums"
+        if not missing:
+            observer.nothing_to_do(
+                f"{spent}; waiting at most {_SETTLE_SECONDS:g} seconds for clients "
+                "that missed the last one"
             )
-        return await _serve(
+        served = await _serve(
             settings,
             TaskDefinition(
                 task_id=settings.task.id,
@@ -136,6 +142,13 @@ async def serve(
             on_sum=on_sum,
             observer=observer,
         )
+        if not missing:
+            raise ServiceError(
+                f"{spent}; its budget is spent",
+                code=ErrorCode.SESSION_OVER,
+                next_step="Choose a new task.id for a new series of sums.",
+            )
+        return served
     finally:
         store.close()
 

@@ -6,7 +6,8 @@ Rule 2: the sessions of a task run one after another; different tasks run side b
 Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
         uploads and seeds are gone (PROTOCOL §12).
-Rule 5: whatever one client sends, no other client's session ends by it.
+Rule 5: whatever one client sends, no other client's session ends by it, but for sealed
+        bundles, which only their readers can judge (PROTOCOL §13).
 
 It opens no socket and reads no settings.
 """
@@ -302,6 +303,9 @@ class Aggregator:
                     runner = await self._book.open(task, payload, attempt=1)
                 receipts.append(await self._sum_of(task, runner, on_sum))
                 runner = None
+            if runner is not None:  # fewer sums are wanted than when it was opened
+                await runner.abort(ErrorCode.CANCELLED, "the task has all its sums")
+                await self._book.finish(runner)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
         except SessionAbortedError:

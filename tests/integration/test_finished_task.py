@@ -1,0 +1,138 @@
+"""A server that starts for a task whose last sum it has already released."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.config import load_client_settings, load_server_settings
+from secagg.errors import ErrorCode, ServiceError
+from secagg.programs import aggregator
+from secagg.programs.aggregator import Observer, serve
+from secagg.programs.contributor import contributor
+from secagg.programs.file_input import FileInput
+from secagg.programs.offer_check import ForwardingConnection
+from secagg.programs.sum_files import SumFiles
+from secagg.programs.task_setup import prepare_task
+from secagg.transport.certificates import Authority
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
+
+
+class HeldAfterReveal(ForwardingConnection):
+    """Hears nothing after its last message until it is let go."""
+
+    def __init__(self, connection, let_go: asyncio.Event):
+        super().__init__(connection)
+        self._let_go = let_go
+
+    async def reveal(self, session_id, shares):
+        await super().reveal(session_id, shares)
+        await self._let_go.wait()
+
+
+class Site:
+    """One server and three clients on the files of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.address = "127.0.0.1:0"
+        self.notices: list[str] = []
+        self.listening = asyncio.Event()
+        authority = Authority.create()
+        authority.issued().write(directory / "pki", "ca")
+        authority.issue_server("server", ["127.0.0.1"]).write(
+            directory / "pki", "server"
+        )
+        for number in (1, 2, 3):
+            authority.issue_client(f"client-{number}").write(
+                directory / "pki", f"client-{number}"
+            )
+            np.save(directory / f"n-{number}.npy", np.full(16, 10**number))
+
+    async def serve(self):
+        self.listening.clear()
+        settings = load_server_settings(
+            self.directory / "server.exact.toml",
+            environment={},
+            overrides=[f"server.listen={self.address}"],
+        ).settings
+        prepared = prepare_task(settings)
+
+        async def next_payload(_):
+            return b""
+
+        return await serve(
+            settings,
+            prepared,
+            next_payload=next_payload,
+            on_sum=SumFiles(settings.server.output_dir, prepared).write,
+            observer=Observer(
+                listening=self._listens,
+                progress=lambda _: None,
+                nothing_to_do=self.notices.append,
+            ),
+        )
+
+    def _listens(self, address):
+        self.address = str(address)
+        self.listening.set()
+
+    async def take_part(self, number: int, let_go):
+        settings = load_client_settings(
+            self.directory / "client.toml",
+            environment={},
+            overrides=[
+                f"client.server={self.address}",
+                f"client.state_dir={self.directory}/client-{number}-state",
+                f"tls.certificate={self.directory}/pki/client-{number}.pem",
+                f"tls.key={self.directory}/pki/client-{number}.key",
+                "policy.require_noise=false",
+            ],
+        ).settings
+        async with contributor(
+            settings,
+            FileInput.load(self.directory / f"n-{number}.npy"),
+            through=lambda connection: HeldAfterReveal(connection, let_go),
+        ) as client:
+            return await client.take_part()
+
+
+@pytest.fixture
+def directory(tmp_path):
+    for path in EXAMPLE.glob("*.toml"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(
+    directory, monkeypatch
+):
+    site = Site(directory)
+    let_go = asyncio.Event()
+    with monkeypatch.context() as patched:
+        # The first process goes as soon as the sum's receipt is on the disk.
+        patched.setattr(aggregator, "_SETTLE_SECONDS", 0.0)
+        serving = asyncio.ensure_future(site.serve())
+        await site.listening.wait()
+        clients = [
+            asyncio.ensure_future(site.take_part(number, let_go))
+            for number in (1, 2, 3)
+        ]
+        # A client that fails ends the test instead of leaving the server waiting.
+        await asyncio.wait([serving, *clients], return_when=asyncio.FIRST_COMPLETED)
+        served = serving.result()
+    assert served.is_complete
+    assert site.notices == []
+
+    again = asyncio.ensure_future(site.serve())
+    await site.listening.wait()
+    let_go.set()
+    for released in await asyncio.gather(*clients):
+        np.testing.assert_array_equal(released.values, np.full(16, 1110))
+    with pytest.raises(ServiceError, match="budget is spent") as caught:
+        await again
+    assert caught.value.code is ErrorCode.SESSION_OVER
+    assert "clients that missed the last one" in site.notices[0]
