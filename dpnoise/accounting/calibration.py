@@ -139,13 +139,14 @@ def calibrate(  # noqa: PLR0913 - each one changes the answer
             "choose another accountant"
         )
     # delta(epsilon) and epsilon(delta) end their searches independently; a last unit
-    # or two of rounding between them is paid for in noise.
+    # or two of rounding between them is paid for in noise, and more where the curve is
+    # so flat in epsilon that the two choose different contours.
     bump = Fraction(1, 1 << (_SIGNIFICANT_BITS - 2))
     for _ in range(16):
         if states_target(found):
             return found
         found = round_up_to_dyadic(found * (1 + bump))
-        bump *= 2
+        bump *= 8
     raise CalibrationError(
         f"{accountant}: epsilon at the calibrated noise stays above {epsilon:g}; the "
         "accountant's delta and epsilon disagree, please report the parameters"
