@@ -1,20 +1,17 @@
 """Cost and tightness of the contour and loss-distribution accountants.
 
-Prints one JSON line per result. Times are ratios to an analytic Gaussian calibration
-repeated in the same run; tightness is the ratio of the calibrated noise variance to
-that of the central Gaussian for the same target.
-
-Usage: python benchmarks/bench_accounting.py [--quick]
+Every calibration gives two results: its time beside an analytic Gaussian calibration,
+and the noise variance it needs beside that of the central Gaussian for the same target.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
+import sys
 from collections.abc import Callable
 from fractions import Fraction
+
+from measurement import cpu_seconds, emit
 
 from dpnoise.accounting.calibration import calibrate
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
@@ -29,7 +26,7 @@ from dpnoise.events import (
 
 DELTA = 1e-5
 DIM = 65536
-BASELINE_REPETITIONS = 200
+EPSILON = 1.0
 
 
 def sum_of(norm: float, largest: float) -> Callable[[Fraction], PrivacyEvent]:
@@ -66,53 +63,53 @@ def measure(
     *,
     accountant: str,
     norm: float,
-    baseline: tuple[float, float],
+    gaussian_seconds: float,
+    gaussian_variance: float,
 ) -> float:
-    """Calibrate once and print what it took and what it cost."""
-    seconds_of_baseline, variance_of_baseline = baseline
-    start = time.perf_counter()
-    variance = calibrate(
-        build,
-        accountant=accountant,
-        epsilon=1.0,
-        delta=DELTA,
-        adversary=Adversary.MODEL_READER,
+    """Calibrate, report time and tightness, and return the variance per unit²."""
+    found: list[Fraction] = []
+
+    def run() -> None:
+        variance = calibrate(
+            build,
+            accountant=accountant,
+            epsilon=EPSILON,
+            delta=DELTA,
+            adversary=Adversary.MODEL_READER,
+        )
+        found.append(variance)
+
+    seconds = cpu_seconds(run, repeats=1)
+    units = float(found[-1]) / norm
+    parameters: dict[str, object] = {"case": name, "epsilon": EPSILON, "delta": DELTA}
+    emit(
+        f"accounting/{accountant}/time",
+        parameters=parameters,
+        value=seconds,
+        unit="s",
+        baseline="analytic Gaussian calibration",
+        ratio=gaussian_seconds / seconds,
     )
-    seconds = time.perf_counter() - start
-    units = float(variance) / norm
-    print(
-        json.dumps(
-            {
-                "benchmark": "accounting",
-                "case": name,
-                "accountant": accountant,
-                "seconds": round(seconds, 3),
-                "time_ratio_to_analytic_gaussian": round(
-                    seconds / seconds_of_baseline, 1
-                ),
-                "variance_per_unit": round(units, 5),
-                "variance_ratio_to_gaussian": round(units / variance_of_baseline, 5),
-            }
-        ),
-        flush=True,
+    emit(
+        f"accounting/{accountant}/noise",
+        parameters=parameters,
+        value=units,
+        unit="variance per squared unit of the clip",
+        baseline="central Gaussian, same target",
+        ratio=gaussian_variance / units,
     )
     return units
 
 
-def main() -> None:
-    """Run all cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="leave out large moduli")
-    quick = parser.parse_args().quick
+def main(*, tiny: bool = False) -> None:
+    """Measure one sum at several scales, and a sampled training run."""
+    stddev = analytic_gaussian_stddev(EPSILON, DELTA, 1.0)
 
-    stddev = analytic_gaussian_stddev(1.0, DELTA, 1.0)
-    start = time.perf_counter()
-    for _ in range(BASELINE_REPETITIONS):
-        analytic_gaussian_stddev(1.0, DELTA, 1.0)
-    single = ((time.perf_counter() - start) / BASELINE_REPETITIONS, stddev**2)
+    def analytic() -> None:
+        analytic_gaussian_stddev(EPSILON, DELTA, 1.0)
 
-    scales = (0.25, 1.0, 4.0, 16.0) if quick else (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
-    for scale in scales:
+    seconds = cpu_seconds(analytic)
+    for scale in (4.0,) if tiny else (0.25, 1.0, 4.0, 16.0, 64.0, 256.0):
         spread = 8.0 * scale / 256.0  # eight deviations of a rotated coordinate
         for cap, label in ((spread, "fractional"), (math.ceil(spread), "integer")):
             measure(
@@ -120,25 +117,29 @@ def main() -> None:
                 sum_of(scale**2, float(cap)),
                 accountant="mixture-contour",
                 norm=scale**2,
-                baseline=single,
+                gaussian_seconds=seconds,
+                gaussian_variance=stddev**2,
             )
-
+    if tiny:
+        return
     units = measure(
         "1000 sampled steps, central Gaussian",
         run_of(gaussian, 0.004, 1000),
         accountant="gaussian-pld",
         norm=1.0,
-        baseline=(single[0], single[1]),
+        gaussian_seconds=seconds,
+        gaussian_variance=stddev**2,
     )
-    for scale in (8.0,) if quick else (8.0, 32.0):
+    for scale in (8.0, 32.0):
         measure(
             f"1000 sampled steps, scale {scale:g}",
             run_of(sum_of(scale**2, 1.0), 0.004, 1000),
             accountant="mixture-pld",
             norm=scale**2,
-            baseline=(single[0], units),
+            gaussian_seconds=seconds,
+            gaussian_variance=units,
         )
 
 
 if __name__ == "__main__":
-    main()
+    main(tiny="--tiny" in sys.argv)
