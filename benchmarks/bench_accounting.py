@@ -57,7 +57,7 @@ def gaussian(variance: Fraction) -> PrivacyEvent:
     return GaussianEvent(DIM, float(variance), 1.0)
 
 
-def measure(
+def measure(  # noqa: PLR0913 - a case and its baselines
     name: str,
     build: Callable[[Fraction], PrivacyEvent],
     *,
