@@ -157,7 +157,11 @@ class ProtocolParameters:
         """
         for holds, complaint in self._rules():
             if not holds:
-                raise RemoteProtocolError(complaint, code=ErrorCode.BAD_CONFIG)
+                raise RemoteProtocolError(
+                    complaint,
+                    code=ErrorCode.BAD_CONFIG,
+                    next_step="Correct the configuration of the task.",
+                )
         return self
 
     def _rules(self) -> tuple[tuple[bool, str], ...]:

@@ -4,4 +4,4 @@ import os
 
 # gRPC's C core reads this once, when it is imported, and would otherwise print every
 # failed handshake of a stranger to standard error.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
