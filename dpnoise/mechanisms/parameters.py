@@ -237,7 +237,8 @@ class MechanismParameters:
         # squares of still smaller lengths would leave the range of normal floats.
         if not 2.0**-20 <= steps <= MAX_SCALED_CLIP:
             limit = 2.0**-20 if steps < 1.0 else MAX_SCALED_CLIP
-            nearest = limit / math.hypot(self.l2_clip, amplitude)
+            inwards = 1.00001 if steps < 1.0 else 0.99999  # six digits are printed
+            nearest = inwards * limit / math.hypot(self.l2_clip, amplitude)
             raise ParameterError(
                 "scale_factor times the clip must be between 2^-20 and 2^25 grid "
                 f"steps, got {steps:.6g}",

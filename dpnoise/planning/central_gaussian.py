@@ -76,8 +76,9 @@ def _variance(
         )
         return Repeated(PoissonSampled(one, rate), steps)
 
-    # Sampling never needs more noise than none at all.
-    return float(
+    # Sampling never needs more noise than none at all. At the least delta that loss
+    # distributions resolve they may say otherwise.
+    sampled = float(
         calibrate(
             build_event,
             accountant="gaussian-pld",
@@ -87,3 +88,4 @@ def _variance(
             bracket=(Fraction(unsampled) / 2**40, Fraction(unsampled) * 2),
         )
     )
+    return min(sampled, unsampled)

@@ -355,3 +355,18 @@ def test_hardly_any_sensitivity_gives_hardly_any_loss_without_overflow(
     )
     assert bound.delta(6.0) < 1e-100
     assert bound.epsilon(1e-6) < 0.3
+
+
+def test_both_directions_decide_about_delta():
+    bound = ContourBound(
+        noise_variance=16.0,
+        norm=CoordinateNorm.SQUARE,
+        norm_bound=16.0,
+        largest_coordinate=4.0,
+        dim=64,
+    )
+    claimed = bound.delta(0.3)
+    for direction in Direction:
+        c = bound.best_contour(direction, epsilon=0.3)
+        apart = math.exp(bound.log_constant(c, direction) - 0.3 * c)
+        assert claimed >= apart > 0.9 * claimed

@@ -107,6 +107,19 @@ def test_sampling_matches_the_exact_identities_of_both_directions(rate):
             assert pair.reversed.delta(epsilon) == pytest.approx(exact, rel=1e-4)
 
 
+def test_sampling_keeps_the_mass_that_only_one_world_produces():
+    pair = DominatingPair.from_curves(
+        np.array([0.0, 1.0]), np.array([0.5, 0.3]), np.array([0.5, 0.2])
+    )
+    assert pair.lower_infinite > 0.1
+    sampled = pair.sampled(0.25)
+    assert sampled.upper.sum() + sampled.upper_infinite == pytest.approx(1.0, rel=1e-6)
+    assert sampled.lower.sum() == pytest.approx(1.0, rel=1e-6)
+    # Under both worlds such outputs are produced whenever the user stays away.
+    assert sampled.losses[0] == pytest.approx(math.log(0.75))
+    assert sampled.upper[0] == pytest.approx(0.75 * sampled.lower[0])
+
+
 def test_sampling_at_rate_one_changes_nothing():
     pair = gaussian_pair(1.0)
     assert pair.sampled(1.0) is pair

@@ -94,7 +94,7 @@ def test_a_variance_that_is_not_plain_digits_is_refused(text):
         ("l2_clip", math.inf, None),
         ("l2_clip", "1", None),
         ("scale_factor", math.nan, None),
-        ("scale_factor", 1e9, "2.23696e+07"),
+        ("scale_factor", 1e9, "2.23694e+07"),
         ("modulus", 1, "2"),
         ("modulus", (1 << 62) + 1, str(1 << 62)),
         ("num_clients", 1, "2"),
@@ -126,3 +126,12 @@ def test_a_value_that_cannot_work_is_named_with_the_nearest_that_does(
 def test_a_huge_integer_is_refused_without_an_overflow_error():
     with pytest.raises(ParameterError, match="l2_clip"):
         dataclasses.replace(GOOD, l2_clip=10**400)
+
+
+@pytest.mark.parametrize("scale_factor", [1e-9, 1e15])
+def test_the_nearest_scale_that_is_named_works(scale_factor):
+    with pytest.raises(ParameterError) as caught:
+        dataclasses.replace(GOOD, l2_clip=1e-6, scale_factor=scale_factor)
+    assert caught.value.parameter == "scale_factor"
+    nearest = float(caught.value.nearest)
+    assert dataclasses.replace(GOOD, l2_clip=1e-6, scale_factor=nearest)

@@ -233,6 +233,20 @@ def test_rounded_vectors_stay_inside_the_bounds_of_the_event(name, rotation):
             assert int(np.abs(rounded).max()) <= event.linf_sensitivity
 
 
+def test_the_mixture_s_norm_is_enforced_after_rotation_and_scaling():
+    # As if rotation and scaling had lengthened the vector: what counts is what is
+    # handed to the rounding.
+    chosen = mechanism("skellam-mixture", dim=64)
+    event = chosen.event()
+    assert isinstance(event, SkellamMixtureEvent)
+    longer = np.full(64, 1.01 * math.sqrt(event.l2_clip_squared_steps / 64))
+    longer[3] = 1e6
+    fixed = chosen._to_fixed_point(longer)  # noqa: SLF001
+    exact = sum(Fraction(int(entry), 1 << 32) ** 2 for entry in fixed.values)
+    assert exact <= Fraction(event.l2_clip_squared_steps)
+    assert int(np.abs(fixed.values).max()) <= event.linf_bound * 2**32
+
+
 def test_truncation_keeps_the_clip_as_the_sensitivity():
     chosen = mechanism("discrete-gaussian", rotation="none", dim=50)
     event = chosen.event()
