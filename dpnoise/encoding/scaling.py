@@ -122,8 +122,11 @@ def to_fixed_point(
         bound = squared_norm_bound(units)
         if bound <= limit_units:
             return FixedPointVector(units.astype(np.int64))
+        # Measured before truncation: on very short vectors the truncated norm can be
+        # below the bound's reach and yet not move when the vector shrinks a little.
+        full = squared_norm_bound(steps * float(1 << FRACTIONAL_BITS))
         # Shrinking can only make magnitudes smaller, so the clamp still holds.
-        steps *= math.sqrt(limit_units / bound) * _SHRINK
+        steps *= math.sqrt(limit_units / full) * _SHRINK
     raise CertificateError(
         "the squared norm of an encoded vector could not be brought below its bound; "
         "this is a defect of dpnoise, please report it"
