@@ -37,7 +37,7 @@ def cpu_seconds(function: Callable[[], object], *, repeats: int = 5) -> float:
     return best
 
 
-def emit(  # noqa: PLR0913
+def emit(  # noqa: PLR0913 - the columns of one result
     name: str,
     *,
     parameters: dict[str, object],
@@ -84,7 +84,7 @@ def _environment() -> dict[str, object]:
     cpu_info = Path("/proc/cpuinfo")
     flags = cpu_info.read_text(encoding="ascii").split() if cpu_info.exists() else []
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - git as found
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,

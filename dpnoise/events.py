@@ -25,13 +25,22 @@ the sum would tell whether a share is missing, which no sensitivity bound covers
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from dpnoise.errors import ParameterError
+from dpnoise.event_quantities import (
+    MAX_DIM,
+    as_float,
+    check_count,
+    check_dim,
+    check_distance,
+    check_non_negative,
+    check_positive,
+    check_variance,
+)
 
 __all__ = [
     "MAX_DIM",
@@ -51,9 +60,6 @@ __all__ = [
     "SkellamMixtureEvent",
     "flatten",
 ]
-
-MAX_DIM: Final = 1 << 40
-"""Largest dimension: 2^40 coordinates of one byte are a terabyte per client."""
 
 
 class Adjacency(enum.Enum):
@@ -116,14 +122,14 @@ class SkellamEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
-        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        check_dim(self.dim)
+        check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
+        check_non_negative("l2_sensitivity", self.l2_sensitivity)
         if self.l1_sensitivity is not None:
-            _check_non_negative("l1_sensitivity", self.l1_sensitivity)
+            check_non_negative("l1_sensitivity", self.l1_sensitivity)
         if self.linf_sensitivity is not None:
-            _check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
-        _check_distance(self.sampler_distance)
+            check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +161,11 @@ class SkellamMixtureEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
-        _check_non_negative("l2_clip_squared_steps", self.l2_clip_squared_steps)
-        _check_positive("linf_bound", self.linf_bound)
-        _check_distance(self.sampler_distance)
+        check_dim(self.dim)
+        check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
+        check_non_negative("l2_clip_squared_steps", self.l2_clip_squared_steps)
+        check_positive("linf_bound", self.linf_bound)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +196,11 @@ class SkellamMixtureClippedEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
-        _check_non_negative("mixture_norm_bound", self.mixture_norm_bound)
-        _check_count("linf_bound", self.linf_bound, at_least=1)
-        _check_distance(self.sampler_distance)
+        check_dim(self.dim)
+        check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
+        check_non_negative("mixture_norm_bound", self.mixture_norm_bound)
+        check_count("linf_bound", self.linf_bound, at_least=1)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +231,13 @@ class DistributedDiscreteGaussianEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_count("num_noise_shares", self.num_noise_shares, at_least=1)
-        _check_variance("local_noise_variance", self.local_noise_variance)
-        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        check_dim(self.dim)
+        check_count("num_noise_shares", self.num_noise_shares, at_least=1)
+        check_variance("local_noise_variance", self.local_noise_variance)
+        check_non_negative("l2_sensitivity", self.l2_sensitivity)
         if self.l1_sensitivity is not None:
-            _check_non_negative("l1_sensitivity", self.l1_sensitivity)
-        _check_distance(self.sampler_distance)
+            check_non_negative("l1_sensitivity", self.l1_sensitivity)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +265,10 @@ class DiscreteGaussianEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_variance("noise_variance", self.noise_variance)
-        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
-        _check_distance(self.sampler_distance)
+        check_dim(self.dim)
+        check_variance("noise_variance", self.noise_variance)
+        check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +297,12 @@ class BinomialEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_count("num_trials", self.num_trials, at_least=1)
-        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
-        _check_non_negative("l1_sensitivity", self.l1_sensitivity)
-        _check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
-        _check_distance(self.sampler_distance)
+        check_dim(self.dim)
+        check_count("num_trials", self.num_trials, at_least=1)
+        check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        check_non_negative("l1_sensitivity", self.l1_sensitivity)
+        check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +327,10 @@ class GaussianEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
-        _check_positive("noise_variance", self.noise_variance)
-        _check_non_negative("l2_sensitivity", self.l2_sensitivity)
-        _check_distance(self.sampler_distance)
+        check_dim(self.dim)
+        check_positive("noise_variance", self.noise_variance)
+        check_non_negative("l2_sensitivity", self.l2_sensitivity)
+        check_distance(self.sampler_distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +350,7 @@ class PoissonSampled:
     sampling_rate: float
 
     def __post_init__(self) -> None:
-        rate = _as_float("sampling_rate", self.sampling_rate)
+        rate = as_float("sampling_rate", self.sampling_rate)
         if not 0.0 < rate <= 1.0:
             raise ParameterError(
                 f"sampling_rate must lie in (0, 1], got {rate!r}",
@@ -381,7 +387,7 @@ class Repeated:
     count: int
 
     def __post_init__(self) -> None:
-        _check_count("count", self.count, at_least=1)
+        check_count("count", self.count, at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,94 +449,3 @@ def flatten(event: PrivacyEvent) -> Iterator[tuple[NoiseEvent, float, int]]:
             yield current.event, current.sampling_rate, count
         else:
             yield current, 1.0, count
-
-
-def _as_float(parameter: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise ParameterError(
-            f"{parameter} must be a number, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    number = float(value)
-    if not math.isfinite(number):
-        raise ParameterError(
-            f"{parameter} must be finite, got {number!r}",
-            parameter=parameter,
-            value=number,
-        )
-    return number
-
-
-def _check_dim(dim: object) -> None:
-    _check_count("dim", dim, at_least=1)
-    if isinstance(dim, int) and dim > MAX_DIM:
-        raise ParameterError(
-            f"dim must be at most {MAX_DIM}, got {dim}",
-            parameter="dim",
-            value=dim,
-            nearest=str(MAX_DIM),
-        )
-
-
-def _check_count(parameter: str, value: object, *, at_least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(
-            f"{parameter} must be an integer, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    if value < at_least:
-        raise ParameterError(
-            f"{parameter} must be at least {at_least}, got {value}",
-            parameter=parameter,
-            value=value,
-            nearest=str(at_least),
-        )
-
-
-def _check_variance(parameter: str, value: object) -> None:
-    if not isinstance(value, Fraction):
-        raise ParameterError(
-            f"{parameter} must be an exact Fraction, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-            nearest=(
-                f"Fraction({value!r})" if isinstance(value, int | float) else None
-            ),
-        )
-    if value <= 0:
-        raise ParameterError(
-            f"{parameter} must be greater than 0, got {value}",
-            parameter=parameter,
-            value=value,
-        )
-
-
-def _check_positive(parameter: str, value: object) -> None:
-    if _as_float(parameter, value) <= 0.0:
-        raise ParameterError(
-            f"{parameter} must be greater than 0, got {value!r}",
-            parameter=parameter,
-            value=value,
-        )
-
-
-def _check_non_negative(parameter: str, value: object) -> None:
-    if _as_float(parameter, value) < 0.0:
-        raise ParameterError(
-            f"{parameter} must be at least 0, got {value!r}",
-            parameter=parameter,
-            value=value,
-            nearest="0.0",
-        )
-
-
-def _check_distance(value: object) -> None:
-    if not 0.0 <= _as_float("sampler_distance", value) < 1.0:
-        raise ParameterError(
-            f"sampler_distance must lie in [0, 1), got {value!r}",
-            parameter="sampler_distance",
-            value=value,
-            nearest="0.0",
-        )

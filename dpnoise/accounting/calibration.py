@@ -70,7 +70,7 @@ def round_up_to_dyadic(number: float | Fraction) -> Fraction:
     return math.ceil(exact / unit) * unit
 
 
-def calibrate(  # noqa: PLR0913 - each one changes the answer
+def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its own
     build_event: Callable[[Fraction], PrivacyEvent],
     *,
     accountant: str,

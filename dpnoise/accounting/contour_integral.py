@@ -123,7 +123,7 @@ class ContourBound:
         TheoremNotApplicableError: The variance is below the range of the tables.
     """
 
-    def __init__(  # noqa: PLR0913 - six quantities describe the release, all named
+    def __init__(  # noqa: PLR0913 - the release's five quantities and the effort
         self,
         *,
         noise_variance: float,

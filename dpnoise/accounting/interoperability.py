@@ -51,7 +51,7 @@ def to_dp_accounting(
             it with this package.
     """
     try:
-        import dp_accounting  # noqa: PLC0415 - optional dependency, rule of the module
+        import dp_accounting  # noqa: PLC0415 - an extra, absent by default
     except ImportError as error:
         raise DPNoiseError(
             "the export needs dp-accounting; install it with "

@@ -296,16 +296,14 @@ class PrivacyLedger:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Cursor]:
-        cursor = self._connection.cursor()
-        # IMMEDIATE takes the write lock first: two processes cannot both find the
-        # last of a budget unspent.
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
+        # The connection commits at the end of the block, and rolls back whatever ends
+        # it early, a commit that fails included.
+        with self._connection:
+            cursor = self._connection.cursor()
+            # IMMEDIATE takes the write lock first: two processes cannot both find the
+            # last of a budget unspent.
+            cursor.execute("BEGIN IMMEDIATE")
             yield cursor
-        except BaseException:
-            cursor.execute("ROLLBACK")
-            raise
-        cursor.execute("COMMIT")
 
     @staticmethod
     def _budget_text(cursor: sqlite3.Cursor, name: str) -> str | None:

@@ -53,6 +53,8 @@ __all__ = ["mixture_divergence_per_square", "mixture_excess"]
 
 _FIRST_POINT: Final = 1.0 / 32.0
 _FIRST_POINT_OF_SMALL_NOISE: Final = 1.0 / 256.0  # skewed ratios need a closer start
+_NEAR_ONE: Final = -0.5  # L − 1 above which log1p serves; around here both do
+_CONVEX_FROM: Final = 3.0  # from this order on the power α − 2 is convex
 _SMALL_VARIANCE: Final = 4.0
 _RATIO: Final = 1.05  # neighbouring points of the first cell: costs under 0.2 %
 _LATER_CELL_LOSS: Final = 6e-4  # relative, from chords of later cells
@@ -149,8 +151,8 @@ def _excess(
     with np.errstate(divide="ignore"):
         # The logarithm of the mixture, accurate where L is near 1 and where it is tiny.
         log_mixture = np.where(
-            ratio_excess > -0.5,  # noqa: PLR2004 - either formula serves around here
-            np.log1p(np.maximum(ratio_excess, -0.5)),
+            ratio_excess > _NEAR_ONE,
+            np.log1p(np.maximum(ratio_excess, _NEAR_ONE)),
             np.logaddexp(np.log1p(-shares) + log_low, np.log(shares) + log_high),
         )
     power = order if forward else 1.0 - order
@@ -174,7 +176,7 @@ def _first_cell(lattice: SkellamLattice, order: float, end: float) -> float:
     pmf = np.exp(lattice.log_pmf)
     # A power that overflows against a weight that underflows is no number: no bound.
     with np.errstate(over="ignore", invalid="ignore"):
-        if order >= 3.0:  # noqa: PLR2004 - the power α − 2 is convex from here on
+        if order >= _CONVEX_FROM:
             second = max(
                 float(np.sum(pmf * excess**2)),
                 float(np.sum(pmf * excess**2 * np.exp(exponent))),

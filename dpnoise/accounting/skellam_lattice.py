@@ -40,6 +40,7 @@ MAX_LATTICE_VARIANCE: Final = float(1 << 14)
 
 SUM_MARGIN: Final = 1.0 + 1e-6
 
+_SLOWEST_LOG_STEP: Final = -0.1  # a tail that falls by less has no bound here
 _MAX_POINTS: Final = 1 << 18  # two megabytes per array; more means an absurd order
 _WINDOW_STDDEVS: Final = 9.5
 _SMALL_EXPONENT: Final = 0.5
@@ -143,7 +144,7 @@ class SkellamLattice:
         below = reach - shift + 1.0
         growth = (reach + 1.0) / below + variance**2 / (4.0 * below * (reach + 2.0))
         log_step = math.log(0.5 * variance / below) + (power - 1.0) * math.log(growth)
-        if log_step > -0.1:  # noqa: PLR2004 - no series that falls faster than 0.9^n
+        if log_step > _SLOWEST_LOG_STEP:
             return math.inf
         exponent = float(self.log_pmf[-1]) + power * self._log_ratio_at_reach(shift)
         step = math.exp(log_step)

@@ -138,7 +138,9 @@ def require_positive(parameter: str, value: float, least: float, most: float) ->
         )
     # Written so that NaN fails too.
     if not least <= value <= most:
-        nearest = None if value != value else (least if value < least else most)  # noqa: PLR0124
+        # NaN is nearest to nothing.
+        is_nan = isinstance(kind, float) and math.isnan(kind)
+        nearest = None if is_nan else (least if value < least else most)
         raise ParameterError(
             f"{parameter} must lie in [{least:g}, {most:g}], got {value}",
             parameter=parameter,

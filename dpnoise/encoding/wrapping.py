@@ -29,8 +29,13 @@ __all__ = [
     "wrap",
 ]
 
+MIN_MODULUS: Final = 2
+"""Modulo 1 every sum is 0."""
+
 MAX_MODULUS: Final = 1 << 62
 """Residues and their centred values fit int64 with room for one addition."""
+
+_WORDS: Final = (np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64))
 
 Residues = npt.NDArray[np.unsignedinteger]
 """Unsigned integers in [0, m), in the type of `residue_dtype`."""
@@ -49,12 +54,12 @@ def require_modulus(modulus: int) -> int:
             parameter="modulus",
             value=modulus,
         )
-    if not 2 <= modulus <= MAX_MODULUS:  # noqa: PLR2004
+    if not MIN_MODULUS <= modulus <= MAX_MODULUS:
         raise ParameterError(
             f"modulus must lie in [2, 2^62], got {modulus}",
             parameter="modulus",
             value=modulus,
-            nearest="2" if modulus < 2 else "2^62",  # noqa: PLR2004
+            nearest="2" if modulus < MIN_MODULUS else "2^62",
         )
     return modulus
 
@@ -66,11 +71,7 @@ def residue_dtype(modulus: int) -> np.dtype[np.unsignedinteger]:
         ParameterError: See `require_modulus`.
     """
     bits = (require_modulus(modulus) - 1).bit_length()
-    if bits <= 16:  # noqa: PLR2004
-        return np.dtype(np.uint16)
-    if bits <= 32:  # noqa: PLR2004
-        return np.dtype(np.uint32)
-    return np.dtype(np.uint64)
+    return next(word for word in _WORDS if bits <= 8 * word.itemsize)
 
 
 def wrap(values: npt.NDArray[np.int64], modulus: int) -> Residues:

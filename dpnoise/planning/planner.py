@@ -23,7 +23,6 @@ import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
-from statistics import NormalDist
 from typing import Final, cast
 
 from dpnoise.accounting import (
@@ -41,7 +40,6 @@ from dpnoise.errors import (
 )
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import (
     DEFAULT_ROUNDING_BIAS,
     MAX_NOISE_VARIANCE,
@@ -52,6 +50,11 @@ from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import model_through, packed_bytes
 from dpnoise.planning.noise_share import largest_share, round_share_up
 from dpnoise.planning.notes import plan_notes
+from dpnoise.planning.refusals import (
+    refuse_beyond_samplers,
+    refuse_uncovered,
+    refuse_wrapping,
+)
 from dpnoise.planning.request import DEFAULT_MAX_WRAP_PROBABILITY, PlanRequest
 from dpnoise.planning.result import Plan
 from dpnoise.planning.scale_search import (
@@ -79,7 +82,6 @@ IDEAL_NOISE_ASSUMPTION: Final = (
 
 _CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
-_UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
@@ -199,39 +201,13 @@ class _Planner:
             scale_factor, mechanism, variance = self._search_scale()
         else:
             scale_factor = request.scale_factor
-            self._refuse_uncovered(scale_factor)
+            refuse_uncovered(self._model, scale_factor)
             mechanism, variance = self._calibrate(scale_factor)
         bits = request.bits
         if bits is None:
             bits = self._bits_for(scale_factor, mechanism, variance)
         parameters = self._share(mechanism.parameters, variance, bits)
         return self._finish(parameters, variance)
-
-    def _refuse_uncovered(self, scale_factor: float) -> None:
-        """Refuse a given scale at which smm's published noise has no theorem.
-
-        More noise would bring some order in, but that is another mechanism than the
-        one asked for, and its clip leaves next to nothing of the vector.
-        """
-        excess = self._model.published_excess
-        if not self._model.is_published_mixture or excess(scale_factor) <= _UNCOVERED:
-            return
-        low, high = scale_factor, 2.0 * scale_factor
-        while excess(high) > _UNCOVERED:
-            low, high = high, 2.0 * high
-        while high > 1.01 * low:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if excess(middle) > _UNCOVERED else (low, middle)
-        covered = math.ceil(100.0 * high) / 100.0
-        raise TheoremNotApplicableError(
-            f"at scale_factor {scale_factor:g} the published theorem of smm excludes "
-            "the orders that this budget needs: coordinates of one grid step would "
-            f"need {excess(scale_factor):.3g} times the published noise",
-            theorem="Corollary 1, Eq. (3) [Bao22]",
-            parameter="scale_factor",
-            value=scale_factor,
-            nearest=f"{covered:g}, with as many bits as it needs",
-        )
 
     def _search_scale(self) -> tuple[float, Mechanism, Fraction]:
         """Search with the model; calibrate, correct it, and search again if it pays."""
@@ -309,7 +285,7 @@ class _Planner:
         if request.mechanism == "smm" and linf_bound is None:
             linf_bound = self._model.natural_cap(scale_factor)
         mechanism = self._mechanism(scale_factor, linf_bound)
-        self._refuse_beyond_samplers(mechanism)
+        refuse_beyond_samplers(request, self._planned_distance(mechanism))
         names = (
             (request.accountant,) if request.accountant else self._trusted(mechanism)
         )
@@ -329,22 +305,6 @@ class _Planner:
         if published:
             mechanism = self._widen(mechanism, variance)
         return mechanism, variance
-
-    def _refuse_beyond_samplers(self, mechanism: Mechanism) -> None:
-        """Refuse an epsilon at which the samplers' distance uses up all of delta."""
-        request = self._request
-        distance = request.steps * self._planned_distance(mechanism)
-        limit = math.log(request.delta / 4.0) - math.log(distance)
-        if request.epsilon > limit:
-            raise ParameterError(
-                f"epsilon {request.epsilon:g} is beyond what finite samplers can "
-                f"promise at delta {request.delta:g}: their distance from the exact "
-                "law is charged as (1 + e^epsilon) times itself; such an epsilon "
-                "protects nobody",
-                parameter="epsilon",
-                value=request.epsilon,
-                nearest=f"{math.floor(10.0 * limit) / 10.0:g}",
-            )
 
     def _planned_distance(self, mechanism: Mechanism) -> float:
         """Bound the distance that all draws of one release will be charged for."""
@@ -454,7 +414,7 @@ class _Planner:
                 reader = calibrated
                 server = self._server_statement(mechanism)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
-        self._check_modulus(mechanism, forecast)
+        refuse_wrapping(request, mechanism, forecast)
         unit = mechanism.parameters.scale_factor**2
         surplus = float(mechanism.total_noise_variance) - float(variance)
         return Plan(
@@ -520,24 +480,3 @@ class _Planner:
             name, adversary=adversary, adjacency=self._request.adjacency
         )
         return accountant.compose(event)
-
-    def _check_modulus(self, mechanism: Mechanism, forecast: ErrorForecast) -> None:
-        limit = self._request.max_wrap_probability
-        if forecast.wrap_probability <= limit:
-            return
-        request, bits = self._request, mechanism.parameters.bits
-        if request.scale_factor is None:
-            variance = mechanism.counted_noise_variance
-            model = model_through(request, mechanism.parameters, variance)
-            enough = max(bits + 1, smallest_bits(model, error_factor=math.inf))
-        else:
-            deviations = -NormalDist().inv_cdf(limit / 2.0)
-            enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
-        raise ParameterError(
-            f"a modulus of {bits} bits is too small for the sum: one coordinate in "
-            f"{1.0 / forecast.wrap_probability:.3g} would wrap around (standard "
-            f"deviation {forecast.sum_stddev:.4g} grid steps)",
-            parameter="bits",
-            value=bits,
-            nearest=str(enough),
-        )

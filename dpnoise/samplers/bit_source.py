@@ -182,7 +182,7 @@ class BitSource:
         counters[:, 1] = blocks
         # Counter mode by hand: one cipher call for scattered positions, where seeking
         # would cost a new context for each. No block is ever encrypted for anybody.
-        encryptor = Cipher(self._cipher, modes.ECB()).encryptor()  # noqa: S305
+        encryptor = Cipher(self._cipher, modes.ECB()).encryptor()  # noqa: S305 - see above
         words = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
         return words.reshape(blocks.size, 2).astype(np.uint64, copy=False)
 

@@ -64,6 +64,7 @@ __all__ = [
 MAX_WIDE_VARIANCE_PARAMETER: Final = Fraction(1 << 100)
 """Standard deviation 2^50: draws stay below 2^54, where sums of 256 fit int64."""
 
+_LEAST_BLOCKS_SQUARED: Final = 4  # σ²/W²: blocks of at most σ/2
 _BLOCK: Final = 1 << 15
 _BLOCKS_PER_STDDEV_BITS: Final = 11
 _BAND: Final = 2.0**-45
@@ -147,7 +148,7 @@ class WideDiscreteGaussian:
             CertificateError: The block size is above σ/2.
         """
         coarse = variance_parameter / (1 << (2 * block_bits))
-        if coarse < 4:  # noqa: PLR2004
+        if coarse < _LEAST_BLOCKS_SQUARED:
             # Rule 4 counts on it: P(x rejects) ≤ E[x] ≤ W·E[Wm]/σ² + W²/(2σ²), which is
             # at most 5/8 for W ≤ σ/2, since E[Wm] ≤ σ; zero adds less than 1/8.
             raise CertificateError("blocks must be at most half a standard deviation")

@@ -42,12 +42,12 @@ def client(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg client --config client.toml --input x.npy --output sum.npy
     """
-    import asyncio  # noqa: PLC0415 - start-up time
-    import os  # noqa: PLC0415
+    import asyncio
+    import os
 
-    from secagg.cli.logs import log_to_stderr  # noqa: PLC0415
-    from secagg.config import load_client_settings  # noqa: PLC0415
-    from secagg.programs.file_input import FileInput  # noqa: PLC0415
+    from secagg.cli.logs import log_to_stderr
+    from secagg.config import load_client_settings
+    from secagg.programs.file_input import FileInput
 
     output = Output(as_json=as_json)
     loaded = load_client_settings(
@@ -81,8 +81,8 @@ async def _contribute(
     sum_path: Path | None,
     output: Output,
 ) -> "list[ReleasedSum]":
-    from secagg.programs.contributor import contributor  # noqa: PLC0415 - start-up time
-    from secagg.programs.vector_files import write_vector  # noqa: PLC0415
+    from secagg.programs.contributor import contributor
+    from secagg.programs.vector_files import write_vector
 
     def show(progress: "ClientProgress") -> None:
         session = (

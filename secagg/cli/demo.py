@@ -67,15 +67,15 @@ def demo(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg demo --clients 40 --epsilon 6
     """
-    import asyncio  # noqa: PLC0415 - start-up time
-    import tempfile  # noqa: PLC0415
+    import asyncio
+    import tempfile
 
-    from secagg.cli.demo_view import DemoLines  # noqa: PLC0415
-    from secagg.demo.cohort import Loss  # noqa: PLC0415
-    from secagg.demo.director import run_demo  # noqa: PLC0415
-    from secagg.demo.layout import client_name  # noqa: PLC0415
-    from secagg.demo.settings_file import DemoPlan  # noqa: PLC0415
-    from secagg.programs.directories import new_directory  # noqa: PLC0415
+    from secagg.cli.demo_view import DemoLines
+    from secagg.demo.cohort import Loss
+    from secagg.demo.director import run_demo
+    from secagg.demo.layout import client_name
+    from secagg.demo.settings_file import DemoPlan
+    from secagg.programs.directories import new_directory
 
     output = Output(as_json=as_json)
     planned = DemoPlan(

@@ -29,7 +29,7 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         # Imported here because `secagg --help` prints nothing through it.
-        from rich.console import Console  # noqa: PLC0415 - start-up time
+        from rich.console import Console
 
         # Whoever follows a long command through a pipe wants its lines as they come.
         for stream in (sys.stdout, sys.stderr):
@@ -86,7 +86,7 @@ class Output:
                 )
                 self.line("  ".join(padded).rstrip())
             return
-        from rich.table import Table  # noqa: PLC0415 - start-up time
+        from rich.table import Table
 
         table = Table(show_header=any(columns), header_style="bold")
         for i, column in enumerate(columns):

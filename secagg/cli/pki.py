@@ -60,7 +60,7 @@ def init(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki init pki --clients 3 --host 127.0.0.1
     """
-    from secagg.transport.certificates import Authority  # noqa: PLC0415 - start-up time
+    from secagg.transport.certificates import Authority
 
     output = Output(as_json=as_json)
     authority = Authority.create(trust_domain)
@@ -92,7 +92,7 @@ def ca(
 
     Example: secagg pki ca pki --trust-domain example.org
     """
-    from secagg.transport.certificates import Authority  # noqa: PLC0415 - start-up time
+    from secagg.transport.certificates import Authority
 
     output = Output(as_json=as_json)
     written = Authority.create(trust_domain).issued().write(directory, AUTHORITY_STEM)
@@ -146,7 +146,7 @@ def client(
 
 
 def _authority_in(directory: Path) -> "Authority":
-    from secagg.transport.certificates import Authority  # noqa: PLC0415 - start-up time
+    from secagg.transport.certificates import Authority
 
     return Authority.load(
         directory / f"{AUTHORITY_STEM}.pem", directory / f"{AUTHORITY_STEM}.key"

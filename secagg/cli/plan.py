@@ -100,7 +100,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     """
     if plot is not None:
         _require_matplotlib()
-    from secagg import distributed_dp  # noqa: PLC0415 - start-up time
+    from secagg import distributed_dp
 
     output = Output(as_json=as_json)
     try:
@@ -180,7 +180,7 @@ def _print(made: "Plan", output: Output) -> None:
 
 
 def _require_matplotlib() -> None:
-    from importlib.util import find_spec  # noqa: PLC0415 - start-up time
+    from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
         raise ServiceError(
@@ -191,12 +191,12 @@ def _require_matplotlib() -> None:
 
 
 def _draw(made: "Plan", path: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - an extra
+    import matplotlib as mpl
 
     mpl.use("Agg")  # no display is needed, and none may exist
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - an extra
+    from matplotlib import pyplot as plt
 
-    from secagg.distributed_dp import error_curve  # noqa: PLC0415 - start-up time
+    from secagg.distributed_dp import error_curve
 
     curve = [
         point

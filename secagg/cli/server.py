@@ -25,15 +25,15 @@ def server(
 
     Example: secagg server --config server.toml
     """
-    import asyncio  # noqa: PLC0415 - start-up time
-    import os  # noqa: PLC0415
+    import asyncio
+    import os
 
-    from secagg.cli.logs import log_to_stderr  # noqa: PLC0415
-    from secagg.cli.session_view import SessionView  # noqa: PLC0415
-    from secagg.config import load_server_settings  # noqa: PLC0415
-    from secagg.programs.aggregator import Observer, serve, task_memory  # noqa: PLC0415
-    from secagg.programs.sum_files import SumFiles  # noqa: PLC0415
-    from secagg.programs.task_setup import prepare_task  # noqa: PLC0415
+    from secagg.cli.logs import log_to_stderr
+    from secagg.cli.session_view import SessionView
+    from secagg.config import load_server_settings
+    from secagg.programs.aggregator import Observer, serve, task_memory
+    from secagg.programs.sum_files import SumFiles
+    from secagg.programs.task_setup import prepare_task
 
     output = Output(as_json=as_json)
     loaded = load_server_settings(

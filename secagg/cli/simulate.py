@@ -71,15 +71,15 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
-    from secagg.errors import ErrorCode, ServiceError  # noqa: PLC0415 - start-up time
-    from secagg.parameters import Profile, ProtocolParameters  # noqa: PLC0415
-    from secagg.primitives.entropy import (  # noqa: PLC0415
+    from secagg.errors import ErrorCode, ServiceError
+    from secagg.parameters import Profile, ProtocolParameters
+    from secagg.primitives.entropy import (
         Entropy,
         SeededEntropy,
         SystemEntropy,
     )
-    from secagg.primitives.secret_bytes import SecretBytes  # noqa: PLC0415
-    from secagg.simulation import plan_losses, simulate_session  # noqa: PLC0415
+    from secagg.primitives.secret_bytes import SecretBytes
+    from secagg.simulation import plan_losses, simulate_session
 
     output = Output(as_json=as_json)
     try:

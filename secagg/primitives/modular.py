@@ -35,6 +35,8 @@ __all__ = [
 
 UnsignedArray: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
+_WORDS: Final = (np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64))
+
 MIN_MODULUS: Final = 2
 MAX_MODULUS: Final = 1 << 62
 """Largest modulus: two residues then add without overflow even as signed words."""
@@ -75,11 +77,7 @@ def word_dtype(modulus: int) -> np.dtype[np.unsignedinteger[Any]]:
         PROTOCOL §6.4: words of 2, 4 or 8 bytes for m up to 2^16, 2^32, 2^64.
     """
     bits = bit_width(modulus)
-    if bits <= 16:  # noqa: PLR2004 - the word sizes themselves
-        return np.dtype(np.uint16)
-    if bits <= 32:  # noqa: PLR2004
-        return np.dtype(np.uint32)
-    return np.dtype(np.uint64)
+    return next(word for word in _WORDS if bits <= 8 * word.itemsize)
 
 
 def zeros(dim: int, modulus: int) -> UnsignedArray:

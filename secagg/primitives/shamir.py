@@ -165,7 +165,7 @@ def reconstruct_sparse(
             row.
     """
     points = np.asarray(abscissae, np.int64)
-    if points.ndim != 2 or shares.shape != (*points.shape, SHARE_SIZE):  # noqa: PLR2004
+    if points.ndim != 2 or shares.shape != (*points.shape, SHARE_SIZE):  # noqa: PLR2004 - (s, t)
         raise ValueError(f"expected points (s, t) and shares (s, t, {SHARE_SIZE})")
     _check_rows(points)
     limbs = np.empty((len(points), LIMBS), np.int64)

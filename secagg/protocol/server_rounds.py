@@ -416,7 +416,7 @@ def _abort(
 _NO_SHARES: Final = DropReason.NO_SHARES
 
 
-def _require_same(same: bool, sender: str, what: str) -> None:  # noqa: FBT001
+def _require_same(same: bool, sender: str, what: str) -> None:  # noqa: FBT001 - the check
     # A retry is a no-op; a contradiction is a violation.
     if not same:
         raise RemoteProtocolError(

@@ -254,7 +254,7 @@ class SQLiteSessionStore:
             except sqlite3.Error as error:
                 self._roll_back()
                 raise self._failure(error) from None
-            except BaseException:
+            except BaseException:  # a cancelled caller leaves nothing open either
                 self._roll_back()
                 raise
 

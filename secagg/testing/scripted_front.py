@@ -135,7 +135,7 @@ class ScriptedFront:
         return answer
 
     # The script may hold anything; the methods above say what it must be.
-    async def _answer(self, method: str, identity: str, **arguments: object) -> Any:  # noqa: ANN401
+    async def _answer(self, method: str, identity: str, **arguments: object) -> Any:  # noqa: ANN401 - scripted
         self.calls.append((method, identity, arguments))
         scripted = self.script.get(method)
         if isinstance(scripted, BaseException):

@@ -36,6 +36,7 @@ __all__ = [
     "IssuedCertificate",
 ]
 
+_SLASHES_OF_A_DOMAIN: Final = 2  # secagg://domain, with no role behind it
 AUTHORITY_DAYS: Final = 730
 LEAF_DAYS: Final = 90
 # What public authorities are held to; a longer one is a sign of a forgotten key.
@@ -178,7 +179,7 @@ class Authority:
         domains = [
             uri.removeprefix("secagg://")
             for uri in _uris(found)
-            if uri.startswith("secagg://") and uri.count("/") == 2  # noqa: PLR2004
+            if uri.startswith("secagg://") and uri.count("/") == _SLASHES_OF_A_DOMAIN
         ]
         if (
             len(domains) != 1

@@ -277,7 +277,7 @@ def resealed(position, value):
     """Return a delivery whose first bundle has other bytes inside, sealed validly."""
     session, honest = shared()
     state, peer = session.clients[0], session.clients[1]
-    key = share_bundles._channel_key(  # noqa: SLF001 - the attack needs the key
+    key = share_bundles._channel_key(
         peer.channels[0],
         session_id=state.facts.session_id,
         ctx1=state.ctx1,
@@ -285,9 +285,7 @@ def resealed(position, value):
         receiver=0,
         suite=CipherSuite.AES_256_CTR,
     )
-    data = share_bundles._associated_data(  # noqa: SLF001 - ditto
-        state.ctx1, 1, 0, CipherSuite.AES_256_CTR
-    )
+    data = share_bundles._associated_data(state.ctx1, 1, 0, CipherSuite.AES_256_CTR)
     inside = bytearray(12 + 68)
     inside[:12] = (1).to_bytes(4, "big") + (0).to_bytes(4, "big") + b"\0\0\0\1"
     inside[position : position + len(value)] = value

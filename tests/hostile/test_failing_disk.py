@@ -177,7 +177,7 @@ def crash_then(at, spool, pattern, damage, **options):
     hit = []
 
     def strike():
-        path = min(spool._directory.glob(pattern))  # noqa: SLF001 - the vandal
+        path = min(spool._directory.glob(pattern))
         damage(path)
         hit.append(path)
 
@@ -230,9 +230,7 @@ def half_finished_states(tmp_path):
 
     def take_copies():
         for role, path in paths.items():
-            stores[role]._database.execute(  # noqa: SLF001 - fold the log in
-                "PRAGMA wal_checkpoint(TRUNCATE)"
-            ).fetchall()
+            stores[role]._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             copies[role] = path.read_bytes()
 
     switch.on_death(take_copies)
@@ -286,7 +284,7 @@ def opened(role, path):
             CLIENTS,
             client_stores={VICTIM: store},
         )
-        runner = deployment._client(VICTIM, CrashSwitch())  # noqa: SLF001 - as it starts
+        runner = deployment._client(VICTIM, CrashSwitch())
         # Nobody listens: what can be read goes on until it has to call.
         with pytest.raises(SecAggError) as caught:
             await runner.run_session("a-task")

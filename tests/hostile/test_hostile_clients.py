@@ -122,7 +122,7 @@ class Siege(Deployment):
                 await self.refused(
                     aggregator.advertise(name, offered.session_id, advert)
                 )
-            for runner in tuple(aggregator._book.running(TASK_ID)):  # noqa: SLF001
+            for runner in tuple(aggregator._book.running(TASK_ID)):
                 self.attacked.add(runner.progress().round)
                 for call in calls_of(aggregator, name, runner.session_id):
                     await self.refused(call)
@@ -232,7 +232,7 @@ def test_watchers_without_number_are_turned_away_and_keep_nobody_out():
                 await clock.sleep_until(clock.now() + 0.1)
                 if deployment.aggregator is None:
                     continue
-                for runner in deployment.aggregator._book.running(TASK_ID):  # noqa: SLF001
+                for runner in deployment.aggregator._book.running(TASK_ID):
                     streams.extend(
                         asyncio.ensure_future(
                             anext(

@@ -253,7 +253,7 @@ async def test_a_roster_that_changes_between_pieces_is_refused():
 async def test_a_large_part_that_is_gone_or_overrun_is_an_error_of_the_caller():
     front = ScriptedFront(script={"update": Wait(1.0)})
     async with serving(front) as server, connected(server) as connection:
-        fetch = connection._fetch  # noqa: SLF001 - the public call asks for whole objects
+        fetch = connection._fetch
         with pytest.raises(RemoteProtocolError) as caught:
             await fetch(SESSION, 3, 0, 10)
         assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE

@@ -77,7 +77,7 @@ async def test_the_name_in_the_certificate_is_the_identity(deployment):
 
 async def test_no_metadata_can_change_the_identity(deployment):
     async with calling(deployment.server(), deployment.client()) as (front, connection):
-        connection._metadata = ((TEST_IDENTITY_KEY, "somebody-else"),)  # noqa: SLF001 - a client that lies
+        connection._metadata = ((TEST_IDENTITY_KEY, "somebody-else"),)
         await connection.advertise(SESSION, b"advert")
     assert front.calls[0][:2] == ("advertise", "client-7")
 

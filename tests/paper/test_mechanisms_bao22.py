@@ -52,7 +52,7 @@ def test_algorithm_5_enforces_eq_4_and_the_integer_linf_bound():
     spike[3] = 1.0
     for vector in [spike, -1e12 * spike, *random_vectors(20, 1024)]:
         scaled = 64.0 * vector
-        fixed = chosen._to_fixed_point(scaled)  # noqa: SLF001
+        fixed = chosen._to_fixed_point(scaled)
         assert mixture_norm(fixed) <= event.mixture_norm_bound
         assert int(np.abs(fixed.values).max()) <= event.linf_bound << 32
 
@@ -60,14 +60,14 @@ def test_algorithm_5_enforces_eq_4_and_the_integer_linf_bound():
 def test_algorithm_5_lets_a_vector_within_its_bound_pass():
     chosen = smm(linf_bound=10)
     vector = 0.5 * random_vectors(1, 1024)[0]
-    fixed = chosen._to_fixed_point(64.0 * vector)  # noqa: SLF001
+    fixed = chosen._to_fixed_point(64.0 * vector)
     np.testing.assert_allclose(fixed.values / 2.0**32, 64.0 * vector, atol=2.0**-31)
 
 
 def test_algorithm_4_line_3_has_no_other_clip():
     # A vector of one coordinate twice as long as the clip: Algorithm 5 alone decides.
     chosen = smm(dim=1, rotation="none", scale_factor=3.5, linf_bound=4)
-    fixed = chosen._to_fixed_point(np.array([7.0]))  # noqa: SLF001
+    fixed = chosen._to_fixed_point(np.array([7.0]))
     # c = 12.25 = 3² + 7·p, hence p = 3.25/7.
     assert fixed.values[0] / 2.0**32 == pytest.approx(3.0 + 3.25 / 7.0, rel=1e-8)
 
@@ -101,9 +101,9 @@ def test_section_6_1_the_clip_leaves_a_fiftieth_of_a_flat_signal():
         modulus=1 << 10,
     )
     vector = random_vectors(1, 65536)[0]
-    rotation = chosen._rotation(seed("p"))  # noqa: SLF001
+    rotation = chosen._rotation(seed("p"))
     scaled = 4.0 * rotation.forward(vector)
-    clipped = chosen._to_fixed_point(scaled).values / 2.0**32  # noqa: SLF001
+    clipped = chosen._to_fixed_point(scaled).values / 2.0**32
     kept = float(clipped @ scaled) / 16.0
     assert 0.015 < kept < 0.025
     forecast = chosen.forecast()

@@ -58,10 +58,10 @@ def pmf_of(law, parameter):
         return lambda k: mpmath.exp(-number * abs(k)), 0, int(260 / number)
     if law == "binomial":
         trials = int(parameter)
-        weight = lambda k: mpmath.binomial(trials, trials // 2 + k)  # noqa: E731
+        weight = lambda k: mpmath.binomial(trials, trials // 2 + k)  # noqa: E731 - a formula
         return weight, 0, trials // 2
     reach = int(24 * mpmath.sqrt(number)) + 200
-    weight = lambda k: number**k / mpmath.factorial(k) if k >= 0 else mpmath.mpf(0)  # noqa: E731
+    weight = lambda k: number**k / mpmath.factorial(k) if k >= 0 else mpmath.mpf(0)  # noqa: E731 - a formula
     return weight, int(mpmath.floor(number)), reach
 
 

@@ -1,6 +1,5 @@
 """Bounds of moments on cells against moments at random points inside the cells."""
 # ruff: noqa: TID251 - numpy.random makes test data here, never noise
-# ruff: noqa: SLF001 - error terms are checked one by one, not only in their sum
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ ORDERS = np.array([2.0, 3.0, 7.0, 16.0, 50.0])
 @pytest.mark.parametrize("noise_multiplier", [0.8, 2.0, 10.0])
 def test_gaussian_curve_agrees_with_dp_accounting(rate, noise_multiplier):
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier))
-    theirs = RdpAccountant(list(ORDERS)).compose(event)._rdp  # noqa: SLF001
+    theirs = RdpAccountant(list(ORDERS)).compose(event)._rdp
     ours = sampled_divergences(
         ConcentratedCurve(rho=0.5 / noise_multiplier**2), rate, ORDERS
     )

@@ -122,7 +122,7 @@ def test_a_clip_out_of_range_is_refused(value):
     with pytest.raises(ParameterError, match="l2_clip must lie in") as caught:
         clip_l2([1.0], value)
     assert caught.value.parameter == "l2_clip"
-    if value == value:  # noqa: PLR0124
+    if value == value:  # noqa: PLR0124 - not NaN
         assert clip_l2([1.0], float(caught.value.nearest)).size == 1
 
 

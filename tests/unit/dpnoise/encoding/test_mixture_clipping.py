@@ -48,7 +48,7 @@ VECTORS = {
     "mixed": [0.5, -1.5, 2.25, -3.0, 7.9, 0.0],
     "integers": [1.0, -2.0, 3.0],
     "large": [100.5, -2000.25, 3.3],
-    "random": np.random.default_rng(9).normal(size=400) * 2,  # noqa: TID251
+    "random": np.random.default_rng(9).normal(size=400) * 2,  # noqa: TID251 - inputs, not noise
 }
 
 
@@ -86,7 +86,7 @@ def test_a_vector_on_the_bound_stays_there_but_for_a_hair():
 
 
 def test_the_mixture_norm_is_the_expected_square_after_rounding():
-    rng = np.random.default_rng(11)  # noqa: TID251
+    rng = np.random.default_rng(11)  # noqa: TID251 - inputs, not noise
     fixed = FixedPointVector(rng.integers(-3 * UNIT, 3 * UNIT, size=50))
     bits = BitSource(bytes(32), b"rounding")
     trials = 4000

@@ -224,7 +224,7 @@ def test_rounded_vectors_stay_inside_the_bounds_of_the_event(name, rotation):
     spike, flat = np.zeros(50), np.full(50, 1e6)
     spike[7] = -1e300
     for index, vector in enumerate([spike, flat, *random_vectors(40, 50)]):
-        rounded = chosen._quantise(vector, seed("r", index), seed("p"))  # noqa: SLF001
+        rounded = chosen._quantise(vector, seed("r", index), seed("p"))
         assert int(rounded @ rounded) <= event.l2_sensitivity**2
         assert event.l1_sensitivity is not None
         assert int(np.abs(rounded).sum()) <= event.l1_sensitivity
@@ -241,7 +241,7 @@ def test_the_mixture_s_norm_is_enforced_after_rotation_and_scaling():
     assert isinstance(event, SkellamMixtureEvent)
     longer = np.full(64, 1.01 * math.sqrt(event.l2_clip_squared_steps / 64))
     longer[3] = 1e6
-    fixed = chosen._to_fixed_point(longer)  # noqa: SLF001
+    fixed = chosen._to_fixed_point(longer)
     exact = sum(Fraction(int(entry), 1 << 32) ** 2 for entry in fixed.values)
     assert exact <= Fraction(event.l2_clip_squared_steps)
     assert int(np.abs(fixed.values).max()) <= event.linf_bound * 2**32
@@ -253,7 +253,7 @@ def test_truncation_keeps_the_clip_as_the_sensitivity():
     assert isinstance(event, DiscreteGaussianEvent)
     assert event.l2_sensitivity == pytest.approx(32.0)
     for index, vector in enumerate(random_vectors(40, 50, norm=3.0)):
-        rounded = chosen._quantise(vector, seed("r", index), seed("p"))  # noqa: SLF001
+        rounded = chosen._quantise(vector, seed("r", index), seed("p"))
         assert int(rounded @ rounded) <= 32 * 32
 
 

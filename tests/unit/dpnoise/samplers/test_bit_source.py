@@ -113,7 +113,7 @@ def test_positions_outside_the_stream_are_refused():
 def test_no_seed_appears_in_a_representation_or_an_error():
     secret = b"very secret seed bytes, 31 long"
     source = BitSource(secret + b"!", b"label")
-    key_bytes = source._cipher.key  # noqa: SLF001
+    key_bytes = source._cipher.key
     for text in (repr(source), str(source), f"{source}"):
         assert "secret" not in text
         assert repr(key_bytes) not in text

@@ -242,7 +242,7 @@ def test_thresholds_are_read_only_through_checked_indices():
     for index in (-1, table.num_thresholds):
         with pytest.raises(ParameterError, match="index must lie"):
             table.threshold(index)
-    for array in (table._guide, table._leading, table._below):  # noqa: SLF001
+    for array in (table._guide, table._leading, table._below):
         assert not array.flags.writeable
 
 

@@ -31,7 +31,7 @@ LAWS = [
 
 
 @pytest.mark.parametrize(("name", "pmf", "sample", "parameter"), LAWS)
-def test_probabilities_sum_to_one(name, pmf, sample, parameter):  # noqa: ARG001
+def test_probabilities_sum_to_one(name, pmf, sample, parameter):  # noqa: ARG001 - one table of cases
     total = reference.lower_tail(lambda k: pmf(k, parameter), 250)
     assert abs(total - 1) < Decimal(10) ** -60
 
@@ -53,7 +53,7 @@ def test_reference_samples_follow_the_reference_probabilities(
     name, pmf, sample, parameter
 ):
     # Pearson's statistic over the cells expecting 20 or more; false alarm 1e-6.
-    from scipy.stats import chi2  # noqa: PLC0415
+    from scipy.stats import chi2  # noqa: PLC0415 - slow import, one test
 
     count = 8000
     bits = FairBits(BitSource(bytes(32), name.encode()))

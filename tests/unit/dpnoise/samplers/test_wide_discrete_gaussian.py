@@ -90,7 +90,7 @@ def by_hand(sampler, thresholds, label, coordinate):
 def test_draws_equal_those_made_by_hand_in_high_precision(sampler, start):
     count = 60
     samples = sampler.draw(SEED, b"hand", count, start=start)
-    table = sampler._blocks  # noqa: SLF001
+    table = sampler._blocks
     thresholds = [table.threshold(index) for index in range(table.num_thresholds)]
     expected = [by_hand(sampler, thresholds, b"hand", start + i) for i in range(count)]
     assert samples.tolist() == expected
@@ -107,7 +107,7 @@ def test_the_exact_decision_always_agrees_with_the_float_one(monkeypatch, block_
 def test_further_bits_are_read_at_the_position_of_the_coordinate(monkeypatch):
     monkeypatch.setattr(wide_discrete_gaussian, "_BAND", 2.0)
     sampler = WideDiscreteGaussian.with_blocks(Fraction(1 << 20), 9)
-    attempt = wide_discrete_gaussian._Attempt(SEED, b"band", 0)  # noqa: SLF001
+    attempt = wide_discrete_gaussian._Attempt(SEED, b"band", 0)
     source, asked = attempt.further, []
 
     class Recorder:
@@ -116,7 +116,7 @@ def test_further_bits_are_read_at_the_position_of_the_coordinate(monkeypatch):
             return source.uint64(start, count)
 
     attempt.further = Recorder()
-    sampler._try(attempt, 1000, 3)  # noqa: SLF001
+    sampler._try(attempt, 1000, 3)
     assert asked == [(3000, 3), (3003, 3), (3006, 3)]
 
 
@@ -129,10 +129,10 @@ def test_the_further_bits_decide_at_the_edge():
     for uniform, kept in ((edge - 1, True), (edge, False), (edge + 1, False)):
         parts = [(uniform >> shift) & ((1 << 64) - 1) for shift in (192, 128, 64, 0)]
         further = np.array(parts[1:], dtype=np.uint64)
-        decided = sampler._decide(corner, offset, parts[0], further)  # noqa: SLF001
+        decided = sampler._decide(corner, offset, parts[0], further)
         assert decided is kept
     ones = np.full(3, (1 << 64) - 1, np.uint64)
-    assert sampler._decide(corner, 0, (1 << 64) - 1, ones)  # noqa: SLF001
+    assert sampler._decide(corner, 0, (1 << 64) - 1, ones)
 
 
 @pytest.mark.parametrize("exponent", [29, 40, 99])
@@ -167,8 +167,8 @@ def test_chunks_offsets_and_adding_give_the_same_samples():
 
 def test_the_chosen_blocks_reject_next_to_nothing():
     sampler = discrete_gaussian_sampler(1 << 50)
-    attempt = wide_discrete_gaussian._Attempt(SEED, b"rate", 0)  # noqa: SLF001
-    _, kept = sampler._try(attempt, 0, 1 << 16)  # noqa: SLF001
+    attempt = wide_discrete_gaussian._Attempt(SEED, b"rate", 0)
+    _, kept = sampler._try(attempt, 0, 1 << 16)
     assert 0 < np.count_nonzero(~kept) < (1 << 16) // 1000
 
 

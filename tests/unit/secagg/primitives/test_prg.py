@@ -91,7 +91,7 @@ def test_both_engines_give_the_same_masks(monkeypatch, modulus, key_size):
 
 
 def test_an_engine_with_other_bytes_is_never_chosen(monkeypatch):
-    prg._gcm_is_faster.cache_clear()  # noqa: SLF001 - a fresh decision is wanted
+    prg._gcm_is_faster.cache_clear()
 
     def wrong(_mask):
         def fill(zeros_, buffer):
@@ -101,9 +101,9 @@ def test_an_engine_with_other_bytes_is_never_chosen(monkeypatch):
         return fill
 
     monkeypatch.setattr(prg, "_gcm_fill", wrong)
-    assert not prg._gcm_is_faster(32)  # noqa: SLF001 - the decision itself is tested
+    assert not prg._gcm_is_faster(32)
     monkeypatch.undo()
-    prg._gcm_is_faster.cache_clear()  # noqa: SLF001 - as above
+    prg._gcm_is_faster.cache_clear()
 
 
 def test_slices_put_together_are_the_whole():

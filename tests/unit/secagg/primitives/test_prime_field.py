@@ -64,7 +64,7 @@ def test_the_largest_products_are_exact():
 @pytest.mark.parametrize("limit", [1 << 17, 64])
 def test_interpolation_weights_are_lagranges(monkeypatch, count, limit):
     monkeypatch.setattr(prime_field, "_CACHED_ENTRIES", limit)
-    prime_field._lagrange_cached.cache_clear()  # noqa: SLF001 - recompute in blocks
+    prime_field._lagrange_cached.cache_clear()
     points = some_points(count)
     expected = lagrange_plainly(points.tolist())
     assert lagrange_at_zero(points).astype(int).tolist() == expected

@@ -69,7 +69,7 @@ def test_comparison_is_by_content_and_only_with_secrets():
 
 def test_wiping_overwrites_and_a_wiped_secret_cannot_be_used():
     secret = SecretBytes(CONTENT)
-    held = secret._data  # noqa: SLF001 - the buffer itself is what must change
+    held = secret._data
     secret.wipe()
     assert held == bytes(len(CONTENT))
     with pytest.raises(ValueError, match="wiped"):
@@ -84,4 +84,4 @@ def test_the_content_is_copied_in_and_cannot_be_replaced():
     source[0] = 7
     assert secret.reveal() == CONTENT
     with pytest.raises(AttributeError, match="immutable"):
-        secret._data = bytearray(b"other")  # noqa: SLF001 - the attempt is the test
+        secret._data = bytearray(b"other")

@@ -518,7 +518,7 @@ def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
     async def test(world):
         await world.open_round_two()
         held = HeldExecutor()
-        world.aggregator._workers._general = held  # noqa: SLF001 - a slow disk
+        world.aggregator._workers._general = held
         await world.upload("a", VECTOR)
         await world.upload("c", b"\x01" + VECTOR[1:])
         held.is_holding = True
@@ -579,7 +579,7 @@ def test_too_many_chunks_at_once_are_told_to_come_back():
         await world.open_round_two()
         held = HeldExecutor()
         held.is_holding = True
-        world.aggregator._workers._general = held  # noqa: SLF001 - a slow disk
+        world.aggregator._workers._general = held
         first = asyncio.ensure_future(world.upload("a", VECTOR))
         await world.settle()
         with pytest.raises(ServiceError) as caught:
@@ -598,7 +598,7 @@ def test_one_client_sends_one_chunk_at_a_time():
         await world.open_round_two()
         held = HeldExecutor()
         held.is_holding = True
-        world.aggregator._workers._general = held  # noqa: SLF001 - a slow disk
+        world.aggregator._workers._general = held
         first = asyncio.ensure_future(world.upload("a", VECTOR))
         await world.settle()
         with pytest.raises(ServiceError) as caught:
@@ -615,7 +615,7 @@ def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
         await world.open_round_two()
         held = HeldExecutor()
         held.is_holding = True
-        world.aggregator._workers._general = held  # noqa: SLF001 - a slow disk
+        world.aggregator._workers._general = held
         first = asyncio.ensure_future(world.upload("a", VECTOR))
         await world.settle()
         first.cancel()
@@ -745,8 +745,8 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
         for number in range(100):
             update = await world.update(f"stranger {number}", None)
             assert isinstance(update, SessionAborted)
-        session = world.aggregator._book.find(world.id)  # noqa: SLF001
+        session = world.aggregator._book.find(world.id)
         assert session.untold() == frozenset(NAMES)
-        assert not session._facts._told  # noqa: SLF001
+        assert not session._facts._told
 
     scenario(test)

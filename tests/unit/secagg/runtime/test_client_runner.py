@@ -134,10 +134,10 @@ def test_an_offer_of_another_task_is_refused():
         await clock.sleep_until(clock.now() + 1)
         runner = ClientRunner(
             identity_of(VICTIM),
-            Tampering(deployment._link(VICTIM), {"offer": other_task}),  # noqa: SLF001
+            Tampering(deployment._link(VICTIM), {"offer": other_task}),
             MemorySessionStore(),
             policy=LENIENT_POLICY,
-            make_input=deployment._input(VICTIM),  # noqa: SLF001
+            make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
         )
@@ -161,10 +161,10 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
         store = MemorySessionStore()
         runner = ClientRunner(
             identity_of(VICTIM),
-            deployment._link(VICTIM),  # noqa: SLF001
+            deployment._link(VICTIM),
             store,
             policy=policy,
-            make_input=deployment._input(VICTIM),  # noqa: SLF001
+            make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
         )
@@ -408,7 +408,7 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
         store = MemorySessionStore()
         runner = ClientRunner(
             identity_of(VICTIM),
-            deployment._link(VICTIM),  # noqa: SLF001
+            deployment._link(VICTIM),
             store,
             policy=LENIENT_POLICY,
             make_input=factory(VICTIM),
@@ -465,10 +465,10 @@ def test_progress_names_every_phase_in_order():
         ]
         runner = ClientRunner(
             identity_of(VICTIM),
-            deployment._link(VICTIM),  # noqa: SLF001
+            deployment._link(VICTIM),
             MemorySessionStore(),
             policy=LENIENT_POLICY,
-            make_input=deployment._input(VICTIM),  # noqa: SLF001
+            make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
             on_progress=seen.append,
@@ -505,14 +505,14 @@ def test_what_is_not_durable_is_not_sent():
         parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
-        link, disk = deployment._link(VICTIM), HeldExecutor()  # noqa: SLF001
+        link, disk = deployment._link(VICTIM), HeldExecutor()
         store = MemorySessionStore()
         runner = ClientRunner(
             identity_of(VICTIM),
             link,
             store,
             policy=LENIENT_POLICY,
-            make_input=deployment._input(VICTIM),  # noqa: SLF001
+            make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(storage=disk, general=InlineExecutor()),
         )

@@ -228,7 +228,7 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path):
     store = SQLiteSessionStore(tmp_path / "state.db")
     store.create("a", Role.SERVER, b"")
     store.append("a", 0, [b"one"])
-    database = store._database  # noqa: SLF001 - a disk that is full, on demand
+    database = store._database
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {pages}").fetchall()
     with pytest.raises(ServiceError, match="full") as caught:

@@ -1,0 +1,116 @@
+"""Plans that are not made: what stands against them, and the nearest that is made.
+
+Each function returns if nothing stands against the plan, and raises `ParameterError`
+otherwise, with the parameter to change and a value of it that works.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Final
+
+from dpnoise.errors import ParameterError, TheoremNotApplicableError
+from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.planning.error_curve import model_through
+from dpnoise.planning.request import PlanRequest
+from dpnoise.planning.scale_search import NoiseModel, smallest_bits
+
+__all__ = ["refuse_beyond_samplers", "refuse_uncovered", "refuse_wrapping"]
+
+_UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
+
+
+def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
+    """Refuse a given scale at which smm's published noise has no theorem.
+
+    More noise would bring some order in, but that is another mechanism than the one
+    asked for, and its clip leaves next to nothing of the vector.
+
+    Args:
+        model: Of the request.
+        scale_factor: Grid steps per unit, as asked for.
+
+    Raises:
+        TheoremNotApplicableError: Take the scale that the error names, or none.
+
+    Source:
+        [Bao22] Corollary 1, Eq. (3).
+    """
+    excess = model.published_excess
+    if not model.is_published_mixture or excess(scale_factor) <= _UNCOVERED:
+        return
+    low, high = scale_factor, 2.0 * scale_factor
+    while excess(high) > _UNCOVERED:
+        low, high = high, 2.0 * high
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if excess(middle) > _UNCOVERED else (low, middle)
+    covered = math.ceil(100.0 * high) / 100.0
+    raise TheoremNotApplicableError(
+        f"at scale_factor {scale_factor:g} the published theorem of smm excludes the "
+        "orders that this budget needs: coordinates of one grid step would need "
+        f"{excess(scale_factor):.3g} times the published noise",
+        theorem="Corollary 1, Eq. (3) [Bao22]",
+        parameter="scale_factor",
+        value=scale_factor,
+        nearest=f"{covered:g}, with as many bits as it needs",
+    )
+
+
+def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
+    """Refuse an epsilon at which the samplers' distance uses up all of delta.
+
+    Args:
+        request: What was asked for.
+        distance: Total variation distance that one release is charged for.
+
+    Raises:
+        ParameterError: Such an epsilon protects nobody; the error names the largest
+            that finite samplers can promise.
+    """
+    limit = math.log(request.delta / 4.0) - math.log(request.steps * distance)
+    if request.epsilon > limit:
+        raise ParameterError(
+            f"epsilon {request.epsilon:g} is beyond what finite samplers can promise "
+            f"at delta {request.delta:g}: their distance from the exact law is charged "
+            "as (1 + e^epsilon) times itself; such an epsilon protects nobody",
+            parameter="epsilon",
+            value=request.epsilon,
+            nearest=f"{math.floor(10.0 * limit) / 10.0:g}",
+        )
+
+
+def refuse_wrapping(
+    request: PlanRequest, mechanism: Mechanism, forecast: ErrorForecast
+) -> None:
+    """Refuse a modulus that is too small for the sum.
+
+    Args:
+        request: What was asked for.
+        mechanism: As planned.
+        forecast: Its forecast.
+
+    Raises:
+        ParameterError: The error names the bits that can hold the sum.
+    """
+    limit = request.max_wrap_probability
+    if forecast.wrap_probability <= limit:
+        return
+    bits = mechanism.parameters.bits
+    if request.scale_factor is None:
+        variance = mechanism.counted_noise_variance
+        model = model_through(request, mechanism.parameters, variance)
+        enough = max(bits + 1, smallest_bits(model, error_factor=math.inf))
+    else:
+        deviations = -NormalDist().inv_cdf(limit / 2.0)
+        enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
+    raise ParameterError(
+        f"a modulus of {bits} bits is too small for the sum: one coordinate in "
+        f"{1.0 / forecast.wrap_probability:.3g} would wrap around (standard deviation "
+        f"{forecast.sum_stddev:.4g} grid steps)",
+        parameter="bits",
+        value=bits,
+        nearest=str(enough),
+    )
