@@ -1,45 +1,27 @@
-"""How an error travels: gRPC status for machines, a numbered detail for clients.
+"""Which gRPC status an error has, and which error a status means.
 
-Rule 1: the class and the number of an error survive the way from the aggregator to
-        the client: whose fault it is decides what the client may do.
-Rule 2: a fault of the aggregator itself travels as INTERNAL without its text.
-Rule 3: a client reads any status, with or without a detail, of this release or
+Rule 1: the numbered detail of `secagg.wire.errors` travels beside the status and
+        decides; a status alone speaks of the way to the aggregator.
+Rule 2: a client reads any status, with or without a detail, of this release or
         another, from the aggregator or from whatever stands in between.
-Rule 4: what a peer wrote is cut to length and freed of control characters before
-        anybody prints it.
 """
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
-    SessionAbortedError,
-    ThresholdNotMetError,
+    printable,
 )
-from secagg.messages import MAX_IDENTITY_BYTES
-from secagg.v1 import errors_pb2
-from secagg.wire.codec import error_code, printable
-from secagg.wire.limits import (
-    MAX_DETAIL_BYTES,
-    MAX_NEXT_STEP_BYTES,
-    MAX_REASON_BYTES,
-    MAX_RETRY_AFTER_SECONDS,
-)
+from secagg.wire.errors import decode_error, encode_error, seen_by_peer
+from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
-__all__ = [
-    "DETAIL_KEY",
-    "decode_error",
-    "encode_error",
-    "seen_by_peer",
-    "status_code",
-]
+__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of"]
 
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"
@@ -168,47 +150,17 @@ def status_code(code: ErrorCode) -> grpc.StatusCode:
     return _STATUS.get(code, grpc.StatusCode.INTERNAL)
 
 
-def _detail(error: SecAggError) -> errors_pb2.ErrorDetail:
-    """Return the wire's form of `error`, without what is nobody else's business."""
-    detail = errors_pb2.ErrorDetail()
-    match error:
-        case RemoteProtocolError():
-            detail.fault = errors_pb2.FAULT_CALLER
-            # Shorter names than this are the rule; a longer one is not a name.
-            if error.sender and len(error.sender.encode()) <= MAX_IDENTITY_BYTES:
-                detail.sender = error.sender
-        case SessionAbortedError():
-            detail.fault = errors_pb2.FAULT_SESSION
-            if isinstance(error, ThresholdNotMetError):
-                detail.alive, detail.needed = error.alive, error.needed
-        case ServiceError() if error.code in _STATUS:
-            detail.fault = errors_pb2.FAULT_SERVICE
-            if error.retry_after_seconds is not None:
-                seconds = min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
-                detail.retry_after_ms = max(1, round(seconds * 1000))
-        case _:
-            # Rule 2: our own misuse, defects and settings are the log's business.
-            detail.fault = errors_pb2.FAULT_AGGREGATOR
-            detail.code = errors_pb2.ERROR_CODE_INTERNAL
-            detail.message = "the aggregator has a defect; its log says more"
-            return detail
-    detail.code = cast("errors_pb2.ErrorCode", int(error.code))
-    detail.message = printable(str(error), max_bytes=MAX_REASON_BYTES)
-    detail.next_step = printable(error.next_step, max_bytes=MAX_NEXT_STEP_BYTES)
-    return detail
-
-
-def encode_error(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:
+def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:
     """Return status, text and trailing metadata for a failed call."""
-    detail = _detail(error)
-    status = status_code(error_code(detail.code))
-    metadata: _Metadata = ((DETAIL_KEY, detail.SerializeToString()),)
+    seen = seen_by_peer(error)
+    status = status_code(seen.code)
+    metadata: _Metadata = ((DETAIL_KEY, encode_error(error)),)
     if status is grpc.StatusCode.UNAVAILABLE:
         metadata = (*metadata, _NO_BLIND_RETRY)
-    return status, detail.message, metadata
+    return status, str(seen), metadata
 
 
-def decode_error(
+def error_of(
     status: grpc.StatusCode,
     text: str,
     metadata: Sequence[tuple[str, str | bytes]],
@@ -221,45 +173,15 @@ def decode_error(
         metadata: Trailing metadata of the call.
     """
     for key, value in metadata:
-        if (
-            key == DETAIL_KEY
-            and isinstance(value, bytes)
-            and len(value) <= MAX_DETAIL_BYTES
-        ):
-            detail = errors_pb2.ErrorDetail()
-            try:
-                detail.ParseFromString(value)
-            except DecodeError:
-                continue
-            return _from_detail(detail)
+        if key == DETAIL_KEY and isinstance(value, bytes):
+            error = decode_error(value)
+            if error is not None:
+                return error
     return _from_status(status, text)
 
 
-def _from_detail(detail: errors_pb2.ErrorDetail) -> SecAggError:
-    code = error_code(detail.code)
-    message = printable(detail.message, max_bytes=MAX_REASON_BYTES)
-    next_step = printable(detail.next_step, max_bytes=MAX_NEXT_STEP_BYTES)
-    if detail.fault == errors_pb2.FAULT_CALLER:
-        sender = printable(detail.sender, max_bytes=MAX_IDENTITY_BYTES)
-        return RemoteProtocolError(
-            message, code=code, sender=sender or None, next_step=next_step
-        )
-    if detail.fault == errors_pb2.FAULT_SESSION:
-        if detail.needed:
-            return ThresholdNotMetError(
-                alive=detail.alive, needed=detail.needed, code=code
-            )
-        return SessionAbortedError(message, code=code, next_step=next_step)
-    retry: float | None = None
-    if detail.HasField("retry_after_ms"):
-        retry = min(detail.retry_after_ms / 1000, MAX_RETRY_AFTER_SECONDS)
-    return ServiceError(
-        message, code=code, next_step=next_step, retry_after_seconds=retry
-    )
-
-
 def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
-    shown = printable(text, max_bytes=MAX_REASON_BYTES)
+    shown = printable(text, max_bytes=MAX_ERROR_TEXT_BYTES)
     # gRPC says RESOURCE_EXHAUSTED for a message over the limit as well; trying that
     # again would fail again.
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
@@ -288,8 +210,3 @@ def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
         next_step=next_step,
         retry_after_seconds=_DEFAULT_RETRY_SECONDS if code in _RETRIED else None,
     )
-
-
-def seen_by_peer(error: SecAggError) -> SecAggError:
-    """Return `error` as it arrives after the way over the wire."""
-    return decode_error(*encode_error(error))
