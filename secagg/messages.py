@@ -13,17 +13,19 @@ It checks form only.  Whether a message is acceptable now is the business of
 `secagg.protocol`.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
 from itertools import pairwise
 from typing import ClassVar, Final, Self, TypeVar
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError, error_code, printable
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 
 __all__ = [
+    "BUNDLE_BYTES",
     "KINDS",
     "MAX_IDENTITY_BYTES",
     "Aborted",
@@ -48,6 +50,8 @@ COMMITMENT_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 # identity, two keys, commitment, signature and the length prefixes between them
 MAX_ADVERT_BYTES: Final = MAX_IDENTITY_BYTES + 3 * 32 + SIGNATURE_BYTES + 16
+# Sealed: sender, receiver, abscissa (4 bytes each), two shares of 34 bytes, 16 of tag.
+BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
 MAX_REASON_BYTES: Final = 1000
 MAX_SET_BYTES: Final = -(-MAX_CLIENTS // 8)
 DIGEST_BYTES: Final = 32
@@ -146,7 +150,8 @@ class Bundles:
     """Round 1, client to server: the sealed bundles for its neighbours (PROTOCOL §5.2).
 
     Attributes:
-        sealed: One bundle per holder, in order of index, without separators.
+        sealed: One bundle of `BUNDLE_BYTES` per holder, in order of index, without
+            separators.
     """
 
     KIND: ClassVar[int] = 2
@@ -389,21 +394,25 @@ class Aborted:
     reason: str
 
     def encode(self) -> bytes:
-        """Return the canonical encoding."""
-        return Writer().u16(self.code).text(self.reason).getvalue()
+        """Return the canonical encoding; a reason that is too long is cut."""
+        reason = printable(self.reason, max_bytes=MAX_REASON_BYTES)
+        return Writer().u16(self.code).text(reason).getvalue()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
+        """Read what `encode` wrote, or a liar; the reason is safe to show.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING.
         """
-        return _decode(
-            "abort",
-            data,
-            lambda r: cls(ErrorCode(r.u16()), r.text(max_bytes=MAX_REASON_BYTES)),
-        )
+        return _decode("abort", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        # A code of a later release must not hide that the session is over.
+        code = error_code(reader.u16())
+        reason = reader.text(max_bytes=MAX_REASON_BYTES)
+        return cls(code, printable(reason, max_bytes=MAX_REASON_BYTES))
 
 
 Update = Roster | Delivery | Survivors | Released | Aborted
@@ -442,6 +451,11 @@ class Envelope:
     def of(cls, message: Message) -> Self:
         """Encode a message."""
         return cls(type(message), message.encode())
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the bytes: tells a repetition from a contradiction."""
+        return hashlib.sha256(self.data).digest()
 
     def open(self) -> Message:
         """Decode the message.
