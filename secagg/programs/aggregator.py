@@ -23,7 +23,7 @@ from typing import Final
 
 from secagg.config import ServerSettings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import SumReleased
+from secagg.messages import Released
 from secagg.programs.task_setup import PreparedTask
 from secagg.runtime.aggregator import Aggregator
 from secagg.runtime.mask_executor import MaskExecutor
@@ -242,6 +242,6 @@ def _sums_released(store: SessionStore, task_id: str) -> int:
         if stored is not None and stored.summary is not None:
             receipt = SessionReceipt.decode(stored.summary)
             count += receipt.descriptor.task_id == task_id and isinstance(
-                receipt.outcome, SumReleased
+                receipt.outcome, Released
             )
     return count

@@ -7,85 +7,19 @@ Rule 2: every other call passes through unchanged.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Final, TypeVar
 
-from secagg.messages import ServerUpdate
+from secagg.messages import Envelope
 from secagg.parameters import SessionDescriptor
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import (
-    AggregatorConnection,
-    Blob,
-    BlobChunk,
-    UploadStatus,
-    Wait,
-)
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import GetOffer, GetUpdate, Reference, Request, WatchSession
 
-__all__ = ["ForwardingConnection", "OfferCheckingConnection"]
+__all__ = ["OfferCheckingConnection"]
+
+_Answer = TypeVar("_Answer")
 
 
-class ForwardingConnection:
-    """Passes every call on; a base for connections that change one of them."""
-
-    def __init__(self, connection: AggregatorConnection) -> None:
-        self._connection = connection
-
-    async def offer(
-        self, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """See `AggregatorConnection.offer`."""
-        return await self._connection.offer(task_id, after_session=after_session)
-
-    async def advertise(self, session_id: bytes, advert: bytes) -> None:
-        """See `AggregatorConnection.advertise`."""
-        await self._connection.advertise(session_id, advert)
-
-    async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """See `AggregatorConnection.share`."""
-        await self._connection.share(session_id, bundles)
-
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """See `AggregatorConnection.reveal`."""
-        await self._connection.reveal(session_id, shares)
-
-    async def upload_status(self, session_id: bytes) -> UploadStatus:
-        """See `AggregatorConnection.upload_status`."""
-        return await self._connection.upload_status(session_id)
-
-    async def upload_chunk(
-        self,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
-        """See `AggregatorConnection.upload_chunk`."""
-        return await self._connection.upload_chunk(
-            session_id, offset=offset, total_size=total_size, digest=digest, data=data
-        )
-
-    async def update(
-        self, session_id: bytes, *, after: Round | None
-    ) -> ServerUpdate | Wait:
-        """See `AggregatorConnection.update`."""
-        return await self._connection.update(session_id, after=after)
-
-    def watch(
-        self, session_id: bytes, *, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
-        """See `AggregatorConnection.watch`."""
-        return self._connection.watch(session_id, after=after)
-
-    async def fetch(
-        self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int
-    ) -> BlobChunk:
-        """See `AggregatorConnection.fetch`."""
-        return await self._connection.fetch(
-            session_id, blob=blob, offset=offset, max_bytes=max_bytes
-        )
-
-
-class OfferCheckingConnection(ForwardingConnection):
+class OfferCheckingConnection:
     """Judges offers.
 
     Args:
@@ -103,32 +37,25 @@ class OfferCheckingConnection(ForwardingConnection):
         connection: AggregatorConnection,
         check: Callable[[SessionDescriptor], None],
     ) -> None:
-        super().__init__(connection)
+        self._connection = connection
         self._check = check
+        self.identity: Final = connection.identity
         self.has_answered = False
         self.session_id = b""
 
-    async def offer(
-        self, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """Return an offer only if it is acceptable."""
-        offered = await super().offer(task_id, after_session=after_session)
-        self.has_answered = True
-        if isinstance(offered, SessionDescriptor):
-            offered.parameters.validate()
-            await asyncio.to_thread(self._check, offered)
-        return offered
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Return an offer only if it is acceptable; take note of the session."""
+        if isinstance(request, GetUpdate):
+            self.session_id = request.session_id
+        answer = await self._connection.call(request)
+        if isinstance(request, GetOffer):
+            self.has_answered = True
+        if isinstance(answer, SessionDescriptor):
+            answer.parameters.validate()
+            await asyncio.to_thread(self._check, answer)
+        return answer
 
-    async def update(
-        self, session_id: bytes, *, after: Round | None
-    ) -> ServerUpdate | Wait:
+    def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
         """Take note of the session."""
-        self.session_id = session_id
-        return await super().update(session_id, after=after)
-
-    def watch(
-        self, session_id: bytes, *, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
-        """Take note of the session."""
-        self.session_id = session_id
-        return super().watch(session_id, after=after)
+        self.session_id = request.session_id
+        return self._connection.watch(request)

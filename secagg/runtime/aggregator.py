@@ -1,7 +1,7 @@
 """The aggregator: many sessions behind one front door, on any transport.
 
-Rule 1: every method for clients takes the caller's identity as the transport has
-        authenticated it, and touches only what that client may see.
+Rule 1: a call is answered for the identity that the transport has authenticated, and
+        touches only what that client may see.
 Rule 2: the sessions of a task run one after another; different tasks run side by side.
 Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
@@ -15,10 +15,10 @@ It opens no socket and reads no settings.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from secagg import telemetry
 from secagg.errors import (
@@ -30,21 +30,16 @@ from secagg.errors import (
 )
 from secagg.messages import (
     MAX_IDENTITY_BYTES,
-    ServerUpdate,
-    SumReleased,
+    Delivery,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Round,
 )
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.protocol.events import BundlesSent, KeysAdvertised, SharesRevealed
-from secagg.protocol.rounds import Round
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.connection import (
-    MAX_CHUNK_BYTES,
-    Blob,
-    BlobChunk,
-    UploadStatus,
-    Wait,
-)
 from secagg.runtime.ended_session import EndedSession
 from secagg.runtime.limits import AggregatorLimits
 from secagg.runtime.mask_executor import MaskExecutor
@@ -57,10 +52,37 @@ from secagg.runtime.upload_desk import UploadSlots
 from secagg.runtime.workers import Workers
 from secagg.storage.base import SessionStore
 from secagg.storage.spool import PAYLOAD, SUM, Spool
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    Request,
+    RevealShares,
+    SendMessage,
+    ShareKeys,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.limits import MAX_INLINE_BYTES
 
 __all__ = ["Aggregator"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+_Answer = TypeVar("_Answer")
+
+# Updates that may be too large for an answer, by the name under which they are read.
+_LARGE_UPDATES: Final[Mapping[Blob, type[Message]]] = {
+    Blob.ROSTER: Roster,
+    Blob.DELIVERY: Delivery,
+}
 
 
 class Aggregator:
@@ -111,19 +133,61 @@ class Aggregator:
         self._open_watches = 0
         self._stopping = asyncio.Event()
         self._last_call = self._context.clock.now()
+        # Each takes the identity and a request of its class: `answer` says so.
+        self._answers: Mapping[
+            type[Request[Any]], Callable[[str, Any], Awaitable[object]]
+        ] = {
+            GetOffer: self._offer,
+            AdvertiseKeys: self._take,
+            ShareKeys: self._take,
+            RevealShares: self._take,
+            GetUploadStatus: self._upload_status,
+            UploadChunk: self._upload_chunk,
+            GetUpdate: self._update,
+            FetchChunk: self._chunk,
+        }
 
     # --- for clients ------------------------------------------------------------------
 
-    async def offer(
-        self, identity: str, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """Offer a session of a task that the client may still join."""
+    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
+        """Answer a call of a client.
+
+        Raises:
+            RemoteProtocolError: The client may not ask this, or not now.
+            ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
+                or UPLOAD_CORRUPT; the message says whether to come back.
+        """
         self._check_caller(identity)
-        task = self._tasks.get(task_id)
-        if task is None and task_id in self._interrupted_tasks:
+        return cast("_Answer", await self._answers[type(request)](identity, request))
+
+    async def watch(
+        self, identity: str, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference]:
+        """Yield updates as they come; ends with the session.
+
+        Raises:
+            ServiceError: OVERLOADED when too many streams are open; poll instead.
+        """
+        self._check_caller(identity)
+        session = self._book.find(request.session_id)
+        with self._watch_slot(identity):
+            if isinstance(session, SessionRunner):
+                async for update in session.watch(identity, request.after):
+                    self._last_call = self._context.clock.now()
+                    yield _as_answer(update)
+            else:
+                update_of_ended = session.update_for(identity, request.after)
+                if update_of_ended is not None:
+                    yield update_of_ended
+
+    async def _offer(
+        self, identity: str, request: GetOffer
+    ) -> SessionDescriptor | Wait:
+        task = self._tasks.get(request.task_id)
+        if task is None and request.task_id in self._interrupted_tasks:
             raise _shutting_down(self._limits.join_poll_seconds)
         if task is None:
-            over = task_id in self._finished_tasks
+            over = request.task_id in self._finished_tasks
             raise ServiceError(
                 "the task has ended" if over else "there is no such task here",
                 code=ErrorCode.SESSION_OVER if over else ErrorCode.UNKNOWN_SESSION,
@@ -138,112 +202,61 @@ class Aggregator:
             )
         if self._stopping.is_set():
             raise _shutting_down(self._limits.join_poll_seconds)
-        for runner in self._book.running(task_id):
+        for runner in self._book.running(task.task_id):
             descriptor = runner.descriptor
-            if descriptor.session_number > after_session and runner.can_join(identity):
+            if descriptor.session_number > request.after_session and runner.can_join(
+                identity
+            ):
                 return descriptor
         return Wait(self._limits.join_poll_seconds)
 
-    async def advertise(self, identity: str, session_id: bytes, advert: bytes) -> None:
-        """Round 0: take an advert."""
-        runner = self._runner(identity, session_id)
-        await runner.submit(KeysAdvertised(identity, advert))
+    async def _take(self, identity: str, request: SendMessage) -> None:
+        runner = self._runner(identity, request.session_id)
+        await runner.submit(identity, Envelope(request.KIND, request.message))
 
-    async def share(self, identity: str, session_id: bytes, bundles: bytes) -> None:
-        """Round 1: take sealed bundles."""
-        runner = self._runner(identity, session_id)
-        await runner.submit(BundlesSent(identity, bundles))
-
-    async def reveal(self, identity: str, session_id: bytes, shares: bytes) -> None:
-        """Round 4: take revealed shares."""
-        runner = self._runner(identity, session_id)
-        await runner.submit(SharesRevealed(identity, shares))
-
-    async def upload_status(self, identity: str, session_id: bytes) -> UploadStatus:
-        """Round 2: say where an upload goes on."""
-        return await self._runner(identity, session_id).upload_status(identity)
-
-    async def upload_chunk(  # noqa: PLR0913 - one chunk of one upload
-        self,
-        identity: str,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
+    async def _upload_status(
+        self, identity: str, request: GetUploadStatus
     ) -> UploadStatus:
-        """Round 2: take one chunk of a masked input."""
-        return await self._runner(identity, session_id).upload_chunk(
-            identity, offset=offset, total_size=total_size, digest=digest, data=data
+        return await self._runner(identity, request.session_id).upload_status(identity)
+
+    async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
+        return await self._runner(identity, request.session_id).upload_chunk(
+            identity, request
         )
 
-    async def update(
-        self, identity: str, session_id: bytes, *, after: Round | None
-    ) -> ServerUpdate | Wait:
-        """Return what opens a round after `after`, or when to ask again."""
-        self._check_caller(identity)
-        session = self._book.find(session_id)
-        update = session.update_for(identity, after)
-        return Wait(self._limits.poll_seconds) if update is None else update
+    async def _update(
+        self, identity: str, request: GetUpdate
+    ) -> Envelope | Reference | Wait:
+        session = self._book.find(request.session_id)
+        update = session.update_for(identity, request.after)
+        return Wait(self._limits.poll_seconds) if update is None else _as_answer(update)
 
-    async def watch(
-        self, identity: str, session_id: bytes, *, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
-        """Yield updates as they come; ends with the session.
+    async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of what the client may read.
 
-        Raises:
-            ServiceError: OVERLOADED when too many streams are open; poll instead.
+        Everybody who is invited reads the payload, those who took part read the sum,
+        and of a large update each reads its own.
         """
-        self._check_caller(identity)
-        session = self._book.find(session_id)
-        with self._watch_slot(identity):
-            if isinstance(session, SessionRunner):
-                async for update in session.watch(identity, after):
-                    self._last_call = self._context.clock.now()
-                    yield update
-            else:
-                update_of_ended = session.update_for(identity, after)
-                if update_of_ended is not None:
-                    yield update_of_ended
-
-    async def fetch(
-        self,
-        identity: str,
-        session_id: bytes,
-        *,
-        blob: Blob,
-        offset: int,
-        max_bytes: int,
-    ) -> BlobChunk:
-        """Return a piece of the payload, or of the sum for those who took part.
-
-        Raises:
-            ServiceError: UNKNOWN_SESSION when there is no such blob (any more).
-            RemoteProtocolError: The client may not read it.
-        """
-        self._check_caller(identity)
-        session = self._book.find(session_id)
+        session = self._book.find(request.session_id)
         if isinstance(session, SessionRunner):
             session.check_invited(identity)
-        if offset < 0 or max_bytes < 1:
-            raise RemoteProtocolError(
-                f"cannot read {max_bytes} bytes from offset {offset}",
-                code=ErrorCode.BAD_ENCODING,
-                sender=identity,
-            )
-        if blob is Blob.SUM or isinstance(session, EndedSession):
+        if request.blob in _LARGE_UPDATES:
+            return _piece_of_update(session, identity, request)
+        if request.blob is Blob.SUM or isinstance(session, EndedSession):
             update = session.update_for(identity, None)
-            if not isinstance(update, SumReleased):
+            if update is None or update.kind is not Released:
                 raise RemoteProtocolError(
                     f"there is no sum of this session for {identity!r}",
                     code=ErrorCode.UNEXPECTED_MESSAGE,
                     sender=identity,
                 )
-        name = PAYLOAD if blob is Blob.PAYLOAD else SUM
-        size = min(max_bytes, MAX_CHUNK_BYTES)
+        name = PAYLOAD if request.blob is Blob.PAYLOAD else SUM
         found = await self._workers.run(
-            self._context.spool.read, session_id, name, offset, size
+            self._context.spool.read,
+            request.session_id,
+            name,
+            request.offset,
+            request.max_bytes,
         )
         if found is None:
             raise ServiceError(
@@ -366,7 +379,7 @@ class Aggregator:
         """Run sessions until one releases a sum."""
         while True:
             outcome = await runner.run()
-            if isinstance(outcome, SumReleased):
+            if isinstance(outcome, Released):
                 receipt = runner.receipt()
                 await on_sum(await self._book.load_sum(receipt, outcome))
                 await self._book.finish(runner)
@@ -429,6 +442,29 @@ class Aggregator:
             self._watches[identity] -= 1
             if not self._watches[identity]:
                 del self._watches[identity]
+
+
+def _as_answer(update: Envelope) -> Envelope | Reference:
+    """Return an update, or where to read it: links break, and a chunk is resumed."""
+    if len(update.data) > MAX_INLINE_BYTES:
+        return Reference.instead_of(update)
+    return update
+
+
+def _piece_of_update(
+    session: SessionRunner | EndedSession, identity: str, request: FetchChunk
+) -> BlobChunk:
+    kind = _LARGE_UPDATES[request.blob]
+    update = session.update_for(identity, Round(kind.ROUND - 1))
+    if update is None or update.kind is not kind:
+        raise RemoteProtocolError(
+            "the round that this object opens is not open now",
+            code=ErrorCode.UNEXPECTED_MESSAGE,
+            sender=identity,
+            next_step="Ask for the present update.",
+        )
+    whole, end = update.data, request.offset + request.max_bytes
+    return BlobChunk(whole[request.offset : end], len(whole))
 
 
 def _shutting_down(retry_after_seconds: float) -> ServiceError:

@@ -6,9 +6,9 @@ Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from secagg.errors import (
     ErrorCode,
@@ -16,21 +16,25 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import ServerUpdate
+from secagg.messages import Envelope, Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy
-from secagg.protocol.rounds import Round
 from secagg.runtime.backoff import Backoff
 from secagg.runtime.clock import Clock, finish_before
-from secagg.runtime.connection import (
-    MAX_CHUNK_BYTES,
-    AggregatorConnection,
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import (
     Blob,
-    BlobChunk,
-    UploadStatus,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    Request,
+    UploadChunk,
     Wait,
-    opened_round,
+    WatchSession,
 )
+from secagg.wire.limits import MAX_CHUNK_BYTES
 
 __all__ = ["ClientCalls"]
 
@@ -74,9 +78,7 @@ class ClientCalls:
         self._entropy = entropy
         self._watch = watch
 
-    async def send(
-        self, call: Callable[[], Coroutine[Any, Any, _Answer]], deadline: float
-    ) -> _Answer:
+    async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
 
         Raises:
@@ -87,7 +89,9 @@ class ClientCalls:
         backoff = Backoff(self._entropy)
         while True:
             try:
-                return await finish_before(self._clock, deadline, call())
+                return await finish_before(
+                    self._clock, deadline, self._connection.call(request)
+                )
             except TimeoutError:
                 raise _too_late("it did not answer") from None
             except ServiceError as error:
@@ -103,10 +107,7 @@ class ClientCalls:
         """Wait for a session that this client may join."""
         pace = Backoff(self._entropy)
         while True:
-            answer = await self.send(
-                lambda: self._connection.offer(task_id, after_session=after_session),
-                deadline,
-            )
+            answer = await self.send(GetOffer(task_id, after_session), deadline)
             if not isinstance(answer, Wait):
                 return answer
             await self._sleep(
@@ -117,11 +118,12 @@ class ClientCalls:
 
     async def next_update(
         self, session_id: bytes, *, after: Round, deadline: float
-    ) -> ServerUpdate:
-        """Wait for the update that opens the next round for this client.
+    ) -> Envelope:
+        """Wait for the message that opens the next round for this client.
 
         Raises:
-            RemoteProtocolError: UNEXPECTED_MESSAGE for an update of the past.
+            RemoteProtocolError: UNEXPECTED_MESSAGE for an update of the past;
+                PAYLOAD_MISMATCH for a large one that is not what was announced.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
@@ -134,17 +136,27 @@ class ClientCalls:
                     deadline,
                     "the round was not closed",
                 )
-            elif opened_round(answer) <= after:
+                continue
+            opened = answer.kind.ROUND
+            if opened <= after:
                 raise RemoteProtocolError(
-                    f"the server repeats the opening of round "
-                    f"{opened_round(answer).name} instead of waiting"
+                    f"the server repeats the opening of round {opened.name} instead "
+                    "of waiting"
                 )
-            else:
+            if isinstance(answer, Envelope):
                 return answer
+            data = await self.fetch(
+                session_id,
+                answer.blob,
+                max_bytes=answer.size,
+                digest=answer.digest,
+                deadline=deadline,
+            )
+            return Envelope(answer.kind, data)
 
     async def _ask(
         self, session_id: bytes, after: Round, deadline: float
-    ) -> ServerUpdate | Wait:
+    ) -> Envelope | Reference | Wait:
         if self._watch:
             patience = min(deadline, self._clock.now() + WATCH_SECONDS)
             try:
@@ -159,14 +171,12 @@ class ClientCalls:
                 streamed = None
             if streamed is not None:
                 return streamed
-        return await self.send(
-            lambda: self._connection.update(session_id, after=after), deadline
-        )
+        return await self.send(GetUpdate(session_id, after), deadline)
 
     async def _first_streamed(
         self, session_id: bytes, after: Round
-    ) -> ServerUpdate | None:
-        stream = self._connection.watch(session_id, after=after)
+    ) -> Envelope | Reference | None:
+        stream = self._connection.watch(WatchSession(session_id, after))
         try:
             return await anext(stream, None)
         finally:
@@ -191,12 +201,8 @@ class ClientCalls:
         """
         collected = bytearray()
         while True:
-            offset = len(collected)
-            chunk: BlobChunk = await self.send(
-                lambda at=offset: self._connection.fetch(  # type: ignore[misc]
-                    session_id, blob=blob, offset=at, max_bytes=MAX_CHUNK_BYTES
-                ),
-                deadline,
+            chunk = await self.send(
+                FetchChunk(session_id, blob, offset=len(collected)), deadline
             )
             collected += chunk.data
             if chunk.total_size > max_bytes or len(collected) > max_bytes:
@@ -209,7 +215,7 @@ class ClientCalls:
                 break
         if sha256(collected).digest() != digest:
             raise RemoteProtocolError(
-                f"the {blob.name.lower()} is not the one that the session is bound to",
+                f"the {blob.name.lower()} is not the one that was announced",
                 code=ErrorCode.PAYLOAD_MISMATCH,
                 next_step="Tell the operator; do not use what was received.",
             )
@@ -220,19 +226,26 @@ class ClientCalls:
         session_id: bytes,
         packed: bytes,
         *,
+        digest: bytes,
         deadline: float,
         on_chunk: Callable[[int], None],
     ) -> None:
         """Upload a packed vector, going on where an earlier attempt stopped.
+
+        Args:
+            session_id: The session.
+            packed: The vector.
+            digest: SHA-256 of it.
+            deadline: When to give up.
+            on_chunk: Told how many bytes have arrived.
 
         Raises:
             RemoteProtocolError: The server refuses it.
             ServiceError: UPLOAD_CORRUPT, again and again.
             SessionAbortedError: DEADLINE.
         """
-        digest = sha256(packed).digest()
         restarts = 0
-        status = await self.upload_status(session_id, deadline)
+        status = await self.send(GetUploadStatus(session_id), deadline)
         while not status.complete:
             offset = status.next_offset
             if not 0 <= offset < len(packed):
@@ -242,24 +255,16 @@ class ClientCalls:
                 )
             on_chunk(offset)
             data = packed[offset : offset + MAX_CHUNK_BYTES]
+            chunk = UploadChunk(session_id, offset, len(packed), digest, data)
             try:
-                status = await self.send(
-                    lambda at=offset, piece=data: self._connection.upload_chunk(  # type: ignore[misc]
-                        session_id,
-                        offset=at,
-                        total_size=len(packed),
-                        digest=digest,
-                        data=piece,
-                    ),
-                    deadline,
-                )
+                status = await self.send(chunk, deadline)
             except ServiceError as error:
                 if error.code is not ErrorCode.UPLOAD_CORRUPT:
                     raise
                 restarts += 1
                 if restarts > MAX_UPLOAD_RESTARTS:
                     raise
-                status = await self.upload_status(session_id, deadline)
+                status = await self.send(GetUploadStatus(session_id), deadline)
             else:
                 if not status.complete and status.next_offset <= offset:
                     restarts += 1
@@ -269,12 +274,6 @@ class ClientCalls:
                             code=ErrorCode.UPLOAD_CORRUPT,
                         )
         on_chunk(len(packed))
-
-    async def upload_status(self, session_id: bytes, deadline: float) -> UploadStatus:
-        """Ask where the upload goes on."""
-        return await self.send(
-            lambda: self._connection.upload_status(session_id), deadline
-        )
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:
         if self._clock.now() + seconds >= deadline:

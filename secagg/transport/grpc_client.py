@@ -2,8 +2,6 @@
 
 Rule 1: every call has a deadline, so that a silent network ends in an error.
 Rule 2: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
-Rule 3: what is too large for one message is fetched in chunks and compared with its
-        announced digest before it is handed on.
 
 It keeps no protocol state and repeats nothing on its own beyond gRPC's few attempts
 at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
@@ -13,38 +11,24 @@ at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, cast
 
 import grpc
 import grpc.aio
 
-from secagg.errors import (
-    ErrorCode,
-    LocalProtocolError,
-    RemoteProtocolError,
-    SecAggError,
-    ServiceError,
-)
-from secagg.messages import ServerUpdate
-from secagg.parameters import SessionDescriptor
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import (
-    Blob,
-    BlobChunk,
-    UploadStatus,
-    Wait,
-    opened_round,
-)
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.interceptors import SERVICE, TEST_IDENTITY_KEY
+from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
-from secagg.wire import answers, requests
-from secagg.wire.limits import MAX_CHUNK_BYTES
-from secagg.wire.status import decode_error
+from secagg.wire.calls import CALLS, Deadline, Reference, Request, WatchSession
 
 __all__ = ["CallDeadlines", "GrpcConnection"]
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +44,16 @@ class CallDeadlines:
     small: float = 15.0
     large: float = 90.0
     stream: float = 900.0
+
+    def of(self, call: type[Request[object]]) -> float:
+        """Return the seconds of a call."""
+        match CALLS[call].deadline:
+            case Deadline.SMALL:
+                return self.small
+            case Deadline.LARGE:
+                return self.large
+            case Deadline.STREAM:
+                return self.stream
 
 
 class GrpcConnection:
@@ -124,99 +118,44 @@ class GrpcConnection:
         """Release the connection; harmless when repeated."""
         await self._channel.close()
 
-    async def offer(
-        self, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """See `AggregatorConnection.offer`."""
-        data = await self._call(
-            "GetOffer",
-            requests.GetOffer(task_id, after_session).encode(),
-            self._deadlines.small,
-        )
-        answer = answers.decode_offer(data)
-        if isinstance(answer, answers.Retry):
-            return Wait(answer.after_seconds)
-        return SessionDescriptor.decode(answer)
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorConnection.call`."""
+        row = CALLS[type(request)]
+        method = self._unary.get(row.name)
+        if method is None:
+            method = self._channel.unary_unary(f"/{SERVICE}/{row.name}")
+            self._unary[row.name] = method
+        try:
+            data = await method(
+                request.encode(),
+                timeout=self._deadlines.of(type(request)),
+                metadata=self._metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from None
+        except grpc.aio.UsageError:
+            raise self._closed() from None
+        return cast("_Answer", row.decode(data))
 
-    async def advertise(self, session_id: bytes, advert: bytes) -> None:
-        """See `AggregatorConnection.advertise`."""
-        request = requests.AdvertiseKeys(session_id, advert)
-        answers.decode_nothing(
-            await self._call("AdvertiseKeys", request.encode(), self._deadlines.small)
-        )
-
-    async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """See `AggregatorConnection.share`."""
-        request = requests.ShareKeys(session_id, bundles)
-        answers.decode_nothing(
-            await self._call("ShareKeys", request.encode(), self._deadlines.large)
-        )
-
-    async def upload_status(self, session_id: bytes) -> UploadStatus:
-        """See `AggregatorConnection.upload_status`."""
-        request = requests.GetUploadStatus(session_id)
-        data = await self._call(
-            "GetUploadStatus", request.encode(), self._deadlines.small
-        )
-        progress = answers.decode_upload_progress(data)
-        return UploadStatus(progress.next_offset, progress.complete)
-
-    async def upload_chunk(
-        self,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
-        """See `AggregatorConnection.upload_chunk`."""
-        request = requests.UploadChunk(session_id, offset, total_size, digest, data)
-        answer = await self._call(
-            "UploadChunk", request.encode(), self._deadlines.large
-        )
-        progress = answers.decode_upload_progress(answer)
-        return UploadStatus(progress.next_offset, progress.complete)
-
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """See `AggregatorConnection.reveal`."""
-        request = requests.RevealShares(session_id, shares)
-        answers.decode_nothing(
-            await self._call("RevealShares", request.encode(), self._deadlines.large)
-        )
-
-    async def update(
-        self, session_id: bytes, *, after: Round | None
-    ) -> ServerUpdate | Wait:
-        """See `AggregatorConnection.update`."""
-        request = requests.GetUpdate(session_id, after)
-        data = await self._call("GetUpdate", request.encode(), self._deadlines.large)
-        answer = answers.decode_update(data)
-        if isinstance(answer, answers.Retry):
-            return Wait(answer.after_seconds)
-        return await self._completed(session_id, answer)
-
-    async def watch(
-        self, session_id: bytes, *, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
         """See `AggregatorConnection.watch`.
 
         A stream that ends by its own deadline is opened again from the last update.
         """
+        row, after = CALLS[WatchSession], request.after
         while after is not Round.FINISHED:
-            watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-            watch = self._channel.unary_stream(f"/{SERVICE}/WatchSession")
-            request = requests.WatchSession(session_id, after).encode()
+            stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+            stream = self._channel.unary_stream(f"/{SERVICE}/{row.name}")
             call = None
             try:
-                call = watch(
-                    request, timeout=self._deadlines.stream, metadata=self._metadata
+                call = stream(
+                    WatchSession(request.session_id, after).encode(),
+                    timeout=self._deadlines.of(WatchSession),
+                    metadata=self._metadata,
                 )
                 async for data in call:
-                    update = await self._completed(
-                        session_id, answers.decode_watched(data)
-                    )
-                    after = opened_round(update)
+                    update: Envelope | Reference = row.decode(data)
+                    after = update.kind.ROUND
                     yield update
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -229,60 +168,8 @@ class GrpcConnection:
                 if call is not None:
                     call.cancel()
 
-    async def fetch(
-        self, session_id: bytes, *, blob: Blob, offset: int, max_bytes: int
-    ) -> BlobChunk:
-        """See `AggregatorConnection.fetch`."""
-        chunk = await self._fetch(session_id, blob, offset, max_bytes)
-        return BlobChunk(chunk.data, chunk.total_size)
-
-    async def _fetch(
-        self, session_id: bytes, blob: int, offset: int, max_bytes: int
-    ) -> answers.ObjectChunk:
-        request = requests.FetchChunk(session_id, blob, offset, max_bytes)
-        data = await self._call("FetchChunk", request.encode(), self._deadlines.large)
-        chunk = answers.decode_fetched(data)
-        if len(chunk.data) > max_bytes:
-            raise RemoteProtocolError(
-                f"asked for {max_bytes} bytes, {len(chunk.data)} came",
-                code=ErrorCode.BAD_ENCODING,
-            )
-        return chunk
-
-    async def _completed(
-        self, session_id: bytes, update: ServerUpdate | answers.DeferredUpdate
-    ) -> ServerUpdate:
-        """Fetch what the update only refers to, if anything."""
-        if not isinstance(update, answers.DeferredUpdate):
-            return update
-        whole = bytearray()
-        while len(whole) < update.size:
-            chunk = await self._fetch(
-                session_id,
-                update.blob,
-                len(whole),
-                min(MAX_CHUNK_BYTES, update.size - len(whole)),
-            )
-            if not chunk.data:
-                break  # `complete` says that it is not what was announced
-            whole += chunk.data
-        return update.complete(bytes(whole))
-
-    async def _call(self, method: str, request: bytes, seconds: float) -> bytes:
-        """Make one call; raise an error of ours when it fails."""
-        call = self._unary.get(method)
-        if call is None:
-            call = self._channel.unary_unary(f"/{SERVICE}/{method}")
-            self._unary[method] = call
-        try:
-            return await call(request, timeout=seconds, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise self._error(error) from None
-        except grpc.aio.UsageError:
-            raise self._closed() from None
-
     def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
-        return decode_error(
+        return error_of(
             error.code(), error.details() or "", tuple(error.trailing_metadata() or ())
         )
 

@@ -21,14 +21,8 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from secagg.errors import (
-    ErrorCode,
-    LocalProtocolError,
-    RemoteProtocolError,
-    ServiceError,
-)
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import Blob, UploadStatus, Wait
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.runtime.connection import AggregatorService
 from secagg.telemetry import (
     TRANSPORT_DRAINING,
     TRANSPORT_LOGGER,
@@ -38,7 +32,6 @@ from secagg.telemetry import (
 from secagg.transport.address import Address
 from secagg.transport.certificate_renewal import server_credentials
 from secagg.transport.channel_options import SERVER_OPTIONS
-from secagg.transport.front import AggregatorFront
 from secagg.transport.interceptors import (
     SERVICE,
     AdmissionInterceptor,
@@ -51,7 +44,8 @@ from secagg.transport.interceptors import (
     caller,
 )
 from secagg.transport.tls import TLSIdentity
-from secagg.wire import answers, requests
+from secagg.wire.calls import CALLS, Call, WatchSession
+from secagg.wire.codec import refuse
 
 __all__ = ["GrpcServer", "run_until_signalled"]
 
@@ -60,53 +54,28 @@ _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 # Clients whose streams are ended come back after this long, to whoever serves then.
 _COME_BACK_SECONDS: Final = 1.0
 
-# After which round a client asks for the update that holds the object.
-_OPENED_AFTER: Final = {
-    requests.FetchChunk.ROSTER: Round.ADVERTISE_KEYS,
-    requests.FetchChunk.BUNDLES: Round.SHARE_KEYS,
-}
-
-
-def _round(number: int | None) -> Round | None:
-    return None if number is None else Round(number)
-
-
-def _progress(status: UploadStatus) -> bytes:
-    return answers.encode_upload_progress(
-        answers.UploadProgress(status.next_offset, status.complete)
-    )
-
 
 class _Servicer:
-    """One method per RPC; each is bytes in, bytes out."""
+    """Answers every call of the table; each is bytes in, bytes out.
 
-    def __init__(self, front: AggregatorFront) -> None:
-        self._front = front
+    All handlers read their request themselves, as a stream of one: a body is asked for
+    when the interceptors have let the call in, and lies with the caller until then.
+    """
+
+    def __init__(self, service: AggregatorService) -> None:
+        self._service = service
         self._watchers: set[asyncio.Task[object]] = set()
         self._stopping = asyncio.Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what gRPC dispatches to."""
-        unary = {
-            "GetOffer": self._get_offer,
-            "AdvertiseKeys": self._advertise_keys,
-            "ShareKeys": self._share_keys,
-            "GetUploadStatus": self._get_upload_status,
-            "UploadChunk": self._upload_chunk,
-            "RevealShares": self._reveal_shares,
-            "GetUpdate": self._get_update,
-            "FetchChunk": self._fetch_chunk,
-        }
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                **{
-                    name: grpc.unary_unary_rpc_method_handler(method)
-                    for name, method in unary.items()
-                },
-                "WatchSession": grpc.unary_stream_rpc_method_handler(
-                    self._watch_session
-                ),
+                call.name: grpc.stream_stream_rpc_method_handler(self._watch)
+                if call.is_stream
+                else grpc.stream_unary_rpc_method_handler(self._answers(call))
+                for call in CALLS.values()
             },
         )
 
@@ -116,66 +85,27 @@ class _Servicer:
         for task in self._watchers:
             task.cancel()
 
-    async def _get_offer(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.GetOffer.decode(data)
-        answer = await self._front.offer(
-            caller(), request.task_id, after_session=request.after_session
-        )
-        if isinstance(answer, Wait):
-            return answers.encode_offer(answers.Retry(answer.retry_after_seconds))
-        return answers.encode_offer(answer.encode())
+    def _answers(
+        self, call: Call
+    ) -> Callable[[AsyncIterator[bytes], CallContext], Coroutine[Any, Any, bytes]]:
+        async def answer(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
+            request = call.request.decode(await _body(bodies))
+            return call.encode(await self._service.answer(caller(), request))
 
-    async def _advertise_keys(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.AdvertiseKeys.decode(data)
-        await self._front.advertise(caller(), request.session_id, request.advert)
-        return answers.encode_nothing()
+        return answer
 
-    async def _share_keys(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.ShareKeys.decode(data)
-        await self._front.share(caller(), request.session_id, request.bundles)
-        return answers.encode_nothing()
-
-    async def _get_upload_status(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.GetUploadStatus.decode(data)
-        return _progress(await self._front.upload_status(caller(), request.session_id))
-
-    async def _upload_chunk(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.UploadChunk.decode(data)
-        status = await self._front.upload_chunk(
-            caller(),
-            request.session_id,
-            offset=request.offset,
-            total_size=request.total_size,
-            digest=request.digest,
-            data=request.data,
-        )
-        return _progress(status)
-
-    async def _reveal_shares(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.RevealShares.decode(data)
-        await self._front.reveal(caller(), request.session_id, request.shares)
-        return answers.encode_nothing()
-
-    async def _get_update(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.GetUpdate.decode(data)
-        answer = await self._front.update(
-            caller(), request.session_id, after=_round(request.after)
-        )
-        if isinstance(answer, Wait):
-            return answers.encode_update(answers.Retry(answer.retry_after_seconds))
-        return answers.encode_update(answer)
-
-    async def _watch_session(self, data: bytes, _: CallContext) -> AsyncIterator[bytes]:
-        request = requests.WatchSession.decode(data)
+    async def _watch(
+        self, bodies: AsyncIterator[bytes], _: CallContext
+    ) -> AsyncIterator[bytes]:
+        request = WatchSession.decode(await _body(bodies))
+        encode = CALLS[WatchSession].encode
         task = asyncio.current_task()
         if self._stopping.is_set() or task is None:
             raise _stopping()
         self._watchers.add(task)
         try:
-            async for update in self._front.watch(
-                caller(), request.session_id, after=_round(request.after)
-            ):
-                yield answers.encode_watched(update)
+            async for update in self._service.watch(caller(), request):
+                yield encode(update)
         except asyncio.CancelledError:
             # Either the peer is gone, or `end_watches` wants it told to come back.
             if not self._stopping.is_set():
@@ -185,46 +115,12 @@ class _Servicer:
         finally:
             self._watchers.discard(task)
 
-    async def _fetch_chunk(self, data: bytes, _: CallContext) -> bytes:
-        request = requests.FetchChunk.decode(data)
-        if request.blob in _OPENED_AFTER:
-            return await self._fetch_update_part(request)
-        chunk = await self._front.fetch(
-            caller(),
-            request.session_id,
-            blob=Blob(request.blob),
-            offset=request.offset,
-            max_bytes=request.max_bytes,
-        )
-        return answers.encode_fetched(answers.ObjectChunk(chunk.data, chunk.total_size))
 
-    async def _fetch_update_part(self, request: requests.FetchChunk) -> bytes:
-        """Serve a piece of a roster or of bundles that an update referred to."""
-        update = await self._front.update(
-            caller(), request.session_id, after=_OPENED_AFTER[request.blob]
-        )
-        whole = (
-            None
-            if isinstance(update, Wait)
-            else answers.referenced_object(update, request.blob)
-        )
-        if whole is None:
-            raise RemoteProtocolError(
-                "the round that this object opens is not open now",
-                code=ErrorCode.UNEXPECTED_MESSAGE,
-                sender=caller(),
-                next_step="Ask for the present update.",
-            )
-        if request.offset > len(whole):
-            raise RemoteProtocolError(
-                f"offset {request.offset} lies beyond the object's {len(whole)} bytes",
-                code=ErrorCode.BAD_ENCODING,
-                sender=caller(),
-            )
-        end = request.offset + request.max_bytes
-        return answers.encode_fetched(
-            answers.ObjectChunk(whole[request.offset : end], len(whole))
-        )
+async def _body(bodies: AsyncIterator[bytes]) -> bytes:
+    """Return the one message of a call."""
+    async for body in bodies:
+        return body
+    raise refuse("the call has no message")
 
 
 def _stopping() -> ServiceError:
@@ -264,7 +160,7 @@ class GrpcServer:
     @classmethod
     async def start(  # noqa: PLR0913 - one argument per decision of the deployer
         cls,
-        front: AggregatorFront,
+        service: AggregatorService,
         address: Address,
         *,
         identity: TLSIdentity | None = None,
@@ -276,7 +172,7 @@ class GrpcServer:
         """Listen, and serve clients from then on.
 
         Args:
-            front: What answers the calls.
+            service: What answers the calls.
             address: Where to listen; port 0 lets the system choose.
             identity: The aggregator's certificate; its trust domain is the one
                 whose clients are served.
@@ -302,7 +198,7 @@ class GrpcServer:
             if identity is None
             else TLSAuthenticator(identity.identity.trust_domain)
         )
-        servicer, health = _Servicer(front), HealthServicer()
+        servicer, health = _Servicer(service), HealthServicer()
         server = grpc.aio.server(
             options=SERVER_OPTIONS,
             interceptors=[
@@ -323,8 +219,8 @@ class GrpcServer:
             health_pb2_grpc.add_HealthServicer_to_server(health, probed)
             bound_health = _listen(probed, health_address, None)
             servers = (server, probed)
-        for service in ("", SERVICE):
-            await health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        for name in ("", SERVICE):
+            await health.set(name, health_pb2.HealthCheckResponse.SERVING)
         for each in servers:
             await each.start()
         _LOG.info("%s address=%s", TRANSPORT_STARTED, bound)

@@ -1,7 +1,7 @@
 """What happens around every call, in this order: errors, authentication, admission.
 
-Rule 1: one table, `ACCESS`, says for every method who may call it.  A method that is
-        not in the table does not exist.
+Rule 1: `ACCESS` says for every method who may call it: the table of calls, and health.
+        A method that is not in it does not exist.
 Rule 2: the caller's identity comes from the verified certificate, over TLS 1.3, and
         from nothing that the caller may choose.
 Rule 3: whatever fails becomes a status with a numbered detail.  What was not meant
@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import Enum, auto, unique
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import grpc
@@ -38,14 +37,14 @@ from secagg.errors import (
 )
 from secagg.telemetry import CALL_FAILED, CALL_REFUSED, TRANSPORT_LOGGER
 from secagg.transport.identity import PeerIdentity, Role
-from secagg.wire.status import encode_error
+from secagg.transport.status import status_of
+from secagg.wire.calls import CALLS, Access
 
 __all__ = [
     "ACCESS",
     "HEALTH_SERVICE",
     "SERVICE",
     "TEST_IDENTITY_KEY",
-    "Access",
     "AdmissionInterceptor",
     "AuthenticationInterceptor",
     "CallContext",
@@ -70,35 +69,12 @@ _MAX_REMEMBERED: Final = 65_536
 CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
-_Unary = Callable[[_Request, CallContext], Awaitable[_Response]]
-_Stream = Callable[[_Request, CallContext], AsyncIterator[_Response]]
-
-
-@unique
-class Access(Enum):
-    """Who may call a method."""
-
-    CLIENT = auto()
-    """A client with a certificate of this trust domain."""
-    ANYBODY = auto()
-    """Whoever completed the handshake."""
+_Result = TypeVar("_Result")
+_Handler = Callable[[Any, CallContext], _Result]
 
 
 ACCESS: Final[Mapping[str, Access]] = {
-    **{
-        f"/{SERVICE}/{method}": Access.CLIENT
-        for method in (
-            "GetOffer",
-            "AdvertiseKeys",
-            "ShareKeys",
-            "GetUploadStatus",
-            "UploadChunk",
-            "RevealShares",
-            "GetUpdate",
-            "WatchSession",
-            "FetchChunk",
-        )
-    },
+    **{f"/{SERVICE}/{call.name}": call.access for call in CALLS.values()},
     f"/{HEALTH_SERVICE}/Check": Access.ANYBODY,
     # Health's Watch is left out: it keeps a record for every name a caller invents.
 }
@@ -138,29 +114,34 @@ class _AroundInterceptor(grpc.aio.ServerInterceptor, ABC):
         method = handler_call_details.method
         if handler is None or method not in ACCESS:
             return None  # gRPC answers UNIMPLEMENTED
-        # All handlers behind these interceptors are asynchronous, of two shapes.
-        if handler.unary_stream is not None:
-            stream = cast("_Stream[_Request, _Response]", handler.unary_stream)
+        # All handlers behind these interceptors are asynchronous.  Ours read their
+        # request themselves, so that nothing of it is read before this admits the call;
+        # health's has a small one.
+        if handler.stream_stream is not None:
+            stream = cast("_Handler[AsyncIterator[Any]]", handler.stream_stream)
 
             async def surrounded_stream(
-                request: _Request, context: CallContext
-            ) -> AsyncIterator[_Response]:
+                requests: AsyncIterator[Any], context: CallContext
+            ) -> AsyncIterator[Any]:
                 async with self._around(method, context, is_stream=True):
-                    async for response in stream(request, context):
+                    async for response in stream(requests, context):
                         yield response
 
-            return grpc.unary_stream_rpc_method_handler(
-                surrounded_stream,
-                request_deserializer=handler.request_deserializer,
-                response_serializer=handler.response_serializer,
-            )
-        unary = cast("_Unary[_Request, _Response]", handler.unary_unary)
+            return grpc.stream_stream_rpc_method_handler(surrounded_stream)
+        unary = cast(
+            "_Handler[Awaitable[Any]]", handler.stream_unary or handler.unary_unary
+        )
 
-        async def surrounded(request: _Request, context: CallContext) -> _Response:
+        async def surrounded(request: Any, context: CallContext) -> Any:  # noqa: ANN401 - bytes or health's own
             async with self._around(method, context, is_stream=False):
                 return await unary(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
+        wrapped = (
+            grpc.stream_unary_rpc_method_handler
+            if handler.stream_unary is not None
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return wrapped(
             surrounded,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
@@ -205,7 +186,7 @@ class ErrorInterceptor(_AroundInterceptor):
 
 
 async def _abort(context: CallContext, error: SecAggError) -> NoReturn:
-    status, text, metadata = encode_error(error)
+    status, text, metadata = status_of(error)
     await context.abort(status, text, metadata)
 
 
