@@ -326,7 +326,9 @@ def _with(accepted: Accepted, event: Received) -> Accepted:
 
 
 def repeat(
-    state: Shared | ReadyForInput | Answered, event: Received, _: ClientPolicy
+    state: Shared | ReadyForPlainInput | ReadyForNoisedInput | Masked | Answered,
+    event: Received,
+    _: ClientPolicy,
 ) -> ClientStep:
     """Accept a repeated message as a no-op, refuse a contradiction."""
     kind = event.envelope.kind

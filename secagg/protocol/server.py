@@ -293,16 +293,23 @@ def update_for(state: ServerState, identity: str) -> Envelope | None:
     index = state.cohort.index_of.get(identity)
     if index is None:
         return _left_out("the roster was fixed without this client")
+    return _opening(state, index)
+
+
+def _opening(
+    state: ShareKeys | MaskedInputCollection | Unmasking | Summing | Completed,
+    index: int,
+) -> Envelope | None:
+    """Return what opens the current round for a client of the roster."""
     match state:
         case ShareKeys():
-            update: Envelope | None = state.opening
+            return state.opening
         case MaskedInputCollection():
-            update = _delivery(state, index)
+            return _delivery(state, index)
         case Unmasking() | Summing():
-            update = _unmask_request(state, index)
+            return _unmask_request(state, index)
         case Completed():
-            update = Envelope.of(state.outcome)
-    return update
+            return Envelope.of(state.outcome)
 
 
 def _left_out(reason: str) -> Envelope:

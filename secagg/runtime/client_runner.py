@@ -25,9 +25,9 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.messages import Round
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.protocol.rounds import Round
 from secagg.runtime.client_calls import ClientCalls
 from secagg.runtime.client_session import ClientSession, session_counter
 from secagg.runtime.clock import Clock, SystemClock
@@ -102,7 +102,6 @@ class ClientRunner:
         )
         self._on_progress = on_progress or (lambda _: None)
         self._parts = ClientParts(
-            connection=connection,
             calls=self._calls,
             clock=self._clock,
             workers=self._workers,

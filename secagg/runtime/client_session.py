@@ -13,48 +13,30 @@ Rule 4: at the end everything is scrubbed; the session's number stays used for g
 It talks to nobody: that is `secagg.runtime.client_runner`.
 """
 
-from typing import Final, Self
+from typing import Self
 
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
-from secagg.messages import SessionAborted, SumReleased
+from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.kdf import noise_seed
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
-from secagg.protocol.client_states import Delivered
 from secagg.protocol.events import (
+    AbortRequested,
     ClientEvent,
     InputBound,
-    NoisedInputReady,
-    PlainInputReady,
-    SessionEnded,
+    InputReady,
     SessionOffered,
 )
 from secagg.protocol.outputs import ClientOutput
-from secagg.protocol.rounds import Round
 from secagg.runtime.journal_writer import JournalWriter
 from secagg.runtime.workers import Workers
 from secagg.storage.base import NumberClaim, Role, SessionStore
-from secagg.storage.journal import (
-    decode_client_event,
-    encode_client_event,
-    encode_outcome,
-)
+from secagg.storage.journal import decode_client_event, encode_event, encode_outcome
 
 __all__ = ["ClientSession", "session_counter"]
-
-_ROUND_OF: Final[dict[type[client.ClientState], Round]] = {
-    client.Advertised: Round.ADVERTISE_KEYS,
-    client.Shared: Round.SHARE_KEYS,
-    client.ReadyForPlainInput: Round.MASKED_INPUT_COLLECTION,
-    client.ReadyForNoisedInput: Round.MASKED_INPUT_COLLECTION,
-    client.Masked: Round.MASKED_INPUT_COLLECTION,
-    client.Answered: Round.UNMASKING,
-    client.Finished: Round.FINISHED,
-    client.Aborted: Round.FINISHED,
-}
 
 
 def session_counter(identity: str, task_id: str) -> str:
@@ -121,13 +103,14 @@ class ClientSession:
         seed = SecretBytes(entropy.token(SEED_SIZE))
         offered = SessionOffered(descriptor, identity, seed)
         session = cls(offered, store=store, workers=workers, policy=policy)
-        if isinstance(session._state, client.Aborted):
-            raise RemoteProtocolError(session._state.reason, code=session._state.code)
+        if isinstance(session._state, client.Failed):
+            refused = session._state.outcome
+            raise RemoteProtocolError(refused.reason, code=refused.code)
         await workers.store(
             store.create,
             session._key,
             Role.CLIENT,
-            encode_client_event(offered),
+            encode_event(offered),
             claim=NumberClaim(counter, descriptor.session_number),
         )
         return session
@@ -182,12 +165,14 @@ class ClientSession:
     @property
     def round(self) -> Round:
         """The last round that this client has entered."""
-        return _ROUND_OF[type(self._state)]
+        if isinstance(self._state, client.Idle):
+            raise InternalError("a session begins with its offer")
+        return self._state.ROUND
 
     @property
     def needs_input(self) -> bool:
         """Whether the application's input is wanted, for the first time or again."""
-        return isinstance(self._state, Delivered)
+        return isinstance(self._state, client.ReadyForInput)
 
     @property
     def noise_seed(self) -> SecretBytes:
@@ -195,11 +180,11 @@ class ClientSession:
 
         Bound to ctx2, so that another roster or another U2 gets other noise.
         """
-        if not isinstance(self._state, Delivered):
+        if not isinstance(self._state, client.ReadyForInput):
             raise InternalError("noise is drawn when the set U2 is known")
         return noise_seed(
             self._offered.seed,
-            context=self._state.ctx2,
+            context=self._state.delivered.ctx2,
             component=0,
             suite=self.descriptor.parameters.suite,
         )
@@ -223,33 +208,30 @@ class ClientSession:
         step = await self._workers.run(
             client.step, self._state, event, policy=self._policy
         )
-        if step.state is not self._state:
+        if not step.is_repeat:
             if not client.is_over(step.state):
-                self._journal.append(encode_client_event(_stored_form(event)))
+                self._journal.append(encode_event(_stored_form(event, step.state)))
             await self._journal.durable()
             self._state = step.state
         return step.outputs
 
     async def scrub(self) -> None:
         """Remove all records of a session that is over, and leave a tombstone."""
-        outcome: SumReleased | SessionAborted
-        if isinstance(self._state, client.Finished):
-            outcome = self._state.outcome
-        elif isinstance(self._state, client.Aborted):
-            outcome = SessionAborted(self._state.code, self._state.reason)
-        else:
+        if not isinstance(self._state, client.Completed | client.Failed):
             raise InternalError("a session that is not over cannot be scrubbed")
         self._offered.seed.wipe()
-        await self._workers.store(self._store.end, self._key, encode_outcome(outcome))
+        await self._workers.store(
+            self._store.end, self._key, encode_outcome(self._state.outcome)
+        )
 
     async def give_up(self, code: ErrorCode, reason: str) -> None:
         """Leave the session for good."""
-        await self.apply(SessionEnded(SessionAborted(code, reason)))
+        await self.apply(AbortRequested(code, reason))
 
 
-def _stored_form(event: ClientEvent) -> ClientEvent:
-    if isinstance(event, PlainInputReady | NoisedInputReady):
-        return InputBound(client.input_digest(event.vector))
+def _stored_form(event: ClientEvent, state: client.ClientState) -> ClientEvent:
+    if isinstance(event, InputReady) and isinstance(state, client.Masked):
+        return InputBound(state.bound_input)  # hashed already, off the event loop
     return event
 
 

@@ -1,9 +1,8 @@
 """A session that is over, as an earlier process left it."""
 
 from secagg.errors import ErrorCode
-from secagg.messages import ServerUpdate, SessionAborted, SumReleased
+from secagg.messages import Aborted, Envelope, Released, Round
 from secagg.parameters import SessionDescriptor
-from secagg.protocol.rounds import Round
 from secagg.runtime.receipt import SessionReceipt
 
 __all__ = ["EndedSession"]
@@ -25,18 +24,18 @@ class EndedSession:
         """The session as it was offered."""
         return self._receipt.descriptor
 
-    def update_for(self, identity: str, after: Round | None) -> ServerUpdate | None:
+    def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return how the session ended, for those who took part."""
         if after is Round.FINISHED:
             return None
         if identity in self._receipt.finishers:
             self._told.add(identity)
         outcome = self._receipt.outcome
-        if isinstance(outcome, SumReleased) and identity not in self._receipt.members:
-            return SessionAborted(
+        if isinstance(outcome, Released) and identity not in self._receipt.members:
+            outcome = Aborted(
                 ErrorCode.SESSION_OVER, "the roster was fixed without this client"
             )
-        return outcome
+        return Envelope.of(outcome)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and was not told by this process."""

@@ -5,8 +5,9 @@ Rule 2: the work is split by uploads and masks: every part adds up its own share
         a vector of its own, and the vectors are added in the end.  That scales key
         agreement as well as mask expansion, at any modulus.
 Rule 3: a part is a plain function of plain values, so that threads, processes and
-        clusters run the same one.  Secrets of lost clients and self-mask seeds of
-        survivors go to the workers: use only workers that you trust like the server.
+        clusters run the same one.  It receives the self-mask seeds of its own share of
+        the survivors and the keys of lost clients whose masks it removes: use only
+        workers that you trust like the server.
 
 Source:
     PROTOCOL §6: what remains of the masks in a sum over U3.
@@ -52,20 +53,18 @@ class UploadReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _SumPart:
-    """A `ComputeSum` in plain values, which any executor can ship."""
+    """A part of a `ComputeSum` in plain values, which any executor can ship."""
 
     session_id: bytes
     mask_context: bytes
     modulus: int
     dimension: int
     suite: int
-    uploads: tuple[bytes, ...]
+    uploads: tuple[tuple[int, bytes], ...]
     seeds: tuple[tuple[int, bytes], ...] = field(repr=False)
     keys: tuple[tuple[int, bytes, tuple[tuple[int, bytes], ...]], ...] = field(
         repr=False
     )
-    part: int
-    parts: int
 
 
 class MaskExecutor:
@@ -147,19 +146,22 @@ def check_packed_vector(
 
 
 def _plain(job: ComputeSum, part: int, parts: int) -> _SumPart:
+    """Cut out one part: its uploads, and the secrets of its masks, no others."""
     return _SumPart(
         session_id=job.session_id,
         mask_context=job.mask_context,
         modulus=job.modulus,
         dimension=job.dimension,
         suite=job.suite,
-        uploads=tuple(digest for _, digest in job.uploads[part::parts]),
-        seeds=tuple((s.index, s.seed.reveal()) for s in job.survivor_seeds),
-        keys=tuple(
-            (k.index, k.private_key.reveal(), k.peers) for k in job.dropped_keys
+        uploads=job.uploads[part::parts],
+        seeds=tuple(
+            (s.index, s.seed.reveal()) for s in job.survivor_seeds[part::parts]
         ),
-        part=part,
-        parts=parts,
+        keys=tuple(
+            (k.index, k.private_key.reveal(), k.peers[part::parts])
+            for k in job.dropped_keys
+            if k.peers[part::parts]
+        ),
     )
 
 
@@ -169,7 +171,7 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
     total = zeros(work.dimension, work.modulus)
     for chunk in chunks(work.dimension, bits):
         target = total[chunk.start : chunk.start + chunk.values]
-        for digest in work.uploads:
+        for _, digest in work.uploads:
             packed = uploads.read_upload(
                 work.session_id, digest, chunk.offset, chunk.nbytes
             )
@@ -182,11 +184,11 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
         modulus=work.modulus,
         dimension=work.dimension,
         suite=CipherSuite(work.suite),
-        uploads=(),
+        uploads=work.uploads,
         survivor_seeds=tuple(SurvivorSeed(i, SecretBytes(s)) for i, s in work.seeds),
         dropped_keys=tuple(DroppedKey(i, SecretBytes(k), p) for i, k, p in work.keys),
     )
-    add_masks(total, removal_masks(job, part=work.part, parts=work.parts), work.modulus)
+    add_masks(total, removal_masks(job), work.modulus)
     return total
 
 

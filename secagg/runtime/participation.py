@@ -8,9 +8,10 @@ Rule 3: every round has a deadline of the client's own, twice the session's and 
         slack, because a restarted aggregator gives a round its whole time again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
@@ -22,42 +23,19 @@ from secagg.errors import (
     RemoteProtocolError,
     SessionAbortedError,
 )
-from secagg.messages import (
-    RosterPublished,
-    ServerUpdate,
-    SessionAborted,
-    SharesDelivered,
-    SumReleased,
-    UnmaskRequested,
-)
+from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
 from secagg.parameters import RoundDeadlines, SessionDescriptor
 from secagg.primitives.modular import BadVectorError
 from secagg.protocol import client
-from secagg.protocol.events import (
-    ClientEvent,
-    NoisedInputReady,
-    NoisedVector,
-    PlainInputReady,
-    PlainVector,
-    RosterReceived,
-    SessionEnded,
-    SharesReceived,
-    SurvivorsReceived,
-)
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
-from secagg.protocol.outputs import (
-    ClientOutput,
-    SendAdvert,
-    SendBundles,
-    SendShares,
-    UploadMasked,
-)
-from secagg.protocol.rounds import Round
+from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
+from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.client_calls import ClientCalls
 from secagg.runtime.client_session import ClientSession
 from secagg.runtime.clock import Clock
-from secagg.runtime.connection import AggregatorConnection, Blob
 from secagg.runtime.workers import Workers
+from secagg.wire.calls import Blob, GetUploadStatus, carrier_of
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
@@ -90,6 +68,12 @@ class ClientPhase(StrEnum):
     UNMASKING = "helping to unmask"
     COMPLETED = "completed"
     ABORTED = "aborted"
+
+
+_PHASE_OF: Final[Mapping[type[Message], ClientPhase]] = {
+    Bundles: ClientPhase.SHARING,
+    Shares: ClientPhase.UNMASKING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +127,7 @@ class SessionOutcome:
     """
 
     descriptor: SessionDescriptor
-    released: SumReleased
+    released: Released
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
 
     @property
@@ -156,7 +140,6 @@ class SessionOutcome:
 class ClientParts:
     """What all sessions of one client share."""
 
-    connection: AggregatorConnection
     calls: ClientCalls
     clock: Clock
     workers: Workers
@@ -205,39 +188,22 @@ class Participation:
             await self._take(update)
         return await self._conclude()
 
-    async def _take(self, update: ServerUpdate) -> None:
-        self._ended_by_server = isinstance(update, SessionAborted)
-        outputs = await self._session.apply(_event_of(update))
+    async def _take(self, update: Envelope) -> None:
+        self._ended_by_server = update.kind is Aborted
+        outputs = await self._session.apply(Received(update))
         self._enter_round()
         await self._send_all(outputs)
 
     async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
-        session_id, connection = self._session.session_id, self._parts.connection
         for output in outputs:
             try:
                 match output:
-                    case SendAdvert():
-                        advert = output.advert
-                        await self._parts.calls.send(
-                            lambda a=advert: connection.advertise(session_id, a),  # type: ignore[misc]
-                            self._deadline,
-                        )
-                    case SendBundles():
-                        self._report(ClientPhase.SHARING)
-                        bundles = output.bundles
-                        await self._parts.calls.send(
-                            lambda b=bundles: connection.share(session_id, b),  # type: ignore[misc]
-                            self._deadline,
-                        )
-                    case SendShares():
-                        self._report(ClientPhase.UNMASKING)
-                        shares = output.shares
-                        await self._parts.calls.send(
-                            lambda s=shares: connection.reveal(session_id, s),  # type: ignore[misc]
-                            self._deadline,
-                        )
-                    case UploadMasked():
+                    case Send():
+                        await self._send(output.envelope)
+                    case MaskAndUpload():
                         await self._upload(output)
+                    case Finish():
+                        pass  # the state says so, too
             except RemoteProtocolError as error:
                 if error.code is ErrorCode.ROSTER_TOO_LARGE:
                     # Others were faster.  Nobody is at fault.
@@ -246,6 +212,13 @@ class Participation:
                     ) from None
                 if error.code not in _TOO_LATE:
                     raise
+
+    async def _send(self, envelope: Envelope) -> None:
+        phase = _PHASE_OF.get(envelope.kind)
+        if phase is not None:
+            self._report(phase)
+        request = carrier_of(self._session.session_id, envelope)
+        await self._parts.calls.send(request, self._deadline)
 
     async def _supply_input(self) -> None:
         """Ask the application for its input and upload it, unless that is done."""
@@ -261,19 +234,14 @@ class Participation:
             payload,
             session.noise_seed.reveal(),
         )
-        event = (
-            NoisedInputReady(vector)
-            if isinstance(vector, NoisedVector)
-            else PlainInputReady(vector)
-        )
-        await self._send_all(await session.apply(event))
+        await self._send_all(await session.apply(InputReady(vector)))
         self._uploaded = True
 
     async def _is_uploaded(self) -> bool:
         """Whether an earlier process finished the upload, or the round is closed."""
         try:
-            status = await self._parts.calls.upload_status(
-                self._session.session_id, self._deadline
+            status = await self._parts.calls.send(
+                GetUploadStatus(self._session.session_id), self._deadline
             )
         except RemoteProtocolError as error:
             if error.code not in _TOO_LATE:
@@ -281,12 +249,13 @@ class Participation:
             return True
         return status.complete
 
-    async def _upload(self, output: UploadMasked) -> None:
+    async def _upload(self, output: MaskAndUpload) -> None:
         bits = self._session.descriptor.parameters.bits
-        packed = await self._parts.workers.run(_mask_and_pack, output, bits)
+        packed, digest = await self._parts.workers.run(_mask_and_pack, output, bits)
         await self._parts.calls.upload(
             self._session.session_id,
             packed,
+            digest=digest,
             deadline=self._deadline,
             on_chunk=lambda sent: self._report(
                 ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=len(packed)
@@ -312,23 +281,24 @@ class Participation:
 
     async def _conclude(self) -> SessionOutcome:
         state = self._session.state
-        if isinstance(state, client.Finished):
+        if isinstance(state, client.Completed):
             residues = None
             if self._parts.settings.fetch_sum:
                 residues = await self._fetch_sum(state.outcome)
             return SessionOutcome(self._session.descriptor, state.outcome, residues)
-        if not isinstance(state, client.Aborted):
+        if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
+        code, reason = state.outcome.code, state.outcome.reason
         if self._ended_by_server:
             raise SessionAbortedError(
-                state.reason,
-                code=state.code,
+                reason,
+                code=code,
                 next_step="Take part in the next session of the task.",
             )
-        raise RemoteProtocolError(state.reason, code=state.code)
+        raise RemoteProtocolError(reason, code=code)
 
     async def _fetch_sum(
-        self, released: SumReleased
+        self, released: Released
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         parameters = self._session.descriptor.parameters
         size = packed_size(parameters.dimension, parameters.bits)
@@ -371,29 +341,16 @@ class Participation:
         self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))
 
 
-def _mask_and_pack(output: UploadMasked, bits: int) -> bytes:
-    return pack(mask_input(output.vector.residues, output.job), bits)
-
-
-def _event_of(update: ServerUpdate) -> ClientEvent:
-    match update:
-        case RosterPublished():
-            return RosterReceived(update.roster)
-        case SharesDelivered():
-            return SharesReceived(update.sharers, update.bundles)
-        case UnmaskRequested():
-            return SurvivorsReceived(update.survivors)
-        case SumReleased() | SessionAborted():
-            return SessionEnded(update)
+def _mask_and_pack(output: MaskAndUpload, bits: int) -> tuple[bytes, bytes]:
+    """Return the packed masked input and its SHA-256."""
+    packed = pack(mask_input(output.vector.residues, output.job), bits)
+    return packed, sha256(packed).digest()
 
 
 def _patience(entered: Round, deadlines: RoundDeadlines) -> int:
     """Return how long the round that follows may take to open, in seconds."""
-    return {
-        Round.ADVERTISE_KEYS: deadlines.advertise_keys,
-        Round.SHARE_KEYS: deadlines.share_keys,
-        Round.MASKED_INPUT_COLLECTION: deadlines.masked_input,
+    seconds = ROUNDS[entered].seconds(deadlines)
+    if entered >= Round.UNMASKING:
         # Removing the masks takes about as long as making them.
-        Round.UNMASKING: deadlines.unmasking + deadlines.masked_input,
-        Round.FINISHED: deadlines.masked_input,
-    }[entered]
+        seconds += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
+    return seconds

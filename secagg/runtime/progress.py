@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
-from secagg.protocol.rounds import Round
+from secagg.messages import Round
 
 __all__ = ["Dropped", "ProgressFeed", "SessionPhase", "SessionProgress"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import SessionAborted, SumReleased
+from secagg.messages import Aborted, Released
 from secagg.parameters import SessionDescriptor
 
 __all__ = ["SessionReceipt"]
@@ -45,7 +45,7 @@ class SessionReceipt:
     """
 
     descriptor: SessionDescriptor
-    outcome: SumReleased | SessionAborted
+    outcome: Released | Aborted
     members: tuple[str, ...] = ()
     advertised: int = 0
     shared: int = 0
@@ -59,7 +59,7 @@ class SessionReceipt:
         """Return the receipt in values that JSON can hold."""
         descriptor, outcome = self.descriptor, self.outcome
         ended: dict[str, object]
-        if isinstance(outcome, SumReleased):
+        if isinstance(outcome, Released):
             ended = {
                 "sum_sha256": outcome.sum_hash.hex(),
                 "sum_bytes": outcome.size,
@@ -100,17 +100,15 @@ class SessionReceipt:
         try:
             fields = json.loads(data)
             ended = fields["outcome"]
-            outcome: SumReleased | SessionAborted
+            outcome: Released | Aborted
             if "sum_sha256" in ended:
-                outcome = SumReleased(
+                outcome = Released(
                     bytes.fromhex(ended["sum_sha256"]),
                     ended["sum_bytes"],
                     ended["survivors"],
                 )
             else:
-                outcome = SessionAborted(
-                    ErrorCode(ended["abort_code"]), ended["abort_reason"]
-                )
+                outcome = Aborted(ErrorCode(ended["abort_code"]), ended["abort_reason"])
             return cls(
                 descriptor=SessionDescriptor.decode(
                     bytes.fromhex(fields["descriptor"])

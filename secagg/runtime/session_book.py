@@ -17,7 +17,7 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import SumReleased
+from secagg.messages import Released
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.ended_session import EndedSession
 from secagg.runtime.journal_writer import JournalWriter
@@ -201,9 +201,7 @@ class SessionBook:
             return b""
         return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
 
-    async def load_sum(
-        self, receipt: SessionReceipt, outcome: SumReleased
-    ) -> SessionSum:
+    async def load_sum(self, receipt: SessionReceipt, outcome: Released) -> SessionSum:
         """Return the sum of a session that released one."""
         descriptor = receipt.descriptor
         parameters = descriptor.parameters

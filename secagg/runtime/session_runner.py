@@ -29,36 +29,31 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import (
-    RosterPublished,
-    ServerUpdate,
-    SessionAborted,
-    SumReleased,
-)
+from secagg.messages import Aborted, Envelope, Released, Round, Upload
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
 from secagg.protocol.events import (
     AbortRequested,
-    InputUploaded,
+    Received,
     RoundClosed,
     ServerEvent,
     SumComputed,
 )
 from secagg.protocol.outputs import ComputeSum, ServerOutput
-from secagg.protocol.rounds import Round
+from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock, is_set_before
-from secagg.runtime.connection import UploadStatus, opened_round
 from secagg.runtime.journal_writer import JournalWriter
 from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.progress import SessionProgress
 from secagg.runtime.receipt import SessionReceipt
-from secagg.runtime.session_facts import ClientMessage, SessionFacts
+from secagg.runtime.session_facts import SessionFacts
 from secagg.runtime.session_record import SessionRecord
 from secagg.runtime.upload_desk import UploadDesk, UploadSlots
 from secagg.runtime.workers import Workers
-from secagg.storage.journal import encode_server_event
+from secagg.storage.journal import encode_event
 from secagg.storage.spool import SUM, Spool
+from secagg.wire.calls import UploadChunk, UploadStatus
 
 __all__ = ["RunnerContext", "SessionRunner"]
 
@@ -109,7 +104,6 @@ class SessionRunner:
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
         self._deadline = 0.0
-        self._roster_update: RosterPublished | None = None
         self._desk = UploadDesk(
             self.session_id,
             record.descriptor.parameters,
@@ -162,7 +156,7 @@ class SessionRunner:
                 sender=identity,
             )
 
-    async def submit(self, event: ClientMessage) -> None:
+    async def submit(self, sender: str, envelope: Envelope) -> None:
         """Take a client's message; returns when it is durable.
 
         Raises:
@@ -171,12 +165,12 @@ class SessionRunner:
         """
         try:
             async with self._lock:
-                self._take(event)
+                self._take(Received(envelope, sender))
         except RemoteProtocolError as error:
             self._log(
                 telemetry.MESSAGE_REFUSED,
-                event=type(event).__name__,
-                sender=event.sender,
+                message=envelope.kind.__name__,
+                sender=sender,
                 code=error.code.name,
             )
             raise
@@ -185,50 +179,35 @@ class SessionRunner:
 
     async def upload_status(self, identity: str) -> UploadStatus:
         """Return where a client's upload goes on."""
-        self._check_uploader(identity, finished_too=True)
+        if self._has_uploaded(identity):
+            await self._journal.durable()
+            return self._desk.finished()
+        self._check_uploader(identity)
         return await self._desk.status(identity)
 
-    async def upload_chunk(
-        self,
-        identity: str,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
+    async def upload_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         """Take one chunk of a client's masked input."""
-        repeated = self._desk.repeated(identity, digest)
-        if repeated is not None:
+        upload = Envelope.of(Upload(chunk.total_size, chunk.digest))
+        if self._state.session.has_accepted(identity, upload):
             await self._journal.durable()
-            return repeated
+            return self._desk.finished()
         self._check_uploader(identity)
-        status = await self._desk.take(
-            identity, offset=offset, total_size=total_size, digest=digest, data=data
-        )
+        status = await self._desk.take(identity, chunk)
         self._publish()
         return status
 
-    def update_for(self, identity: str, after: Round | None) -> ServerUpdate | None:
+    def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""
-        state = self._visible
-        update: ServerUpdate | None
-        if isinstance(state, server.ShareKeys) and identity in state.index_of:
-            # The same for everybody, and expensive to encode.
-            if self._roster_update is None:
-                self._roster_update = RosterPublished(state.roster.encode())
-            update = self._roster_update
-        else:
-            update = server.update_for(state, identity)
-        if update is None or (after is not None and opened_round(update) <= after):
+        update = server.update_for(self._visible, identity)
+        if update is None or (after is not None and after >= update.kind.ROUND):
             return None
-        if opened_round(update) is Round.FINISHED:
-            self._facts.tell(identity)
+        if update.kind.ROUND is Round.FINISHED:
+            self._facts.tell(self._visible, identity)
         return update
 
     async def watch(
         self, identity: str, after: Round | None
-    ) -> AsyncIterator[ServerUpdate]:
+    ) -> AsyncIterator[Envelope]:
         """Yield updates as rounds open, until the session is over for this client."""
         while after is not Round.FINISHED:
             changed = self._changed
@@ -236,16 +215,16 @@ class SessionRunner:
             if update is None:
                 await changed.wait()
                 continue
-            after = opened_round(update)
+            after = update.kind.ROUND
             yield update
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
-        return self._facts.untold()
+        return self._facts.untold(self._visible)
 
     # --- what the aggregator does -----------------------------------------------------
 
-    async def run(self) -> SumReleased | SessionAborted:
+    async def run(self) -> Released | Aborted:
         """Drive the session to its end.
 
         Returns:
@@ -257,7 +236,7 @@ class SessionRunner:
         """
         self._log(
             telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
-            round=server.round_of(self._state).name,
+            round=self._state.ROUND.name,
         )
         self._publish()
         self._open_round()
@@ -274,17 +253,18 @@ class SessionRunner:
         """End the session without a sum; nothing happens if it is over."""
         await self._advance(lambda: AbortRequested(code, reason))
 
-    def outcome(self) -> SumReleased | SessionAborted:
+    def outcome(self) -> Released | Aborted:
         """Return how the session ended; only after its end."""
-        if isinstance(self._visible, server.Completed):
-            return self._visible.released
-        if isinstance(self._visible, server.Aborted):
-            return SessionAborted(self._visible.code, self._visible.reason)
-        raise InternalError("the session is not over")
+        return self._ended().outcome
 
     def receipt(self) -> SessionReceipt:
         """Return what is left of the session; only after its end."""
-        return self._facts.receipt(self.outcome())
+        return self._facts.receipt(self._ended())
+
+    def _ended(self) -> server.Completed | server.Failed:
+        if isinstance(self._visible, server.Completed | server.Failed):
+            return self._visible
+        raise InternalError("the session is not over")
 
     def progress(self) -> SessionProgress:
         """Return where the session stands."""
@@ -294,31 +274,31 @@ class SessionRunner:
 
     # --- events -----------------------------------------------------------------------
 
-    def _take(self, event: ClientMessage) -> None:
+    def _take(self, event: Received) -> None:
         """Apply a client's message and queue its record, without a pause between."""
         step = server.step(self._state, event)
-        self._state = step.state
-        if self._facts.is_new(event):  # a repeat changes nothing: no second record
-            self._facts.accept(event)
-            self._journal.append(encode_server_event(event))
-            if isinstance(event, InputUploaded):
-                self._desk.remember(event)
+        if not step.is_repeat:
+            self._state = step.state
+            self._journal.append(encode_event(event))
+            self._note(event)
             self._log(
                 telemetry.MESSAGE_ACCEPTED,
-                event=type(event).__name__,
+                message=event.envelope.kind.__name__,
                 sender=event.sender,
             )
-        self._joined.set()
         if server.is_round_full(self._state):
             self._attention.set()
 
+    def _note(self, event: Received) -> None:
+        """Tell the session's other parts about an accepted message."""
+        self._joined.set()
+        if event.envelope.kind is Upload:
+            self._desk.remember(event.sender, Upload.decode(event.envelope.data))
+
     def _replay(self, event: ServerEvent) -> None:
         step = server.step(self._state, event)
-        if isinstance(event, ClientMessage):
-            self._facts.accept(event)
-            self._joined.set()
-        if isinstance(event, InputUploaded):
-            self._desk.remember(event)
+        if isinstance(event, Received):
+            self._note(event)
         self._enter(step.state, step.outputs)
 
     async def _advance(self, make_event: Callable[[], ServerEvent]) -> None:
@@ -328,7 +308,7 @@ class SessionRunner:
                 return
             event = make_event()
             step = await self._context.workers.run(server.step, self._state, event)
-            self._journal.append(encode_server_event(event))
+            self._journal.append(encode_event(event))
             self._enter(step.state, step.outputs)
             await self._patiently(self._journal.durable)
             # Only now may anybody see what the event opened.
@@ -348,7 +328,7 @@ class SessionRunner:
         return await write()
 
     def _close_event(self) -> RoundClosed:
-        closed = server.round_of(self._state)
+        closed = self._state.ROUND
         opening = closed is Round.ADVERTISE_KEYS
         return RoundClosed(closed, self._context.entropy.token(32) if opening else b"")
 
@@ -372,19 +352,13 @@ class SessionRunner:
     def _open_round(self) -> None:
         now = self._context.clock.now()
         self._opened_at = now
-        self._deadline = now + self._seconds_of(server.round_of(self._state))
+        self._deadline = now + self._seconds_of(self._state.ROUND)
         self._attention.clear()
         if server.is_over(self._state) or server.is_round_full(self._state):
             self._attention.set()
 
     def _seconds_of(self, opened: Round) -> int:
-        deadlines = self.descriptor.parameters.deadlines
-        return {
-            Round.ADVERTISE_KEYS: deadlines.advertise_keys,
-            Round.SHARE_KEYS: deadlines.share_keys,
-            Round.MASKED_INPUT_COLLECTION: deadlines.masked_input,
-            Round.UNMASKING: deadlines.unmasking,
-        }.get(opened, 0)
+        return ROUNDS[opened].seconds(self.descriptor.parameters.deadlines)
 
     async def _round_answered(self) -> None:
         """Wait until the round is full, its deadline has passed or it was aborted."""
@@ -420,9 +394,9 @@ class SessionRunner:
             telemetry.SESSION_COMPLETED
             if isinstance(state, server.Completed)
             else telemetry.SESSION_ABORTED
-            if isinstance(state, server.Aborted)
+            if isinstance(state, server.Failed)
             else telemetry.ROUND_CLOSED,
-            round=server.round_of(state).name,
+            round=state.ROUND.name,
             reason=self.progress().reason,
         )
         self._publish()
@@ -441,19 +415,22 @@ class SessionRunner:
         await self._patiently(
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed)
         )
-        computed = SumComputed(sha256(packed).digest(), len(packed))
+        digest = await context.workers.run(_digest, packed)
+        computed = SumComputed(digest, len(packed))
         await self._advance(lambda: computed)
 
-    def _check_uploader(self, identity: str, *, finished_too: bool = False) -> None:
+    def _has_uploaded(self, identity: str) -> bool:
+        accepted = self._state.session.accepted
+        return identity in accepted.get(Round.MASKED_INPUT_COLLECTION, ())
+
+    def _check_uploader(self, identity: str) -> None:
         """Refuse whoever cannot upload now, before any byte is touched."""
         state = self._visible
-        if finished_too and self._facts.has_uploaded(identity):
-            return
         if isinstance(state, server.MaskedInputCollection):
-            index = state.index_of.get(identity)
+            index = state.cohort.index_of.get(identity)
             if index is not None and index in state.sharers:
                 return
-        over = server.round_of(state) > Round.MASKED_INPUT_COLLECTION
+        over = state.ROUND > Round.MASKED_INPUT_COLLECTION
         raise RemoteProtocolError(
             f"{identity!r} cannot upload to this session now",
             code=ErrorCode.SESSION_OVER if over else ErrorCode.UNEXPECTED_MESSAGE,
@@ -471,3 +448,7 @@ class SessionRunner:
             self.session_id.hex()[:16],
             " ".join(f"{key}={value!r}" for key, value in facts.items()),
         )
+
+
+def _digest(data: bytes) -> bytes:
+    return sha256(data).digest()

@@ -22,13 +22,13 @@ from hashlib import sha256
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import Envelope, Upload
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import BadVectorError
-from secagg.protocol.events import InputUploaded
-from secagg.runtime.connection import MAX_CHUNK_BYTES, UploadStatus
 from secagg.runtime.mask_executor import check_packed_vector
 from secagg.runtime.workers import Workers
 from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
+from secagg.wire.calls import UploadChunk, UploadStatus
 from secagg.wire.packing import packed_size
 
 __all__ = ["UploadDesk", "UploadSlots"]
@@ -36,7 +36,6 @@ __all__ = ["UploadDesk", "UploadSlots"]
 # More at once only fill memory and make the disk seek: 16 streams saturate a server.
 MAX_CONCURRENT_CHUNKS: Final = 16
 RETRY_SECONDS: Final = 0.2
-DIGEST_BYTES: Final = 32
 
 
 class UploadSlots:
@@ -76,7 +75,7 @@ class UploadDesk:
         workers: Runs the blocking calls.
         slots: Shared with all other sessions.
         arrived: Called whenever bytes have arrived, before anything is made of them.
-        accept: Hands a finished upload to the session; raises when it is refused.
+        accept: Hands sender and `Upload` to the session; raises when it is refused.
     """
 
     def __init__(  # noqa: PLR0913 - a desk joins as many parts
@@ -88,7 +87,7 @@ class UploadDesk:
         workers: Workers,
         slots: UploadSlots,
         arrived: Callable[[], None],
-        accept: Callable[[InputUploaded], Awaitable[None]],
+        accept: Callable[[str, Envelope], Awaitable[None]],
     ) -> None:
         self._session_id = session_id
         self._parameters = parameters
@@ -100,19 +99,15 @@ class UploadDesk:
         self._size = packed_size(parameters.dimension, parameters.bits)
         self._busy: set[str] = set()
         self._in_work: set[asyncio.Future[UploadStatus]] = set()
-        self._finished: dict[str, bytes] = {}
         self._holders: dict[bytes, set[str]] = {}
         self.received_bytes = 0
 
-    def remember(self, event: InputUploaded) -> None:
+    def remember(self, sender: str, upload: Upload) -> None:
         """Note that the state machine has taken an upload."""
-        self._finished[event.sender] = event.digest
-        self._holders.setdefault(event.digest, set()).add(event.sender)
+        self._holders.setdefault(upload.digest, set()).add(sender)
 
     async def status(self, sender: str) -> UploadStatus:
-        """Return where a client's upload goes on."""
-        if sender in self._finished:
-            return UploadStatus(self._size, complete=True)
+        """Return where an upload goes on that is not finished."""
         received = await self._workers.run(
             self._spool.received, self._session_id, sender
         )
@@ -120,38 +115,25 @@ class UploadDesk:
         # because only a chunk sets the check off.
         return UploadStatus(min(received, self._size - 1))
 
-    def repeated(self, sender: str, digest: bytes) -> UploadStatus | None:
-        """Return the answer to a chunk of an upload that is finished, or None.
-
-        Raises:
-            RemoteProtocolError: EQUIVOCATION; another upload is finished.
-        """
-        finished = self._finished.get(sender)
-        if finished is None:
-            return None
-        if finished != digest:
-            raise RemoteProtocolError(
-                f"{sender!r} sent a second, different masked input",
-                code=ErrorCode.EQUIVOCATION,
-                sender=sender,
-            )
+    def finished(self) -> UploadStatus:
+        """Return the answer to whoever has finished its upload."""
         return UploadStatus(self._size, complete=True)
 
-    async def take(
-        self, sender: str, *, offset: int, total_size: int, digest: bytes, data: bytes
-    ) -> UploadStatus:
+    async def take(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         """Take one chunk of a client that may upload now.
 
         Raises:
             RemoteProtocolError: The chunk is refused; the client is at fault.
             ServiceError: UPLOAD_CORRUPT, OVERLOADED or STORAGE_FAILED; try again.
         """
-        self._check_numbers(sender, offset, total_size, digest, data)
-        work = asyncio.ensure_future(
-            self._write(
-                sender, offset=offset, total_size=total_size, digest=digest, data=data
+        if chunk.total_size != self._size:
+            raise RemoteProtocolError(
+                f"{sender!r} uploads {chunk.total_size} bytes, a packed vector has "
+                f"{self._size}",
+                code=ErrorCode.BAD_VECTOR,
+                sender=sender,
             )
-        )
+        work = asyncio.ensure_future(self._write(sender, chunk))
         self._in_work.add(work)
         work.add_done_callback(self._in_work.discard)
         return await asyncio.shield(work)
@@ -167,27 +149,25 @@ class UploadDesk:
                 _check_digest, self._spool, self._session_id, digest, self._size
             )
 
-    async def _write(
-        self, sender: str, *, offset: int, total_size: int, digest: bytes, data: bytes
-    ) -> UploadStatus:
+    async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         with self._slots.taken(), self._one_at_a_time(sender):
             received = await self._workers.run(
                 partial(
                     self._spool.append,
                     self._session_id,
                     sender,
-                    digest,
-                    offset=offset,
-                    total_size=total_size,
-                    data=data,
+                    chunk.digest,
+                    offset=chunk.offset,
+                    total_size=chunk.total_size,
+                    data=chunk.data,
                 )
             )
-            self.received_bytes += len(data)
+            self.received_bytes += len(chunk.data)
             self._arrived()
-            if received < total_size:
+            if received < chunk.total_size:
                 return UploadStatus(received)
-            await self._finish(sender, digest)
-        return UploadStatus(total_size, complete=True)
+            await self._finish(sender, chunk.digest)
+        return self.finished()
 
     async def _finish(self, sender: str, digest: bytes) -> None:
         spool, session_id = self._spool, self._session_id
@@ -201,7 +181,7 @@ class UploadDesk:
                 self._parameters.dimension,
                 self._parameters.modulus,
             )
-            await self._accept(InputUploaded(sender, digest, self._size))
+            await self._accept(sender, Envelope.of(Upload(self._size, digest)))
         except BadVectorError as error:
             await self._give_up(sender, digest)
             raise RemoteProtocolError(
@@ -222,24 +202,6 @@ class UploadDesk:
             del self._holders[digest]
             await self._workers.run(
                 self._spool.discard, self._session_id, sender, digest
-            )
-
-    def _check_numbers(
-        self, sender: str, offset: int, total_size: int, digest: bytes, data: bytes
-    ) -> None:
-        complaint, code = "", ErrorCode.UPLOAD_CORRUPT
-        if total_size != self._size:
-            complaint = f"{total_size} bytes, a packed vector has {self._size}"
-            code = ErrorCode.BAD_VECTOR
-        elif len(digest) != DIGEST_BYTES:
-            complaint = f"a digest of {len(digest)} bytes instead of {DIGEST_BYTES}"
-        elif not 0 < len(data) <= MAX_CHUNK_BYTES:
-            complaint = f"a chunk of {len(data)} bytes, 1 to {MAX_CHUNK_BYTES} go"
-        elif offset < 0:
-            complaint = f"a chunk at offset {offset}"
-        if complaint:
-            raise RemoteProtocolError(
-                f"{sender!r} uploads {complaint}", code=code, sender=sender
             )
 
     @contextmanager
