@@ -158,6 +158,7 @@ class Aggregator:
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
         self._check_caller(identity)
+        request.check()  # whatever carried it, and whoever made it
         return cast("_Answer", await self._answers[type(request)](identity, request))
 
     async def watch(
@@ -169,6 +170,7 @@ class Aggregator:
             ServiceError: OVERLOADED when too many streams are open; poll instead.
         """
         self._check_caller(identity)
+        request.check()
         session = self._book.find(request.session_id)
         with self._watch_slot(identity):
             if isinstance(session, SessionRunner):

@@ -13,24 +13,27 @@ from secagg.programs import aggregator
 from secagg.programs.aggregator import Observer, serve
 from secagg.programs.contributor import contributor
 from secagg.programs.file_input import FileInput
-from secagg.programs.offer_check import ForwardingConnection
 from secagg.programs.sum_files import SumFiles
 from secagg.programs.task_setup import prepare_task
+from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.certificates import Authority
+from secagg.wire.calls import RevealShares
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 
 
-class HeldAfterReveal(ForwardingConnection):
+class HeldAfterReveal(LyingConnection):
     """Hears nothing after its last message until it is let go."""
 
     def __init__(self, connection, let_go: asyncio.Event):
-        super().__init__(connection)
+        super().__init__(connection, {})
         self._let_go = let_go
 
-    async def reveal(self, session_id, shares):
-        await super().reveal(session_id, shares)
-        await self._let_go.wait()
+    async def call(self, request):
+        answer = await super().call(request)
+        if isinstance(request, RevealShares):
+            await self._let_go.wait()
+        return answer
 
 
 class Site:

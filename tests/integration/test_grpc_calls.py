@@ -139,13 +139,14 @@ async def test_a_watch_brings_every_update_in_order_and_ends(connection, service
     assert service.calls == [("client-7", request)]
 
 
-async def test_a_request_outside_its_limits_reaches_nobody(connection, service):
-    for request in (ShareKeys(b"short", b""), FetchChunk(SESSION, Blob.SUM, 0, 0)):
-        with pytest.raises(RemoteProtocolError) as caught:
-            await connection.call(request)
-        assert caught.value.code is ErrorCode.BAD_ENCODING
-    with pytest.raises(RemoteProtocolError):
-        await anext(connection.watch(WatchSession(b"short", None)))
+async def test_a_request_outside_its_limits_reaches_nobody(service):
+    async with serving(service) as server, connected(server) as connection:
+        for request in (ShareKeys(b"short", b""), FetchChunk(SESSION, Blob.SUM, 0, 0)):
+            with pytest.raises(RemoteProtocolError) as caught:
+                await connection.call(request)
+            assert caught.value.code is ErrorCode.BAD_ENCODING
+        with pytest.raises(RemoteProtocolError):
+            await anext(connection.watch(WatchSession(b"short", None)))
     assert not service.calls
 
 

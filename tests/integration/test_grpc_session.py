@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.protocol.events import PlainVector
-from secagg.protocol.rounds import Round
 from secagg.runtime.aggregator import Aggregator
 from secagg.runtime.client_runner import ClientRunner, ClientSettings
 from secagg.runtime.mask_executor import MaskExecutor
@@ -25,6 +25,7 @@ from secagg.transport.grpc_client import GrpcConnection
 from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import GetOffer, GetUploadStatus
 
 CLIENTS = 5
 # Two chunks and a bit: an upload that really is resumed and reassembled.
@@ -190,10 +191,10 @@ async def test_a_client_nobody_invited_is_told_so(identities):
         GrpcConnection(server.address, identity=identities["c1"]) as connection,
     ):
         with pytest.raises(SecAggError) as caught:
-            await connection.offer("sum", after_session=0)
+            await connection.call(GetOffer("sum", after_session=0))
         assert caught.value.code is ErrorCode.NOT_INVITED
         with pytest.raises(ServiceError) as caught:
-            await connection.upload_status(bytes(32))
+            await connection.call(GetUploadStatus(bytes(32)))
         assert caught.value.code is ErrorCode.UNKNOWN_SESSION
     running.cancel()
     await asyncio.wait({running})

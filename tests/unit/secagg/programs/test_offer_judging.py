@@ -9,7 +9,9 @@ from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.programs.contributor import client_policy
 from secagg.programs.file_input import FileInput
 from secagg.programs.offer_check import OfferCheckingConnection
-from secagg.runtime.connection import Wait
+from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import GetOffer, Wait
 
 PARAMETERS = ProtocolParameters(
     modulus=256,
@@ -29,15 +31,8 @@ DESCRIPTOR = SessionDescriptor(
 )
 
 
-class Offering:
-    """A connection that offers one thing."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    async def offer(self, task_id, *, after_session):
-        del task_id, after_session
-        return self.answer
+def offering(answer):
+    return InMemoryConnection(ScriptedService(script={GetOffer: answer}), "me")
 
 
 def refusing(_):
@@ -45,20 +40,20 @@ def refusing(_):
 
 
 async def test_an_offer_is_judged_before_the_client_sees_it():
-    connection = OfferCheckingConnection(Offering(DESCRIPTOR), refusing)
+    connection = OfferCheckingConnection(offering(DESCRIPTOR), refusing)
     with pytest.raises(RemoteProtocolError):
-        await connection.offer("t", after_session=0)
+        await connection.call(GetOffer("t", after_session=0))
     judged = []
-    connection = OfferCheckingConnection(Offering(DESCRIPTOR), judged.append)
-    assert await connection.offer("t", after_session=0) == DESCRIPTOR
+    connection = OfferCheckingConnection(offering(DESCRIPTOR), judged.append)
+    assert await connection.call(GetOffer("t", after_session=0)) == DESCRIPTOR
     assert judged == [DESCRIPTOR]
     assert connection.has_answered
 
 
 async def test_there_is_nothing_to_judge_while_waiting():
-    connection = OfferCheckingConnection(Offering(Wait(1.0)), refusing)
+    connection = OfferCheckingConnection(offering(Wait(1.0)), refusing)
     assert not connection.has_answered
-    assert await connection.offer("t", after_session=0) == Wait(1.0)
+    assert await connection.call(GetOffer("t", after_session=0)) == Wait(1.0)
     assert connection.has_answered
 
 
