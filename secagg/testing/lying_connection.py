@@ -47,14 +47,16 @@ def instead(kind: type, lie: Lie) -> Lie:
 
     Args:
         kind: Class of the answer, or of the message in it.
-        lie: Given the answer or message, returns another one; for a message it may
-            return an `Envelope`, to send what cannot be encoded.
+        lie: Given the answer or message, returns another one; for a message perhaps
+            an `Envelope`, to send what cannot be encoded, or a `Reference`.
     """
 
     def told(answer: object) -> object:
         if isinstance(answer, Envelope) and answer.kind is kind:
             lied = lie(answer.open())
-            return lied if isinstance(lied, Envelope) else Envelope.of(lied)
+            if isinstance(lied, Envelope | Reference):
+                return lied
+            return Envelope.of(lied)
         return lie(answer) if isinstance(answer, kind) else answer
 
     return told

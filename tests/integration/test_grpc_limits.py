@@ -85,6 +85,47 @@ async def test_calls_at_once_are_limited_for_each_client_alone():
         await greedy.call(AdvertiseKeys(SESSION, b"a"))
 
 
+async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
+    """Whoever may not call cannot make the server wait for 4 MiB, nor hold them."""
+    gate = Gate()
+    service = ScriptedService(script={AdvertiseKeys: gate})
+    limits = CallLimits(calls_at_once=1, calls_per_second=1e6, burst=1000)
+    async with (
+        await serving(service, limits) as server,
+        connected(server) as connection,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        only = asyncio.create_task(connection.call(AdvertiseKeys(SESSION, b"a")))
+        await gate.entered.acquire()
+        for metadata, refusal in (
+            ((), grpc.StatusCode.UNAUTHENTICATED),
+            (((TEST_IDENTITY_KEY, "c"),), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ):
+            # A call whose request is never sent, nor its end.
+            call = channel.stream_unary(f"/{SERVICE}/ShareKeys")(
+                timeout=30, metadata=metadata
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is refusal
+        gate.opened.set()
+        await only
+
+
+async def test_a_call_without_a_request_is_refused():
+    async with (
+        await serving(ScriptedService()) as server,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        call = channel.stream_unary(f"/{SERVICE}/ShareKeys")(
+            timeout=30, metadata=((TEST_IDENTITY_KEY, "c"),)
+        )
+        await call.done_writing()
+        with pytest.raises(grpc.aio.AioRpcError, match="no message") as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_the_rate_of_calls_is_limited_and_recovers_with_time():
     instant = [100.0]
     service = ScriptedService()

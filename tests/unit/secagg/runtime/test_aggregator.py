@@ -12,15 +12,14 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Advert, RosterPublished, SessionAborted
+from secagg.messages import Aborted, Advert, Envelope, Roster, Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
-from secagg.protocol.events import RosterReceived, SessionOffered, SharesReceived
-from secagg.protocol.rounds import Round
+from secagg.protocol.events import Received, SessionOffered
+from secagg.runtime import aggregator as aggregator_module
 from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.connection import Blob, UploadStatus, Wait
 from secagg.runtime.limits import AggregatorLimits
 from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.progress import SessionPhase
@@ -32,6 +31,21 @@ from secagg.testing import manual_clock
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.in_process import LENIENT_POLICY, parameters_for
 from secagg.testing.manual_clock import InlineExecutor
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
 from secagg.wire.packing import packed_size
 
 PARAMETERS = parameters_for(3, dimension=9, threshold=2, modulus=1 << 20)
@@ -83,7 +97,9 @@ class World:
             await asyncio.sleep(0)
 
     async def join(self, name, *, send=True):
-        self.descriptor = await self.aggregator.offer(name, "t", after_session=0)
+        self.descriptor = await self.aggregator.answer(
+            name, GetOffer("t", after_session=0)
+        )
         assert isinstance(self.descriptor, SessionDescriptor)
         seed = SecretBytes(hashlib.sha256(name.encode()).digest())
         result = client.step(
@@ -94,15 +110,35 @@ class World:
         self.states[name] = result.state
         (output,) = result.outputs
         if send:
-            await self.aggregator.advertise(name, self.id, output.advert)
-        return output.advert
+            await self.aggregator.answer(
+                name, AdvertiseKeys(self.id, output.envelope.data)
+            )
+        return output.envelope.data
 
     @property
     def id(self):
         return self.descriptor.session_id
 
     async def update(self, name, after):
-        return await self.aggregator.update(name, self.id, after=after)
+        answer = await self.aggregator.answer(name, GetUpdate(self.id, after))
+        return answer.open() if isinstance(answer, Envelope) else answer
+
+    async def referred(self, name, after):
+        """Fetch an update in pieces, as a client would that is only referred to it."""
+        request = GetUpdate(self.id, after)
+        reference = await self.aggregator.answer(name, request)
+        stream = self.aggregator.watch(name, WatchSession(self.id, after))
+        assert await anext(stream) == reference
+        await stream.aclose()
+        whole, size = b"", None
+        while len(whole) != size:
+            chunk = await self.aggregator.answer(
+                name, FetchChunk(self.id, reference.blob, len(whole), 70)
+            )
+            assert len(chunk.data) <= 70
+            whole, size = whole + chunk.data, chunk.total_size
+        assert reference == Reference.instead_of(Envelope(reference.kind, whole))
+        return Envelope(reference.kind, whole)
 
     def step(self, name, event):
         result = client.step(self.states[name], event, policy=LENIENT_POLICY)
@@ -111,9 +147,8 @@ class World:
 
     async def share(self, name):
         update = await self.update(name, Round.ADVERTISE_KEYS)
-        (output,) = self.step(name, RosterReceived(update.roster))
-        await self.aggregator.share(name, self.id, output.bundles)
-        return output.bundles
+        (output,) = self.step(name, Received(Envelope.of(update)))
+        await self.aggregator.answer(name, ShareKeys(self.id, output.envelope.data))
 
     async def open_round_two(self):
         task = self.start()
@@ -126,7 +161,7 @@ class World:
         await self.settle()
         for name in NAMES:
             update = await self.update(name, Round.SHARE_KEYS)
-            self.step(name, SharesReceived(update.sharers, update.bundles))
+            self.step(name, Received(Envelope.of(update)))
         return task
 
     async def upload(self, name, packed, **changes):
@@ -136,7 +171,9 @@ class World:
             "digest": hashlib.sha256(packed).digest(),
             "data": packed,
         }
-        return await self.aggregator.upload_chunk(name, self.id, **(fields | changes))
+        return await self.aggregator.answer(
+            name, UploadChunk(self.id, **(fields | changes))
+        )
 
 
 SIZE = packed_size(9, 20)
@@ -163,17 +200,17 @@ def scenario(test, **options):
 def test_an_unknown_task_and_an_unknown_session_are_named():
     async def test(world):
         with pytest.raises(ServiceError) as caught:
-            await world.aggregator.offer("a", "nothing", after_session=0)
+            await world.aggregator.answer("a", GetOffer("nothing", after_session=0))
         assert caught.value.code is ErrorCode.UNKNOWN_SESSION
         for call in (
-            world.aggregator.advertise("a", bytes(32), b""),
-            world.aggregator.share("a", bytes(32), b""),
-            world.aggregator.reveal("a", bytes(32), b""),
-            world.aggregator.upload_status("a", bytes(32)),
-            world.aggregator.update("a", bytes(32), after=None),
-            anext(world.aggregator.watch("a", bytes(32), after=None)),
-            world.aggregator.fetch(
-                "a", bytes(32), blob=Blob.SUM, offset=0, max_bytes=1
+            world.aggregator.answer("a", AdvertiseKeys(bytes(32), b"")),
+            world.aggregator.answer("a", ShareKeys(bytes(32), b"")),
+            world.aggregator.answer("a", RevealShares(bytes(32), b"")),
+            world.aggregator.answer("a", GetUploadStatus(bytes(32))),
+            world.aggregator.answer("a", GetUpdate(bytes(32), after=None)),
+            anext(world.aggregator.watch("a", WatchSession(bytes(32), after=None))),
+            world.aggregator.answer(
+                "a", FetchChunk(bytes(32), blob=Blob.SUM, offset=0, max_bytes=1)
             ),
             world.aggregator.abort(bytes(32), "why"),
         ):
@@ -190,21 +227,21 @@ def test_only_invited_clients_get_an_offer_a_payload_or_a_place():
         world.start()
         await world.settle()
         with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.offer("mallory", "t", after_session=0)
+            await world.aggregator.answer("mallory", GetOffer("t", after_session=0))
         assert caught.value.code is ErrorCode.NOT_INVITED
         await world.join("a")
+        advert = Advert("mallory", *[bytes(32)] * 3).encode()
         with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.advertise(
-                "mallory", world.id, Advert("mallory", *[bytes(32)] * 3).encode()
-            )
+            await world.aggregator.answer("mallory", AdvertiseKeys(world.id, advert))
         assert caught.value.code is ErrorCode.NOT_INVITED
         with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.fetch(
-                "mallory", world.id, blob=Blob.PAYLOAD, offset=0, max_bytes=9
+            await world.aggregator.answer(
+                "mallory",
+                FetchChunk(world.id, blob=Blob.PAYLOAD, offset=0, max_bytes=9),
             )
         assert caught.value.code is ErrorCode.NOT_INVITED
-        chunk = await world.aggregator.fetch(
-            "a", world.id, blob=Blob.PAYLOAD, offset=4, max_bytes=3
+        chunk = await world.aggregator.answer(
+            "a", FetchChunk(world.id, blob=Blob.PAYLOAD, offset=4, max_bytes=3)
         )
         assert (chunk.data, chunk.total_size) == (b"que", 9)
 
@@ -217,7 +254,7 @@ def test_nobody_speaks_for_somebody_else():
         await world.settle()
         advert = await world.join("a", send=False)
         with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.advertise("b", world.id, advert)
+            await world.aggregator.answer("b", AdvertiseKeys(world.id, advert))
         assert caught.value.code is ErrorCode.UNAUTHENTICATED
 
     scenario(test)
@@ -227,7 +264,7 @@ def test_nobody_speaks_for_somebody_else():
 def test_an_impossible_identity_is_refused(identity):
     async def test(world):
         with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.offer(identity, "t", after_session=0)
+            await world.aggregator.answer(identity, GetOffer("t", after_session=0))
         assert caught.value.code is ErrorCode.UNAUTHENTICATED
 
     scenario(test)
@@ -237,9 +274,11 @@ def test_a_session_seen_before_is_not_offered_again():
     async def test(world):
         world.start()
         await world.settle()
-        offered = await world.aggregator.offer("a", "t", after_session=0)
+        offered = await world.aggregator.answer("a", GetOffer("t", after_session=0))
         assert offered.session_number == 1
-        assert isinstance(await world.aggregator.offer("a", "t", after_session=1), Wait)
+        assert isinstance(
+            await world.aggregator.answer("a", GetOffer("t", after_session=1)), Wait
+        )
 
     scenario(test)
 
@@ -251,10 +290,12 @@ def test_a_full_session_is_not_offered_but_its_members_may_ask_again():
         await world.settle()
         await world.join("a")
         await world.join("b")
-        again = await world.aggregator.offer("a", "t", after_session=0)
+        again = await world.aggregator.answer("a", GetOffer("t", after_session=0))
         assert again == world.descriptor
         await world.join("c")  # full: round 0 closes
-        assert isinstance(await world.aggregator.offer("d", "t", after_session=0), Wait)
+        assert isinstance(
+            await world.aggregator.answer("d", GetOffer("t", after_session=0)), Wait
+        )
 
     scenario(test)
 
@@ -267,13 +308,11 @@ def test_no_session_is_offered_while_draining_but_those_open_go_on():
             await world.join(name)
         world.aggregator.drain()
         with pytest.raises(ServiceError) as caught:
-            await world.aggregator.offer("a", "t", after_session=0)
+            await world.aggregator.answer("a", GetOffer("t", after_session=0))
         assert caught.value.code is ErrorCode.SHUTTING_DOWN
         assert caught.value.retry_after_seconds
         await world.settle()
-        assert isinstance(
-            await world.update("a", Round.ADVERTISE_KEYS), RosterPublished
-        )
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
 
     scenario(test)
 
@@ -298,12 +337,12 @@ def test_an_advert_is_acknowledged_only_when_it_is_durable():
         advert = await world.join("a", send=False)
         world.disk.is_holding = True
         sending = asyncio.ensure_future(
-            world.aggregator.advertise("a", world.id, advert)
+            world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
         )
         await world.settle()
         assert not sending.done()
         repeated = asyncio.ensure_future(
-            world.aggregator.advertise("a", world.id, advert)
+            world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
         )
         await world.settle()
         assert not repeated.done()  # a retry waits for the same write
@@ -320,10 +359,14 @@ def test_nobody_sees_a_round_before_its_opening_is_durable():
         for name in ("a", "b"):
             await world.join(name)
         advert = await world.join("c", send=False)
-        watcher = world.aggregator.watch("a", world.id, after=Round.ADVERTISE_KEYS)
+        watcher = world.aggregator.watch(
+            "a", WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+        )
         streamed = asyncio.ensure_future(anext(watcher))
         world.disk.is_holding = True
-        last = asyncio.ensure_future(world.aggregator.advertise("c", world.id, advert))
+        last = asyncio.ensure_future(
+            world.aggregator.answer("c", AdvertiseKeys(world.id, advert))
+        )
         await world.settle()
         world.disk.release()  # the advert is durable, the round closes
         world.disk.is_holding = True
@@ -333,10 +376,8 @@ def test_nobody_sees_a_round_before_its_opening_is_durable():
         assert not streamed.done()
         world.disk.release()
         await world.settle()
-        assert isinstance(
-            await world.update("a", Round.ADVERTISE_KEYS), RosterPublished
-        )
-        assert isinstance(await streamed, RosterPublished)
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+        assert (await streamed).kind is Roster
         await last
 
     scenario(test)
@@ -349,10 +390,10 @@ def test_a_full_disk_costs_time_and_nothing_else():
         advert = await world.join("a", send=False)
         world.disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
         with pytest.raises(ServiceError) as caught:
-            await world.aggregator.advertise("a", world.id, advert)
+            await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
         assert caught.value.code is ErrorCode.STORAGE_FAILED
         world.disk.failure = None
-        await world.aggregator.advertise("a", world.id, advert)
+        await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
         for name in ("b", "c"):
             await world.join(name)
         await world.settle()
@@ -387,7 +428,7 @@ def test_a_deadline_below_the_minimum_aborts_for_everybody():
             await running
         assert caught.value.code is ErrorCode.ROSTER_TOO_SMALL
         update = await world.update("a", Round.ADVERTISE_KEYS)
-        assert isinstance(update, SessionAborted)
+        assert isinstance(update, Aborted)
         assert update.code is ErrorCode.ROSTER_TOO_SMALL
 
     scenario(test)
@@ -404,9 +445,7 @@ def test_the_operator_can_abort_a_session():
             await running
         assert caught.value.code is ErrorCode.CANCELLED
         update = await world.update("b", Round.ADVERTISE_KEYS)
-        assert update == SessionAborted(
-            ErrorCode.CANCELLED, "the operator pulled the plug"
-        )
+        assert update == Aborted(ErrorCode.CANCELLED, "the operator pulled the plug")
         await world.aggregator.abort(world.id, "again")
 
     scenario(test)
@@ -420,7 +459,7 @@ def test_messages_after_the_end_are_refused_with_a_code():
         with pytest.raises(SessionAbortedError):
             await running
         with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.advertise("a", world.id, advert)
+            await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
         assert caught.value.code is ErrorCode.SESSION_OVER
 
     scenario(test)
@@ -455,12 +494,13 @@ def test_progress_shows_every_round_to_those_who_watch():
     ("changes", "code"),
     [
         ({"total_size": SIZE + 1}, ErrorCode.BAD_VECTOR),
-        ({"total_size": SIZE - 1}, ErrorCode.BAD_VECTOR),
-        ({"digest": b"short"}, ErrorCode.UPLOAD_CORRUPT),
-        ({"data": b""}, ErrorCode.UPLOAD_CORRUPT),
-        ({"data": bytes((1 << 20) + 1)}, ErrorCode.UPLOAD_CORRUPT),
-        ({"data": VECTOR + b"x"}, ErrorCode.UPLOAD_CORRUPT),
-        ({"offset": -1}, ErrorCode.UPLOAD_CORRUPT),
+        ({"total_size": SIZE - 1, "data": VECTOR[:-1]}, ErrorCode.BAD_VECTOR),
+        ({"total_size": SIZE - 1}, ErrorCode.BAD_ENCODING),
+        ({"digest": b"short"}, ErrorCode.BAD_ENCODING),
+        ({"data": b""}, ErrorCode.BAD_ENCODING),
+        ({"data": bytes((1 << 20) + 1)}, ErrorCode.BAD_ENCODING),
+        ({"data": VECTOR + b"x"}, ErrorCode.BAD_ENCODING),
+        ({"offset": -1}, ErrorCode.BAD_ENCODING),
     ],
 )
 def test_impossible_chunks_are_refused_before_they_touch_the_disk(changes, code):
@@ -494,7 +534,9 @@ def test_a_corrupt_upload_begins_again():
         with pytest.raises(ServiceError) as caught:
             await world.upload("a", VECTOR, digest=bytes(32))
         assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
-        assert await world.aggregator.upload_status("a", world.id) == UploadStatus(0)
+        assert await world.aggregator.answer(
+            "a", GetUploadStatus(world.id)
+        ) == UploadStatus(0)
         assert (await world.upload("a", VECTOR)).complete
 
     scenario(test)
@@ -509,7 +551,7 @@ def test_a_second_upload_is_an_equivocation_and_a_repeat_is_not():
         with pytest.raises(RemoteProtocolError) as caught:
             await world.upload("a", other)
         assert caught.value.code is ErrorCode.EQUIVOCATION
-        assert (await world.aggregator.upload_status("a", world.id)).complete
+        assert (await world.aggregator.answer("a", GetUploadStatus(world.id))).complete
 
     scenario(test)
 
@@ -542,7 +584,7 @@ def test_uploads_before_their_round_and_by_strangers_are_refused():
             await world.upload("a", VECTOR)
         assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
         with pytest.raises(RemoteProtocolError):
-            await world.aggregator.upload_status("a", world.id)
+            await world.aggregator.answer("a", GetUploadStatus(world.id))
         assert world.spool.session_ids() == ()
 
     scenario(test)
@@ -625,7 +667,7 @@ def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
         assert caught.value.code is ErrorCode.OVERLOADED
         held.release()
         await world.settle()
-        assert (await world.aggregator.upload_status("a", world.id)).complete
+        assert (await world.aggregator.answer("a", GetUploadStatus(world.id))).complete
 
     scenario(test)
 
@@ -636,7 +678,7 @@ def test_a_task_that_its_disk_has_stopped_asks_clients_to_come_back():
         with pytest.raises(ServiceError):
             await world.start()
         with pytest.raises(ServiceError) as caught:
-            await world.aggregator.offer("a", "t", after_session=0)
+            await world.aggregator.answer("a", GetOffer("t", after_session=0))
         assert caught.value.code is ErrorCode.SHUTTING_DOWN
         assert caught.value.retry_after_seconds
         world.disk.failure = None
@@ -657,22 +699,26 @@ def test_open_streams_are_bounded_per_client_and_in_all():
         for name in ("a", "b"):
             await world.join(name)
         streams = [
-            world.aggregator.watch(name, world.id, after=Round.ADVERTISE_KEYS)
+            world.aggregator.watch(
+                name, WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+            )
             for name in ("a", "b")
         ]
         waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await world.settle()
         with pytest.raises(ServiceError) as caught:
-            await anext(world.aggregator.watch("a", world.id, after=None))
+            await anext(world.aggregator.watch("a", WatchSession(world.id, after=None)))
         assert caught.value.code is ErrorCode.OVERLOADED
         with pytest.raises(ServiceError) as caught:
-            await anext(world.aggregator.watch("c", world.id, after=None))
+            await anext(world.aggregator.watch("c", WatchSession(world.id, after=None)))
         assert caught.value.code is ErrorCode.OVERLOADED
         for task, stream in zip(waiting, streams, strict=True):
             task.cancel()
             await asyncio.wait({task})
             await stream.aclose()
-        again = world.aggregator.watch("a", world.id, after=Round.ADVERTISE_KEYS)
+        again = world.aggregator.watch(
+            "a", WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+        )
         third = asyncio.ensure_future(anext(again))
         await world.settle()
         assert not third.done()
@@ -688,8 +734,43 @@ def test_impossible_fetches_are_refused(offset, max_bytes):
         await world.settle()
         await world.join("a")
         with pytest.raises(RemoteProtocolError):
-            await world.aggregator.fetch(
-                "a", world.id, blob=Blob.PAYLOAD, offset=offset, max_bytes=max_bytes
+            await world.aggregator.answer(
+                "a",
+                FetchChunk(
+                    world.id, blob=Blob.PAYLOAD, offset=offset, max_bytes=max_bytes
+                ),
+            )
+
+    scenario(test)
+
+
+def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypatch):
+    monkeypatch.setattr(aggregator_module, "MAX_INLINE_BYTES", 100)
+
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in NAMES:
+            await world.join(name)
+        await world.settle()
+        early = FetchChunk(world.id, Blob.DELIVERY, 0)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer("a", early)
+        assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+        roster = await world.referred("a", Round.ADVERTISE_KEYS)
+        assert roster == await world.referred("b", Round.ADVERTISE_KEYS)
+        assert roster.kind is Roster
+        for name in NAMES:
+            (output,) = world.step(name, Received(roster))
+            await world.aggregator.answer(
+                name, ShareKeys(world.id, output.envelope.data)
+            )
+        await world.settle()
+        own = {await world.referred(name, Round.SHARE_KEYS) for name in NAMES}
+        assert len(own) == len(NAMES)
+        with pytest.raises(RemoteProtocolError):
+            await world.aggregator.answer(
+                "mallory", FetchChunk(world.id, Blob.DELIVERY, 0)
             )
 
     scenario(test)
@@ -699,8 +780,8 @@ def test_there_is_no_sum_before_there_is_one():
     async def test(world):
         await world.open_round_two()
         with pytest.raises(RemoteProtocolError, match="no sum"):
-            await world.aggregator.fetch(
-                "a", world.id, blob=Blob.SUM, offset=0, max_bytes=5
+            await world.aggregator.answer(
+                "a", FetchChunk(world.id, blob=Blob.SUM, offset=0, max_bytes=5)
             )
 
     scenario(test)
@@ -744,7 +825,7 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
         await end_for_lack_of_inputs(world)
         for number in range(100):
             update = await world.update(f"stranger {number}", None)
-            assert isinstance(update, SessionAborted)
+            assert isinstance(update, Aborted)
         session = world.aggregator._book.find(world.id)
         assert session.untold() == frozenset(NAMES)
         assert not session._facts._told

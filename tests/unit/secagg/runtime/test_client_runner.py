@@ -12,19 +12,13 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import (
-    RosterPublished,
-    SharesDelivered,
-    SumReleased,
-    UnmaskRequested,
-)
+from secagg.messages import Delivery, Envelope, Released, Roster, Survivors
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.backoff import Backoff
 from secagg.runtime.client_runner import ClientRunner
-from secagg.runtime.connection import Blob, BlobChunk, UploadStatus, Wait
 from secagg.runtime.participation import (
     ClientPhase,
     ClientSettings,
@@ -38,42 +32,32 @@ from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.in_process import LENIENT_POLICY, identity_of, parameters_for
+from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.manual_clock import InlineExecutor
-from secagg.testing.relayed_connection import RelayedConnection
+from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    RevealShares,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
 
 CLIENTS = 4
 VICTIM = 1
 
 
-class Tampering(RelayedConnection):
-    """Replaces what an honest aggregator answers."""
-
-    def __init__(self, inner, changes):
-        super().__init__(lambda: inner)
-        self._changes = changes
-
-    def __getattribute__(self, name):
-        changes = object.__getattribute__(self, "__dict__").get("_changes", {})
-        method = object.__getattribute__(self, name)
-        if name not in changes:
-            return method
-        if name == "watch":
-            return lambda *a, **k: changed_stream(changes[name], method(*a, **k))
-
-        async def call(*args, **kwargs):
-            return changes[name](await method(*args, **kwargs))
-
-        return call
-
-
-async def changed_stream(change, stream):
-    async for update in stream:
-        yield change(update)
-
-
 def both(change):
     """Change what a client hears, whether it polls or streams."""
-    return {"update": change, "watch": change}
+    return {GetUpdate: change, WatchSession: change}
 
 
 def run(changes=None, *, absent=(), **options):
@@ -81,7 +65,7 @@ def run(changes=None, *, absent=(), **options):
 
     def tamper(number, connection):
         tampered = changes and number == VICTIM
-        return Tampering(connection, changes) if tampered else connection
+        return LyingConnection(connection, changes) if tampered else connection
 
     async def main(clock):
         deployment = Deployment(
@@ -115,7 +99,7 @@ def test_a_session_number_seen_before_is_refused():
             return first[0]
         return first[0] if first else answer
 
-    deployment, endings = run({"offer": replay}, sessions=2)
+    deployment, endings = run({GetOffer: replay}, sessions=2)
     assert endings[VICTIM].code is ErrorCode.REPLAYED_SESSION
     assert [released.survivors for released in deployment.sums] == [4, 3]
 
@@ -134,7 +118,7 @@ def test_an_offer_of_another_task_is_refused():
         await clock.sleep_until(clock.now() + 1)
         runner = ClientRunner(
             identity_of(VICTIM),
-            Tampering(deployment._link(VICTIM), {"offer": other_task}),
+            LyingConnection(deployment._link(VICTIM), {GetOffer: other_task}),
             MemorySessionStore(),
             policy=LENIENT_POLICY,
             make_input=deployment._input(VICTIM),
@@ -180,12 +164,12 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
 
 def test_another_payload_than_the_session_is_bound_to_stops_the_client_at_the_door():
     deployment, endings = run(
-        {"fetch": lambda _: BlobChunk(b"another model", 13)},
+        {FetchChunk: lambda _: BlobChunk(b"another model", 13)},
         payload=b"the real model",
     )
     assert_left(deployment, endings, ErrorCode.PAYLOAD_MISMATCH)
     assert not any(
-        method == "advertise"
+        method is AdvertiseKeys
         for _, method in deployment.links[VICTIM].distinct_messages()
     )
 
@@ -197,7 +181,7 @@ def test_a_payload_beyond_the_limit_is_not_collected():
         fetched.append(chunk)
         return BlobChunk(bytes(1000), 1 << 40)
 
-    deployment, endings = run({"fetch": endless}, payload=b"p")
+    deployment, endings = run({FetchChunk: endless}, payload=b"p")
     assert_left(deployment, endings, ErrorCode.PAYLOAD_MISMATCH)
     assert len(fetched) == 1
 
@@ -206,17 +190,15 @@ def test_a_sum_that_is_not_the_announced_one_is_not_returned():
     def change(chunk):
         return BlobChunk(bytes(len(chunk.data)), chunk.total_size)
 
-    deployment, endings = run({"fetch": change})
+    deployment, endings = run({FetchChunk: change})
     assert_left(deployment, endings, ErrorCode.PAYLOAD_MISMATCH)
 
 
 def test_an_announced_sum_of_the_wrong_size_is_refused():
-    def change(update):
-        if isinstance(update, SumReleased):
-            return dataclasses.replace(update, size=10**12)
-        return update
+    def change(released):
+        return dataclasses.replace(released, size=10**12)
 
-    deployment, endings = run(both(change))
+    deployment, endings = run(both(instead(Released, change)))
     assert_left(deployment, endings, ErrorCode.BAD_VECTOR)
 
 
@@ -224,7 +206,7 @@ def test_a_server_that_repeats_the_past_is_left():
     rosters = []
 
     def change(update):
-        if isinstance(update, RosterPublished):
+        if isinstance(update, Envelope) and update.kind is Roster:
             rosters.append(update)
         return rosters[0] if rosters and not isinstance(update, Wait) else update
 
@@ -236,18 +218,18 @@ def test_a_server_that_repeats_the_past_is_left():
     ("kind", "change", "code"),
     [
         (
-            RosterPublished,
-            lambda u: RosterPublished(u.roster[:-1]),
+            Roster,
+            lambda u: Envelope(Roster, u.encode()[:-1]),
             ErrorCode.BAD_ENCODING,
         ),
         (
-            SharesDelivered,
-            lambda u: SharesDelivered(u.sharers, u.bundles[:-1] + b"\x00"),
+            Delivery,
+            lambda u: Delivery(u.sharers, u.bundles[:-1] + b"\x00"),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            UnmaskRequested,
-            lambda _: UnmaskRequested(b"\x0d"),  # without the reader itself
+            Survivors,
+            lambda _: Survivors(b"\x0d"),  # without the reader itself
             ErrorCode.U3_INVALID,
         ),
     ],
@@ -255,22 +237,20 @@ def test_a_server_that_repeats_the_past_is_left():
 def test_a_violation_in_any_round_ends_the_session_and_erases_its_keys(
     kind, change, code
 ):
-    deployment, endings = run(
-        both(lambda update: change(update) if isinstance(update, kind) else update)
-    )
+    deployment, endings = run(both(instead(kind, change)))
     assert_left(deployment, endings, code)
     revealed = [m for _, m in deployment.links[VICTIM].distinct_messages()]
-    assert "reveal" not in revealed
+    assert RevealShares not in revealed
 
 
 def test_a_server_that_takes_chunks_and_never_moves_on_is_left():
-    deployment, endings = run({"upload_chunk": lambda _: UploadStatus(0)})
+    deployment, endings = run({UploadChunk: lambda _: UploadStatus(0)})
     assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
 
 
 @pytest.mark.parametrize("offset", [-1, 10**9])
 def test_a_server_that_asks_for_impossible_bytes_is_left(offset):
-    deployment, endings = run({"upload_status": lambda _: UploadStatus(offset)})
+    deployment, endings = run({GetUploadStatus: lambda _: UploadStatus(offset)})
     assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
 
 
@@ -283,7 +263,7 @@ def test_absurd_waits_are_cut():
             return Wait(1e9)
         return answer
 
-    fault = {"update": patience, "watch": lambda update: update}
+    fault = {GetUpdate: patience, WatchSession: lambda update: update}
     _, endings = run(fault, absent={3})
     assert isinstance(endings[VICTIM], SessionOutcome)
 
@@ -291,7 +271,7 @@ def test_absurd_waits_are_cut():
 def test_a_policy_that_became_stricter_ends_an_interrupted_session():
     undisturbed = CrashSwitch()
     run(client_crash={VICTIM: undisturbed})
-    crash_before_upload = CrashSwitch(undisturbed.points.index("before upload_chunk"))
+    crash_before_upload = CrashSwitch(undisturbed.points.index("before UploadChunk"))
 
     async def main(clock):
         parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
@@ -334,17 +314,11 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
 
 def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
     async def main(clock):
-        class Nobody(RelayedConnection):
-            def __init__(self):
-                super().__init__(lambda: None)
-
-            async def offer(self, _task_id, *, after_session):
-                del after_session
-                return Wait(1.0)
+        nobody = ScriptedService(script={GetOffer: Wait(1.0)})
 
         runner = ClientRunner(
             "me",
-            Nobody(),
+            InMemoryConnection(nobody, "me"),
             MemorySessionStore(),
             policy=LENIENT_POLICY,
             make_input=lambda *_: None,
@@ -518,7 +492,7 @@ def test_what_is_not_durable_is_not_sent():
         )
         running = asyncio.ensure_future(runner.run_session(TASK_ID))
         await clock.sleep_until(clock.now() + 0.5)
-        assert [m for _, m in link.distinct_messages()] == ["advertise"]
+        assert [m for _, m in link.distinct_messages()] == [AdvertiseKeys]
         disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
         others = [
             asyncio.ensure_future(deployment.take_part(n))
@@ -528,7 +502,7 @@ def test_what_is_not_durable_is_not_sent():
         with pytest.raises(ServiceError) as caught:
             await running
         assert caught.value.code is ErrorCode.STORAGE_FAILED
-        assert [m for _, m in link.distinct_messages()] == ["advertise"]
+        assert [m for _, m in link.distinct_messages()] == [AdvertiseKeys]
         disk.failure = None
         outcome = await runner.run_session(TASK_ID)
         assert outcome.survivors == CLIENTS
