@@ -28,7 +28,14 @@ from secagg.messages import (
 )
 from secagg.parameters import Profile, RoundDeadlines
 
-__all__ = ["FROM_CLIENTS", "FROM_SERVER", "ROUNDS", "DropReason", "RoundRow"]
+__all__ = [
+    "CLIENT_ROUNDS",
+    "FROM_CLIENTS",
+    "FROM_SERVER",
+    "ROUNDS",
+    "DropReason",
+    "RoundRow",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,10 @@ ROUNDS: Final[Mapping[Round, RoundRow]] = {
 }
 # fmt: on
 
+# Those in which clients send something, in order.
+CLIENT_ROUNDS: Final = tuple(
+    which for which, row in ROUNDS.items() if row.message is not None
+)
 FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
     row.message for row in ROUNDS.values() if row.message is not None
 )

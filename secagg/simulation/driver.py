@@ -43,7 +43,7 @@ from secagg.protocol.outputs import (
     Send,
     ServerOutput,
 )
-from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
@@ -268,8 +268,8 @@ def run_session(
     def alive(which: Round) -> list[int]:
         return [n for n in session.clients if lost.get(n, Round.FINISHED + 1) > which]
 
-    for which, row in ROUNDS.items():
-        if row.message is not None and not server.is_over(session.server_state):
+    for which in CLIENT_ROUNDS:
+        if not server.is_over(session.server_state):
             session.play(which, alive(which))
             session.close(which)
     for number in alive(Round.FINISHED):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from secagg.messages import Round
 from secagg.primitives.entropy import Entropy
-from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.rounds import CLIENT_ROUNDS
 
 __all__ = ["LossPlan", "plan_losses"]
 
@@ -50,5 +50,5 @@ def plan_losses(clients: int, dropout_rate: float, entropy: Entropy) -> LossPlan
     keys = [entropy.token(16) for _ in range(clients)]
     order = sorted(range(clients), key=keys.__getitem__)
     lost = order[: int(clients * dropout_rate)]
-    rounds = [which for which, row in ROUNDS.items() if row.message is not None]
-    return LossPlan({each: rounds[i % len(rounds)] for i, each in enumerate(lost)})
+    count = len(CLIENT_ROUNDS)
+    return LossPlan({each: CLIENT_ROUNDS[i % count] for i, each in enumerate(lost)})

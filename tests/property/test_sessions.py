@@ -10,18 +10,13 @@ from secagg.messages import Advert, Bundles, Round, Shares
 from secagg.protocol import client, server
 from secagg.protocol.events import Received, RoundClosed
 from secagg.protocol.outputs import Send
+from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
 from secagg.testing.in_process import RecordedSession, one_hot, parameters_for
 
 MODULI = [2, 1 << 8, 1 << 16, 1 << 20, 1 << 32, 1 << 48, 1_000_003]
-ROUNDS = [
-    Round.ADVERTISE_KEYS,
-    Round.SHARE_KEYS,
-    Round.MASKED_INPUT_COLLECTION,
-    Round.UNMASKING,
-]
-LOSSES = st.sampled_from([*ROUNDS, Round.FINISHED])
+LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
 
 
 def expected_sum(survivors, dimension, modulus):
@@ -127,7 +122,7 @@ def test_duplicates_and_reordering_within_a_round_change_nothing(data):
         parameters_for(clients, dimension=7, threshold=3),
         [one_hot(number, 7, 1 << 20) for number in range(clients)],
     )
-    for which in ROUNDS:
+    for which in CLIENT_ROUNDS:
         pending = []
         for number in session.clients:
             outputs = session.act(number, which)
