@@ -7,6 +7,7 @@ apart.  A set of places is an integer with one bit for each.
 import functools
 import math
 from fractions import Fraction
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -159,6 +160,31 @@ def test_a_colluder_who_drops_out_never_lowers_the_bound(n, k):
     for place in range(n):
         lives = every[every >> place & 1 == 1]
         assert (found[lives & ~(1 << place)] >= found[lives] - 1e-12).all()
+
+
+@pytest.mark.parametrize(("n", "k"), [(n, k) for n, k in RINGS if n in (8, 10)])
+def test_colluders_who_choose_their_own_losses_do_not_beat_the_bound(n, k):
+    """What the bound is for: a cut session passes with at most the chance it allows.
+
+    Colluders see the ring, then drop out in whatever way makes it pass.
+    """
+    is_parted, found = parted(n, k), bounds(n, k)
+    uncuttable = ~np.maximum.accumulate(np.array(cutting_choices(n, k)) > 0)
+    passes_at = np.where(uncuttable.T, -math.inf, found)
+    for living in set(representatives(n)):
+        alive = [place for place in range(n) if living >> place & 1]
+        for c in COLLUDERS[1:]:
+            at = []
+            for choice in combinations(alive, c):
+                if is_parted[living & ~sum(1 << place for place in choice)]:
+                    lost = [
+                        sum(1 << place for place in part)
+                        for count in range(c + 1)
+                        for part in combinations(choice, count)
+                    ]
+                    at.append(min(passes_at[living & ~part, c] for part in lost))
+            chances = np.arange(1, len(at) + 1) / comb(len(alive), c)
+            assert (chances <= np.exp(sorted(at)) * (1 + 1e-12)).all()
 
 
 @pytest.mark.parametrize(("n", "k"), SMALLER_RINGS)
