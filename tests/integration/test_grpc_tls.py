@@ -8,20 +8,25 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.testing.scripted_front import ScriptedFront
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
+from secagg.transport.certificates import Authority, IssuedCertificate
 from secagg.transport.grpc_client import GrpcConnection
 from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.interceptors import ACCESS, TEST_IDENTITY_KEY
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.tls import TLSFiles, TLSIdentity
 from secagg.wire import requests, status
 
 SESSION = bytes(32)
 LOOPBACK = Address("127.0.0.1", 0)
+uri = x509.UniformResourceIdentifier
 
 
 class Deployment:
@@ -35,8 +40,45 @@ class Deployment:
         self.ours.issued().write(directory, "ours")
         self.theirs.issued().write(directory, "theirs")
 
+    def issue(self, names, *, purpose=None, days=30, common_name="leaf"):
+        """Issue what `secagg pki` would not; the authority's owner may do worse."""
+        key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.ours.certificate.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=60))
+            .not_valid_after(now + dt.timedelta(days=days))
+        )
+        if names:
+            alternatives = x509.SubjectAlternativeName(names)
+            builder = builder.add_extension(alternatives, critical=False)
+        if purpose is not None:
+            usage = x509.ExtendedKeyUsage([purpose])
+            builder = builder.add_extension(usage, critical=False)
+        leaf = builder.sign(self.ours.private_key, hashes.SHA256())
+        return IssuedCertificate(
+            leaf.public_bytes(serialization.Encoding.PEM),
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+
     def load(self, issued, role, authority="ours"):
+        """Return an identity; without a role, one that passes no check of ours."""
         certificate, key = issued.write(self.directory, f"leaf-{next(self.count)}")
+        if role is None:
+            return dataclasses.replace(
+                self.client(),
+                certificate_chain=issued.certificate,
+                private_key=issued.private_key,
+                files=TLSFiles(certificate, key, self.directory / f"{authority}.pem"),
+            )
         return TLSIdentity.load(
             certificate=certificate,
             private_key=key,
@@ -155,6 +197,28 @@ async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
     async with calling(deployment.server(), posing) as (front, connection):
         with pytest.raises(ServiceError):
             await connection.advertise(SESSION, b"advert")
+    assert not front.calls
+
+
+async def test_a_name_that_goes_on_behind_a_nul_byte_is_not_its_beginning(deployment):
+    """gRPC's own text of the URI ends at the NUL and reads `client-1`."""
+    posing = deployment.load(
+        deployment.issue([uri("secagg://ours.example/client/client-1\0.evil")]), None
+    )
+    async with calling(deployment.server(), posing) as (front, connection):
+        with pytest.raises(ServiceError, match="x00") as caught:
+            await connection.advertise(SESSION, b"advert")
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
+    assert not front.calls
+
+
+async def test_a_second_uri_is_refused_and_not_skipped(deployment):
+    names = [uri("https://unrelated.example"), uri("secagg://ours.example/client/a")]
+    posing = deployment.load(deployment.issue(names), None)
+    async with calling(deployment.server(), posing) as (front, connection):
+        with pytest.raises(ServiceError, match="exactly one") as caught:
+            await connection.advertise(SESSION, b"advert")
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
     assert not front.calls
 
 
