@@ -36,7 +36,7 @@ from secagg.runtime.connection import (
     opened_round,
 )
 from secagg.transport.address import Address
-from secagg.transport.channel_options import CLIENT_OPTIONS
+from secagg.transport.aggregator_channel import AggregatorChannel
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.interceptors import SERVICE, TEST_IDENTITY_KEY
 from secagg.transport.tls import TLSIdentity
@@ -72,10 +72,14 @@ class GrpcConnection:
         identity: The client's certificate.
         insecure_for_tests: A name under which to call a server that serves
             plaintext for tests.  Only without `identity`, only on loopback.
+        aggregator: Name of the one aggregator to accept.  Without it, the one whose
+            certificate has the address's host; either must have the role server and
+            the client's own trust domain.
         deadlines: Per call; sensible values by default.
 
     Raises:
         LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+        ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class GrpcConnection:
         *,
         identity: TLSIdentity | None = None,
         insecure_for_tests: str | None = None,
+        aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
     ) -> None:
         self._deadlines = deadlines or CallDeadlines()
@@ -92,22 +97,22 @@ class GrpcConnection:
         if identity is not None and insecure_for_tests is None:
             self.identity = identity.identity.name
             self._metadata: tuple[tuple[str, str], ...] = ()
-            self._channel = grpc.aio.secure_channel(
-                str(address), identity.channel_credentials(), options=CLIENT_OPTIONS
-            )
         elif (
             identity is None and insecure_for_tests is not None and address.is_loopback
         ):
             self.identity = PeerIdentity("tests", Role.CLIENT, insecure_for_tests).name
             self._metadata = ((TEST_IDENTITY_KEY, insecure_for_tests),)
-            self._channel = grpc.aio.insecure_channel(
-                str(address), options=CLIENT_OPTIONS
-            )
         else:
             raise LocalProtocolError(
                 "a connection needs a TLS identity, or plaintext for tests on "
                 "loopback, and not both"
             )
+        self._channel = AggregatorChannel(address, identity, aggregator=aggregator)
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the aggregator, proven by its certificate; after the first call."""
+        return self._channel.aggregator
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,10 +210,11 @@ class GrpcConnection:
         """
         while after is not Round.FINISHED:
             watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-            watch = self._channel.unary_stream(f"/{SERVICE}/WatchSession")
             request = requests.WatchSession(session_id, after).encode()
             call = None
             try:
+                channel = await self._channel.open()
+                watch = channel.unary_stream(f"/{SERVICE}/WatchSession")
                 call = watch(
                     request, timeout=self._deadlines.stream, metadata=self._metadata
                 )
@@ -220,7 +226,7 @@ class GrpcConnection:
                     yield update
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise self._error(error) from None
+                    raise await self._error(error) from None
             except grpc.aio.UsageError:
                 raise self._closed() from None
             else:
@@ -270,20 +276,25 @@ class GrpcConnection:
 
     async def _call(self, method: str, request: bytes, seconds: float) -> bytes:
         """Make one call; raise an error of ours when it fails."""
-        call = self._unary.get(method)
-        if call is None:
-            call = self._channel.unary_unary(f"/{SERVICE}/{method}")
-            self._unary[method] = call
         try:
+            call = self._unary.get(method)
+            if call is None:
+                channel = await self._channel.open()
+                call = channel.unary_unary(f"/{SERVICE}/{method}")
+                self._unary[method] = call
             return await call(request, timeout=seconds, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            raise self._error(error) from None
+            raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
 
-    def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
-        return decode_error(
-            error.code(), error.details() or "", tuple(error.trailing_metadata() or ())
+    async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
+        return await self._channel.explain(
+            decode_error(
+                error.code(),
+                error.details() or "",
+                tuple(error.trailing_metadata() or ()),
+            )
         )
 
     def _closed(self) -> ServiceError:

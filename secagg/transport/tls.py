@@ -130,6 +130,18 @@ class TLSIdentity:
             ),
         )
 
+    def check_validity(self, now: datetime | None = None) -> None:
+        """Refuse to go on with a certificate that has expired since it was loaded.
+
+        Args:
+            now: The present by default.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE.
+        """
+        if (now or datetime.now(UTC)) >= self.not_valid_after:
+            raise _expired(self.files.certificate, self.not_valid_after)
+
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
         """Return what a server presents and whom it trusts, for one handshake on."""
         return grpc.ssl_server_certificate_configuration(
@@ -276,10 +288,7 @@ def _check_key(
 
 def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
     if now >= leaf.not_valid_after_utc:
-        raise _bad(
-            f"{path} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
-            "Issue a new certificate, for example with `secagg pki`.",
-        )
+        raise _expired(path, leaf.not_valid_after_utc)
     if now < leaf.not_valid_before_utc:
         raise _bad(
             f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
@@ -348,6 +357,13 @@ def _all_pem(certificates: list[x509.Certificate]) -> bytes:
     return b"".join(
         certificate.public_bytes(serialization.Encoding.PEM)
         for certificate in certificates
+    )
+
+
+def _expired(path: Path, when: datetime) -> ServiceError:
+    return _bad(
+        f"{path} expired on {when:%Y-%m-%d %H:%M} UTC",
+        "Issue a new certificate, for example with `secagg pki`, and start again.",
     )
 
 
