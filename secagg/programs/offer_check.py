@@ -8,6 +8,7 @@ Rule 2: every other call passes through unchanged.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from secagg.errors import ServiceError
 from secagg.messages import ServerUpdate
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.rounds import Round
@@ -95,6 +96,7 @@ class OfferCheckingConnection(ForwardingConnection):
 
     Attributes:
         has_answered: Whether the aggregator has answered any question for an offer.
+        failure: Why the last question for an offer was not answered; None when it was.
         session_id: The session that the client last asked about; b"" before.
     """
 
@@ -106,14 +108,19 @@ class OfferCheckingConnection(ForwardingConnection):
         super().__init__(connection)
         self._check = check
         self.has_answered = False
+        self.failure: ServiceError | None = None
         self.session_id = b""
 
     async def offer(
         self, task_id: str, *, after_session: int
     ) -> SessionDescriptor | Wait:
         """Return an offer only if it is acceptable."""
-        offered = await super().offer(task_id, after_session=after_session)
-        self.has_answered = True
+        try:
+            offered = await super().offer(task_id, after_session=after_session)
+        except ServiceError as error:
+            self.failure = error
+            raise
+        self.has_answered, self.failure = True, None
         if isinstance(offered, SessionDescriptor):
             offered.parameters.validate()
             await asyncio.to_thread(self._check, offered)
