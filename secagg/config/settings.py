@@ -283,9 +283,15 @@ class ClientSection:
     """The client process."""
 
     server: str = setting(
-        "Address and port of the aggregator; the host must be in its certificate."
+        "Address and port of the aggregator; the host must be in its certificate, "
+        "unless aggregator is set."
     )
     task: str = setting("Name of the task to take part in.")
+    aggregator: str | None = setting(
+        "Name in the certificate of the one aggregator to accept, wherever it listens; "
+        "empty for the one whose certificate has the host of server.",
+        default=None,
+    )
     state_dir: Path = setting(
         "One record per session, so that no input is ever sent twice; must survive "
         "restarts.",

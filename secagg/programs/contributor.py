@@ -139,18 +139,29 @@ class Contributor:
             outcome = await self._runner.run_session(client.task)
         except SessionAbortedError as error:
             if error.code is ErrorCode.DEADLINE and not self._connection.has_answered:
-                raise ServiceError(
-                    f"{client.server} did not answer within {client.wait_seconds:g} "
-                    "seconds",
-                    code=ErrorCode.UNREACHABLE,
-                    next_step="Check client.server, the network, that the aggregator "
-                    "runs, and that both certificates come from one authority.",
-                ) from None
+                raise self._never_reached() from None
             if error.code in _GIVEN_BACK:
                 await asyncio.to_thread(
                     self._spent.give_back, client.task, self._connection.session_id
                 )
             raise
+        return await self._decoded(outcome)
+
+    def _never_reached(self) -> ServiceError:
+        client, why = self._settings.client, self._connection.failure
+        waited = f"gave up after {client.wait_seconds:g} seconds"
+        if why is not None:
+            return ServiceError(
+                f"{waited}: {why}", code=why.code, next_step=why.next_step
+            )
+        return ServiceError(
+            f"{waited}: nothing answers at {client.server}",
+            code=ErrorCode.UNREACHABLE,
+            next_step="Check client.server, and that firewalls and port forwarding let "
+            "this client through; a longer client.wait_seconds helps with slow links.",
+        )
+
+    async def _decoded(self, outcome: SessionOutcome) -> ReleasedSum:
         parameters = outcome.descriptor.parameters
         if not parameters.noise_block:
             exact = (
@@ -207,7 +218,9 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
     try:
         # The store has locked the directory for this process.
         spent = SpentSessions(settings.client.state_dir / "spent.jsonl")
-        async with GrpcConnection(address, identity=identity) as connection:
+        async with GrpcConnection(
+            address, identity=identity, aggregator=settings.client.aggregator
+        ) as connection:
             checked = OfferCheckingConnection(
                 through(connection),
                 lambda offered: _check_offer(offered, noise_policy, application, spent),

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final, TypeVar
 
+from secagg.errors import ServiceError
 from secagg.messages import Envelope
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.connection import AggregatorConnection
@@ -29,6 +30,7 @@ class OfferCheckingConnection:
 
     Attributes:
         has_answered: Whether the aggregator has answered any question for an offer.
+        failure: Why the last question for an offer was not answered; None when it was.
         session_id: The session that the client last asked about; b"" before.
     """
 
@@ -41,15 +43,20 @@ class OfferCheckingConnection:
         self._check = check
         self.identity: Final = connection.identity
         self.has_answered = False
+        self.failure: ServiceError | None = None
         self.session_id = b""
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Return an offer only if it is acceptable; take note of the session."""
         if isinstance(request, GetUpdate):
             self.session_id = request.session_id
-        answer = await self._connection.call(request)
+        try:
+            answer = await self._connection.call(request)
+        except ServiceError as error:
+            self.failure = None if self.has_answered else error
+            raise
         if isinstance(request, GetOffer):
-            self.has_answered = True
+            self.has_answered, self.failure = True, None
         if isinstance(answer, SessionDescriptor):
             answer.parameters.validate()
             await asyncio.to_thread(self._check, answer)

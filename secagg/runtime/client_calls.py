@@ -51,6 +51,8 @@ MAX_UPLOAD_RESTARTS: Final = 5
 # A stream whose other end vanished without a word looks like one that is quiet.  After
 # this time it is opened again.
 WATCH_SECONDS: Final = 20.0
+# Whoever looks at a client that gets nowhere is told this often.
+TELL_SECONDS: Final = 5.0
 
 _Answer = TypeVar("_Answer")
 
@@ -63,6 +65,8 @@ class ClientCalls:
         clock: Time.
         entropy: Source of jitter.
         watch: Wait on a stream; poll where that fails.  False always polls.
+        on_unreachable: Told why calls do not get through, at most every
+            `TELL_SECONDS`; must not block.
     """
 
     def __init__(
@@ -72,11 +76,14 @@ class ClientCalls:
         entropy: Entropy,
         *,
         watch: bool,
+        on_unreachable: Callable[[ServiceError], None] = lambda _: None,
     ) -> None:
         self._connection = connection
         self._clock = clock
         self._entropy = entropy
         self._watch = watch
+        self._on_unreachable = on_unreachable
+        self._silent_until = float("-inf")
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
@@ -87,18 +94,21 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         backoff = Backoff(self._entropy)
+        reason = "it did not answer"
         while True:
             try:
                 return await finish_before(
                     self._clock, deadline, self._connection.call(request)
                 )
             except TimeoutError:
-                raise _too_late("it did not answer") from None
+                raise _too_late(reason) from None
             except ServiceError as error:
                 if error.code not in RETRYABLE:
                     raise
+                reason = str(error)
+                self._tell(error)
                 await self._sleep(
-                    backoff.next_wait(error.retry_after_seconds), deadline, str(error)
+                    backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
 
     async def next_offer(
@@ -274,6 +284,12 @@ class ClientCalls:
                             code=ErrorCode.UPLOAD_CORRUPT,
                         )
         on_chunk(len(packed))
+
+    def _tell(self, error: ServiceError) -> None:
+        now = self._clock.now()
+        if error.code is ErrorCode.UNREACHABLE and now >= self._silent_until:
+            self._silent_until = now + TELL_SECONDS
+            self._on_unreachable(error)
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:
         if self._clock.now() + seconds >= deadline:

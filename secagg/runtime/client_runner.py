@@ -97,10 +97,14 @@ class ClientRunner:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
-        self._calls = ClientCalls(
-            connection, self._clock, self._entropy, watch=self._settings.watch
-        )
         self._on_progress = on_progress or (lambda _: None)
+        self._calls = ClientCalls(
+            connection,
+            self._clock,
+            self._entropy,
+            watch=self._settings.watch,
+            on_unreachable=self._say_unreachable,
+        )
         self._parts = ClientParts(
             calls=self._calls,
             clock=self._clock,
@@ -191,6 +195,11 @@ class ClientRunner:
                 reason=str(error),
             )
         )
+
+    def _say_unreachable(self, error: ServiceError) -> None:
+        reason = f"{error}. {error.next_step}"
+        _LOG.info("%s reason=%s", telemetry.AGGREGATOR_UNREACHABLE, reason)
+        self._on_progress(ClientProgress(ClientPhase.UNREACHABLE, reason=reason))
 
     def _log(self, name: str, session: ClientSession, **facts: str) -> None:
         _LOG.info(

@@ -60,6 +60,7 @@ class ClientPhase(StrEnum):
     """What a client is doing."""
 
     WAITING = "waiting for a session"
+    UNREACHABLE = "cannot reach the aggregator"
     JOINING = "joining"
     SHARING = "sharing keys"
     PREPARING = "preparing the input"
@@ -85,7 +86,8 @@ class ClientProgress:
         session_number: Number of the session; 0 while waiting for one.
         sent_bytes: Bytes of the upload that have arrived.
         total_bytes: Bytes of the whole upload.
-        reason: Why the session was aborted, in words.
+        reason: Why the session was aborted, or the aggregator is out of reach, in
+            words.
     """
 
     phase: ClientPhase

@@ -19,7 +19,7 @@ import grpc.aio
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
 from secagg.messages import Envelope, Round
 from secagg.transport.address import Address
-from secagg.transport.channel_options import CLIENT_OPTIONS
+from secagg.transport.aggregator_channel import AggregatorChannel
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.interceptors import SERVICE, TEST_IDENTITY_KEY
 from secagg.transport.status import error_of
@@ -66,10 +66,14 @@ class GrpcConnection:
         identity: The client's certificate.
         insecure_for_tests: A name under which to call a server that serves
             plaintext for tests.  Only without `identity`, only on loopback.
+        aggregator: Name of the one aggregator to accept.  Without it, the one whose
+            certificate has the address's host; either must have the role server and
+            the client's own trust domain.
         deadlines: Per call; sensible values by default.
 
     Raises:
         LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+        ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class GrpcConnection:
         *,
         identity: TLSIdentity | None = None,
         insecure_for_tests: str | None = None,
+        aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
     ) -> None:
         self._deadlines = deadlines or CallDeadlines()
@@ -86,22 +91,22 @@ class GrpcConnection:
         if identity is not None and insecure_for_tests is None:
             self.identity = identity.identity.name
             self._metadata: tuple[tuple[str, str], ...] = ()
-            self._channel = grpc.aio.secure_channel(
-                str(address), identity.channel_credentials(), options=CLIENT_OPTIONS
-            )
         elif (
             identity is None and insecure_for_tests is not None and address.is_loopback
         ):
             self.identity = PeerIdentity("tests", Role.CLIENT, insecure_for_tests).name
             self._metadata = ((TEST_IDENTITY_KEY, insecure_for_tests),)
-            self._channel = grpc.aio.insecure_channel(
-                str(address), options=CLIENT_OPTIONS
-            )
         else:
             raise LocalProtocolError(
                 "a connection needs a TLS identity, or plaintext for tests on "
                 "loopback, and not both"
             )
+        self._channel = AggregatorChannel(address, identity, aggregator=aggregator)
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the aggregator, proven by its certificate; after the first call."""
+        return self._channel.aggregator
 
     async def __aenter__(self) -> Self:
         return self
@@ -121,18 +126,19 @@ class GrpcConnection:
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         row = CALLS[type(request)]
-        method = self._unary.get(row.name)
-        if method is None:
-            method = self._channel.unary_unary(f"/{SERVICE}/{row.name}")
-            self._unary[row.name] = method
         try:
+            method = self._unary.get(row.name)
+            if method is None:
+                channel = await self._channel.open()
+                method = channel.unary_unary(f"/{SERVICE}/{row.name}")
+                self._unary[row.name] = method
             data = await method(
                 request.encode(),
                 timeout=self._deadlines.of(type(request)),
                 metadata=self._metadata,
             )
         except grpc.aio.AioRpcError as error:
-            raise self._error(error) from None
+            raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
         return cast("_Answer", row.decode(data))
@@ -145,9 +151,10 @@ class GrpcConnection:
         row, after = CALLS[WatchSession], request.after
         while after is not Round.FINISHED:
             stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-            stream = self._channel.unary_stream(f"/{SERVICE}/{row.name}")
             call = None
             try:
+                channel = await self._channel.open()
+                stream = channel.unary_stream(f"/{SERVICE}/{row.name}")
                 call = stream(
                     WatchSession(request.session_id, after).encode(),
                     timeout=self._deadlines.of(WatchSession),
@@ -159,7 +166,7 @@ class GrpcConnection:
                     yield update
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise self._error(error) from None
+                    raise await self._error(error) from None
             except grpc.aio.UsageError:
                 raise self._closed() from None
             else:
@@ -168,9 +175,13 @@ class GrpcConnection:
                 if call is not None:
                     call.cancel()
 
-    def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
-        return error_of(
-            error.code(), error.details() or "", tuple(error.trailing_metadata() or ())
+    async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
+        return await self._channel.explain(
+            error_of(
+                error.code(),
+                error.details() or "",
+                tuple(error.trailing_metadata() or ()),
+            )
         )
 
     def _closed(self) -> ServiceError:

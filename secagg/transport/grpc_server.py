@@ -30,6 +30,7 @@ from secagg.telemetry import (
     TRANSPORT_STOPPED,
 )
 from secagg.transport.address import Address
+from secagg.transport.certificate_expiry import warn_before_expiry
 from secagg.transport.certificate_renewal import server_credentials
 from secagg.transport.channel_options import SERVER_OPTIONS
 from secagg.transport.interceptors import (
@@ -223,6 +224,8 @@ class GrpcServer:
             await health.set(name, health_pb2.HealthCheckResponse.SERVING)
         for each in servers:
             await each.start()
+        if identity is not None:
+            warn_before_expiry(identity)
         _LOG.info("%s address=%s", TRANSPORT_STARTED, bound)
         return cls(servers, servicer, health, bound, bound_health)
 

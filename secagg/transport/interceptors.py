@@ -38,6 +38,7 @@ from secagg.errors import (
 from secagg.telemetry import CALL_FAILED, CALL_REFUSED, TRANSPORT_LOGGER
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.status import status_of
+from secagg.transport.tls import identity_in_pem
 from secagg.wire.calls import CALLS, Access
 
 __all__ = [
@@ -212,7 +213,7 @@ class TLSAuthenticator:
     trust_domain: str
 
     def identity_of(self, context: CallContext) -> str:
-        """Return the name in the certificate's URI.
+        """Return the name in the certificate itself.
 
         Raises:
             ServiceError: UNAUTHENTICATED; the peer needs another certificate.
@@ -224,11 +225,11 @@ class TLSAuthenticator:
             raise _unauthenticated("the connection is not TLS")
         if versions != [b"TLSv1.3"]:
             raise _unauthenticated("the connection is older than TLS 1.3")
+        certificates = list(properties.get("x509_pem_cert", []))
+        if len(certificates) != 1:
+            raise _unauthenticated("the connection shows no certificate")
         try:
-            uris = [uri.decode("ascii") for uri in properties.get("peer_uri", [])]
-            peer = PeerIdentity.from_uris(uris)
-        except UnicodeDecodeError:
-            raise _unauthenticated("the certificate's URI is not ASCII") from None
+            peer = identity_in_pem(certificates[0])
         except ServiceError as error:
             raise _unauthenticated(str(error)) from None
         if peer.role is not Role.CLIENT:

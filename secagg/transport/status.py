@@ -112,35 +112,6 @@ _WITHOUT_DETAIL: Final[dict[grpc.StatusCode, tuple[ErrorCode, str]]] = {
         "The aggregator ended the call, as it does when it stops; try again.",
     ),
 }
-# What gRPC's TLS says when a connection fails for good: no status tells it.
-_HANDSHAKE: Final = (
-    *(
-        (
-            marker,
-            "the aggregator's certificate was not issued for this address",
-            "Call it by a name in its certificate, or issue one for this address.",
-        )
-        # The wording of recent and of old gRPC releases.
-        for marker in (
-            "Hostname Verification Check failed",
-            "is not in peer certificate",
-        )
-    ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "the aggregator's certificate has expired or comes from another authority",
-        "Check that both sides use the same authority, and the dates and clocks.",
-    ),
-    (
-        "WRONG_VERSION_NUMBER",
-        "whatever listens there does not speak TLS",
-        "Check the address and the port.",
-    ),
-)
-_REFUSED_HINT: Final = (
-    "Check the address; if the aggregator runs there, its log may say that it refuses "
-    "this client's certificate."
-)
 _RETRIED: Final = frozenset({_C.UNREACHABLE, _C.OVERLOADED})
 _DEFAULT_RETRY_SECONDS: Final = 1.0
 
@@ -190,11 +161,6 @@ def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
             code=ErrorCode.BAD_ENCODING,
             next_step="Both sides must use the limits of docs/transport.md.",
         )
-    for marker, complaint, advice in _HANDSHAKE:
-        if status is grpc.StatusCode.UNAVAILABLE and marker in text:
-            return ServiceError(
-                complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=advice
-            )
     code, next_step = _WITHOUT_DETAIL.get(
         status,
         (
@@ -202,8 +168,6 @@ def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
             "No aggregator of this protocol answered, or a broken one: see its log.",
         ),
     )
-    if code is ErrorCode.UNREACHABLE and "Socket closed" in text:
-        next_step = _REFUSED_HINT
     return ServiceError(
         f"the call failed with {status.name}: {shown}",
         code=code,

@@ -2,61 +2,31 @@
 
 import dataclasses
 import datetime as dt
-import itertools
 from contextlib import asynccontextmanager
 
 import grpc
 import grpc.aio
 import pytest
+from cryptography.x509 import UniformResourceIdentifier
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import status
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
 from secagg.transport.grpc_client import GrpcConnection
 from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.interceptors import ACCESS, TEST_IDENTITY_KEY
-from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 
 SESSION = bytes(32)
 LOOPBACK = Address("127.0.0.1", 0)
 
 
-class Deployment:
-    """Certificates of one deployment, and of a few strangers, in a directory."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.count = itertools.count()
-        self.ours = Authority.create("ours.example")
-        self.theirs = Authority.create("ours.example")
-        self.ours.issued().write(directory, "ours")
-        self.theirs.issued().write(directory, "theirs")
-
-    def load(self, issued, role, authority="ours"):
-        certificate, key = issued.write(self.directory, f"leaf-{next(self.count)}")
-        return TLSIdentity.load(
-            certificate=certificate,
-            private_key=key,
-            authority=self.directory / f"{authority}.pem",
-            role=role,
-        )
-
-    def server(self, *hosts):
-        return self.load(
-            self.ours.issue_server("agg", hosts or ["127.0.0.1"]), Role.SERVER
-        )
-
-    def client(self, name="client-7"):
-        return self.load(self.ours.issue_client(name), Role.CLIENT)
-
-
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
-    return Deployment(tmp_path_factory.mktemp("certificates"))
+    return TLSDeployment(tmp_path_factory.mktemp("certificates"))
 
 
 @asynccontextmanager
@@ -126,19 +96,24 @@ async def test_a_client_of_another_authority_is_refused_at_the_handshake(deploym
     assert not service.calls
 
 
-async def test_an_expired_client_is_refused_at_the_handshake(deployment):
+async def test_an_expired_client_says_so_before_it_connects(deployment):
     past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
     issued = deployment.ours.issue_client("late", days=5, now=past)
-    certificate, key = issued.write(deployment.directory, "late")
-    late = TLSIdentity.load(
-        certificate=certificate,
-        private_key=key,
-        authority=deployment.directory / "ours.pem",
-        role=Role.CLIENT,
-        now=past,
+    late = deployment.load(issued, Role.CLIENT, now=past)
+    # Nothing listens there, and it would be UNREACHABLE for everybody else.
+    async with GrpcConnection(Address("127.0.0.1", 1), identity=late) as connection:
+        with pytest.raises(ServiceError, match=r"leaf-.*\.pem expired on") as caught:
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+    assert caught.value.next_step
+
+
+async def test_an_expired_client_is_refused_at_the_handshake(deployment):
+    late = deployment.forge(
+        [UniformResourceIdentifier("secagg://ours.example/client/client-7")], days=-1
     )
     async with calling(deployment.server(), late) as (service, connection):
-        with pytest.raises(ServiceError):
+        with pytest.raises(ServiceError, match="client's certificate"):
             await connection.call(AdvertiseKeys(SESSION, b"advert"))
     assert not service.calls
 
@@ -146,7 +121,7 @@ async def test_an_expired_client_is_refused_at_the_handshake(deployment):
 async def test_a_client_of_another_trust_domain_is_unauthenticated(deployment):
     # The same authority key, but names of somebody else's deployment.
     elsewhere = dataclasses.replace(deployment.ours, trust_domain="elsewhere.example")
-    guest = deployment.load(elsewhere.issue_client("client-7"), Role.CLIENT)
+    guest = deployment.cheat(elsewhere.issue_client("client-7"))
     async with calling(deployment.server(), guest) as (service, connection):
         with pytest.raises(ServiceError, match="elsewhere") as caught:
             await connection.call(AdvertiseKeys(SESSION, b"advert"))
@@ -162,6 +137,31 @@ async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
     async with calling(deployment.server(), posing) as (service, connection):
         with pytest.raises(ServiceError):
             await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert not service.calls
+
+
+async def test_a_name_that_goes_on_behind_a_nul_byte_is_not_its_beginning(deployment):
+    """gRPC's own text of the URI ends at the NUL and reads `client-1`."""
+    posing = deployment.forge(
+        [UniformResourceIdentifier("secagg://ours.example/client/client-1\0.evil")]
+    )
+    async with calling(deployment.server(), posing) as (service, connection):
+        with pytest.raises(ServiceError, match="x00") as caught:
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
+    assert not service.calls
+
+
+async def test_a_second_uri_is_refused_and_not_skipped(deployment):
+    names = [
+        UniformResourceIdentifier("https://unrelated.example"),
+        UniformResourceIdentifier("secagg://ours.example/client/a"),
+    ]
+    posing = deployment.forge(names)
+    async with calling(deployment.server(), posing) as (service, connection):
+        with pytest.raises(ServiceError, match="exactly one") as caught:
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
     assert not service.calls
 
 

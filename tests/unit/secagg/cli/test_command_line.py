@@ -414,6 +414,24 @@ def test_a_server_that_does_not_answer_is_named(deployment, capsys):
     assert "client.server" in error["next_step"]
 
 
+def test_a_client_says_why_it_cannot_reach_the_server_and_ends_with_it(
+    deployment, capsys
+):
+    # Long enough for one attempt on any machine; each is refused at once.
+    assert run_client(deployment, "--set=client.wait_seconds=2", "--json") == 58
+    captured = capsys.readouterr()
+    said = "cannot reach the aggregator: 127.0.0.1:1 refuses connections"
+    assert said in captured.err
+    error = json.loads(captured.out.splitlines()[-1])["error"]
+    assert error["message"].startswith("gave up after 2 seconds: 127.0.0.1:1 refuses")
+    assert "Start the aggregator" in error["next_step"]
+
+
+def test_a_name_that_no_aggregator_can_have_is_refused(deployment, capsys):
+    assert run_client(deployment, "--set=client.aggregator=No.Name", "--json") == 72
+    assert "client.aggregator" in error_of(capsys)["message"]
+
+
 def test_an_unknown_profile_in_a_policy_is_refused(deployment, capsys):
     assert run_client(deployment, "--set=policy.profiles=nonsense", "--json") == 72
     assert "nonsense" in error_of(capsys)["message"]

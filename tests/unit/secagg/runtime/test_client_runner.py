@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 
 import pytest
 
@@ -312,6 +313,50 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert_left(deployment, endings, ErrorCode.DEADLINE, kind=SessionAbortedError)
 
 
+def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
+    told = []
+
+    async def main(clock):
+        class Nobody:
+            identity = "c1"
+
+            async def call(self, _request):
+                raise ServiceError(
+                    "nothing listens there",
+                    code=ErrorCode.UNREACHABLE,
+                    next_step="Start it.",
+                    retry_after_seconds=1.0,
+                )
+
+        def note(progress):
+            if progress.phase is ClientPhase.UNREACHABLE:
+                told.append((clock.now() - began, progress.reason))
+
+        began = clock.now()
+        runner = ClientRunner(
+            "c1",
+            Nobody(),
+            MemorySessionStore(),
+            policy=LENIENT_POLICY,
+            make_input=None,
+            settings=ClientSettings(offer_seconds=120.0),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            on_progress=note,
+        )
+        with pytest.raises(SessionAbortedError, match="nothing listens there"):
+            await runner.run_session("t")
+
+    manual_clock.run(main)
+    instants = [instant for instant, _ in told]
+    gaps = [later - one for one, later in itertools.pairwise(instants)]
+    assert instants[0] == 0
+    # Calls are at most 12.5 s apart, and most are closer than 5 s at first.
+    assert all(5.0 <= gap <= 17.5 for gap in gaps)
+    assert len(told) >= 120 / 17.5
+    assert {reason for _, reason in told} == {"nothing listens there. Start it."}
+
+
 def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
     async def main(clock):
         nobody = ScriptedService(script={GetOffer: Wait(1.0)})
@@ -454,6 +499,7 @@ def test_progress_names_every_phase_in_order():
     phases = list(dict.fromkeys(progress.phase for progress in seen))
     assert phases == [
         ClientPhase.WAITING,
+        ClientPhase.UNREACHABLE,  # the aggregator does not listen yet
         ClientPhase.JOINING,
         ClientPhase.SHARING,
         ClientPhase.PREPARING,

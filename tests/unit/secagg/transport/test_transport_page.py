@@ -9,7 +9,10 @@ from secagg.messages import BUNDLE_BYTES
 from secagg.parameters import RoundDeadlines
 from secagg.runtime.limits import AggregatorLimits
 from secagg.transport import channel_options
+from secagg.transport.certificate_expiry import WARNED_BEFORE
 from secagg.transport.grpc_client import CallDeadlines
+from secagg.transport.handshake import HANDSHAKE_SECONDS
+from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.interceptors import CallLimits
 from secagg.wire import limits
 
@@ -25,6 +28,9 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         f"| offer, advert, upload status | {DEADLINES.small:g} s |",
         f"| shares, chunk, reveal, update, fetched piece | {DEADLINES.large:g} s |",
         f"| stream of updates | {DEADLINES.stream:g} s |",
+        f"| handshake that finds out who or what is there | {HANDSHAKE_SECONDS:g} s |",
+        f"ends within {WARNED_BEFORE.days} days",
+        f"DNS:{PeerIdentity('example.org', Role.SERVER, 'aggregator').dns_name}",
         f"| any unary call | {LIMITS.unary_seconds:g} s |",
         f"| any stream | {LIMITS.watch_seconds:g} s |",
         f"| advertise, share, unmask rounds | {ROUNDS.advertise_keys} s each |",
