@@ -93,9 +93,7 @@ class Deployment:
     payload: bytes = b""
     server_crash: CrashSwitch = field(default_factory=CrashSwitch)
     client_crash: dict[int, CrashSwitch] = field(default_factory=dict)
-    fault_of: Callable[[int, type[Request[Any]], int], Fault] = lambda _who, _call, _n: (
-        Fault.NONE
-    )
+    fault_of: Callable[[int, type[Request[Any]], int], Fault] = lambda *_: Fault.NONE
     make_input: Callable[[int], MakeInput] | None = None
     tamper: Callable[[int, AggregatorConnection], AggregatorConnection] = (
         lambda _who, connection: connection

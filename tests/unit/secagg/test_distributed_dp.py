@@ -8,15 +8,12 @@ import pytest
 
 from secagg.distributed_dp import NoisedTask, NoisePolicy, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.messages import Round
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import (
-    InProcessSession,
-    parameters_for,
-    run_session,
-)
+from secagg.simulation import InProcessSession, run_session
+from secagg.testing.in_process import parameters_for
 
 CLIENTS, DIM = 6, 20
 
@@ -227,11 +224,7 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
         task.parameters, [v.residues for v in encoded(task, b"s" * 32)]
     )
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
-        for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            session.send(
-                number, session.offer(number) if first else session.update(number)
-            )
+        session.play(which)
         session.close(which)
     session.update(0)
     assert isinstance(session.clients[0], client.Masked)

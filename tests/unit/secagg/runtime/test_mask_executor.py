@@ -1,5 +1,4 @@
 import asyncio
-import hashlib
 import tracemalloc
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -8,16 +7,13 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import Round
 from secagg.primitives.modular import BadVectorError, word_dtype
-from secagg.protocol import server
-from secagg.protocol.events import RoundClosed
-from secagg.protocol.outputs import ComputeSum
-from secagg.protocol.rounds import Round
-from secagg.protocol.server_states import Summing
 from secagg.runtime.mask_executor import MaskExecutor, check_packed_vector
 from secagg.runtime.workers import Workers
+from secagg.simulation import InProcessSession
 from secagg.storage.spool import MemorySpool, UploadSpool
-from secagg.testing.in_process import InProcessSession, one_hot, parameters_for
+from secagg.testing.in_process import one_hot, parameters_for
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.packing import pack, unpack
 
@@ -36,48 +32,29 @@ def summing_session(modulus, *, dimension=40, clients=6, lost=(2, 4)):
         return np.zeros(dimension, word_dtype(modulus))
 
     session.compute_sum = keep
-    for number in range(clients):
-        session.send(number, session.offer(number))
-    session.close(Round.ADVERTISE_KEYS)
-    for number in range(clients):
-        session.send(number, session.update(number))
-    session.close(Round.SHARE_KEYS)
-    for number in set(range(clients)) - set(lost):
-        session.send(number, session.update(number))
-    session.close(Round.MASKED_INPUT_COLLECTION)
-    for number in set(range(clients)) - set(lost):
-        session.send(number, session.update(number))
-    session.close(Round.UNMASKING)
+    survivors = sorted(set(range(clients)) - set(lost))
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    for which in (Round.MASKED_INPUT_COLLECTION, Round.UNMASKING):
+        session.play(which, survivors)
+        session.close(which)
     return session, jobs[0]
 
 
 def spooled(session, job, spool):
-    """Put the session's uploads into a spool, packed; return the adapted job."""
-    bits = session.parameters.bits
-    uploads = []
+    """Put the session's uploads into a spool."""
     for index, digest in job.uploads:
-        packed = pack(session.uploads[digest], bits)
-        name = hashlib.sha256(packed).digest()
+        packed = session.uploads[digest]
         spool.append(
             job.session_id,
             str(index),
-            name,
+            digest,
             offset=0,
             total_size=len(packed),
             data=packed,
         )
-        spool.commit(job.session_id, str(index), name)
-        uploads.append((index, name))
-    return ComputeSum(
-        session_id=job.session_id,
-        mask_context=job.mask_context,
-        modulus=job.modulus,
-        dimension=job.dimension,
-        suite=job.suite,
-        uploads=tuple(uploads),
-        survivor_seeds=job.survivor_seeds,
-        dropped_keys=job.dropped_keys,
-    )
+        spool.commit(job.session_id, str(index), digest)
 
 
 def expected(parameters, survivors):
@@ -100,7 +77,7 @@ def compute(executor, job, spool, **options):
 def test_any_split_gives_the_sum_of_the_survivors(modulus, parts):
     session, job = summing_session(modulus)
     spool = MemorySpool()
-    job = spooled(session, job, spool)
+    spooled(session, job, spool)
     with ThreadPoolExecutor(2) as threads:
         packed = compute(threads, job, spool, parts=parts, min_work_per_part=1)
     total = unpack(packed, 40, session.parameters.bits, modulus)
@@ -110,7 +87,7 @@ def test_any_split_gives_the_sum_of_the_survivors(modulus, parts):
 def test_processes_give_the_same_sum(tmp_path):
     session, job = summing_session(1 << 20)
     spool = UploadSpool(tmp_path, min_free_bytes=0)
-    job = spooled(session, job, spool)
+    spooled(session, job, spool)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         packed = compute(processes, job, spool, parts=2, min_work_per_part=1)
     total = unpack(packed, 40, 20, 1 << 20)
@@ -118,42 +95,62 @@ def test_processes_give_the_same_sum(tmp_path):
 
 
 def test_small_jobs_are_not_split():
-    session, job = summing_session(1 << 20)
+    _, job = summing_session(1 << 20)
     workers = Workers(storage=InlineExecutor(), general=InlineExecutor())
     masks = MaskExecutor(InlineExecutor(), workers, parts=8)
     assert masks.parts_for(job) == 1
     eager = MaskExecutor(InlineExecutor(), workers, parts=8, min_work_per_part=100)
     # 4 uploads, 4 self masks and 2 * 4 pair masks over 40 coordinates
     assert eager.parts_for(job) == 6
-    assert isinstance(session.server_state, server.Completed | Summing)
-    assert isinstance(session.journal[-2], RoundClosed)
 
 
 def test_a_missing_upload_is_a_failure_of_the_storage():
     session, job = summing_session(1 << 20)
     spool = MemorySpool()
-    job = spooled(session, job, spool)
+    spooled(session, job, spool)
     spool.discard(job.session_id, "0", job.uploads[0][1])
     with pytest.raises(ServiceError) as caught:
         compute(InlineExecutor(), job, spool)
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-def test_no_secret_shows_in_a_shipped_part():
-    _, job = summing_session(1 << 20)
+def shipped_parts(job, **options):
+    """Return what each worker is handed."""
     shipped = []
 
     class Spy(InlineExecutor):
-        def submit(self, _fn, /, *args):
-            shipped.extend(repr(arg) for arg in args)
+        def submit(self, _fn, /, part, *_):
+            shipped.append(part)
             return super().submit(lambda: np.zeros(40, np.uint32))
 
-    compute(Spy(), job, MemorySpool())
-    text = " ".join(shipped)
+    compute(Spy(), job, MemorySpool(), **options)
+    return shipped
+
+
+def test_no_secret_shows_in_a_shipped_part():
+    _, job = summing_session(1 << 20)
+    text = " ".join(map(repr, shipped_parts(job)))
     for secret in job.survivor_seeds:
         assert repr(secret.seed.reveal())[2:-1] not in text
     for secret in job.dropped_keys:
         assert repr(secret.private_key.reveal())[2:-1] not in text
+
+
+def test_a_part_receives_its_own_seeds_and_neighbours_and_no_others():
+    _, job = summing_session(1 << 20)
+    parts = shipped_parts(job, parts=3, min_work_per_part=1)
+    seeds = [seed for part in parts for seed in part.seeds]
+    assert sorted(seeds) == [(s.index, s.seed.reveal()) for s in job.survivor_seeds]
+    assert max(len(part.seeds) for part in parts) == 2  # of four, in three parts
+    for lost in job.dropped_keys:
+        peers = [
+            peer
+            for part in parts
+            for index, _, some in part.keys
+            if index == lost.index
+            for peer in some
+        ]
+        assert sorted(peers) == sorted(lost.peers)
 
 
 def test_memory_does_not_grow_with_the_number_of_clients(tmp_path):
@@ -164,7 +161,7 @@ def test_memory_does_not_grow_with_the_number_of_clients(tmp_path):
             1 << 32, dimension=dimension, clients=clients, lost=()
         )
         spool = UploadSpool(tmp_path / str(clients), min_free_bytes=0)
-        job = spooled(session, job, spool)
+        spooled(session, job, spool)
         del session
         tracemalloc.start()
         compute(InlineExecutor(), job, spool)

@@ -55,7 +55,7 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             "| one chunk of an upload, one fetched piece "
             f"| {limits.MAX_CHUNK_BYTES >> 20} MiB |"
         ),
-        f"| roster or delivery inside an update | {limits.MAX_INLINE_BYTES >> 20} MiB |",
+        f"| message inside an update | {limits.MAX_INLINE_BYTES >> 20} MiB |",
         f"| neighbours of one client | {ROOM // 1000} {ROOM % 1000} |",
         f"| error detail | {limits.MAX_DETAIL_BYTES >> 10} KiB |",
         f"| open calls of one client | {LIMITS.calls_at_once} |",
