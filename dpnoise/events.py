@@ -1,28 +1,24 @@
 """Records of what was released: the only language mechanisms and accountants share.
 
-Numbered rules:
+* An event states the release in full. Nothing that changes the privacy loss lives
+  outside it, so an accountant never asks a mechanism anything.
+* Every length is in grid steps and every variance in grid steps squared, after
+  rotation, scaling and rounding. `GaussianEvent` may use the caller's units, since
+  only the ratio of its two numbers matters.
+* "Aggregate" noise is the *counted* noise: the shares of the smallest set that may
+  ever be summed, less the colluders and the user's own share. More noise than is
+  counted is post-processing and needs no event.
+* Sensitivities are norms of one user's encoded vector, that is, they are stated for
+  `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
+* Noise variances are exact rationals, because a factor of two or a rounding of the
+  variance is a privacy error; the sampler is built from the same rational.
+* An event that cannot describe a release is refused when it is built, with the
+  parameter's name and the nearest value that works.
 
-1. An event states the release in full. Nothing that changes the privacy loss lives
-   outside it, so an accountant never asks a mechanism anything.
-2. Every length is in grid steps and every variance in grid steps squared, after
-   rotation, scaling and rounding. `GaussianEvent` may use the caller's units, since
-   only the ratio of its two numbers matters.
-3. "Aggregate" noise is the *counted* noise: the shares of the smallest set that may
-   ever be summed, less the colluders and the user's own share. More noise than is
-   counted is post-processing and needs no event.
-4. Sensitivities are norms of one user's encoded vector, that is, they are stated for
-   `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
-5. Noise variances are exact rationals, because a factor of two or a rounding of the
-   variance is a privacy error; the sampler is built from the same rational.
-6. An event that cannot describe a release is refused when it is built, with the
-   parameter's name and the nearest value that works.
-
-This module deliberately computes no privacy loss and knows no theorem. It also has no
-event for strict add/remove adjacency: with one noise share per user the variance of
-the sum would tell whether a share is missing, which no sensitivity bound covers.
+It computes no privacy loss and knows no theorem. It also has no event for strict
+add/remove adjacency: with one noise share per user the variance of the sum would tell
+whether a share is missing, which no sensitivity bound covers.
 """
-
-from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
@@ -32,7 +28,7 @@ from typing import TypeAlias
 
 from dpnoise.errors import ParameterError
 from dpnoise.event_quantities import (
-    MAX_DIM,
+    MAX_EVENT_DIM,
     as_float,
     check_count,
     check_dim,
@@ -43,7 +39,7 @@ from dpnoise.event_quantities import (
 )
 
 __all__ = [
-    "MAX_DIM",
+    "MAX_EVENT_DIM",
     "Adjacency",
     "Adversary",
     "BinomialEvent",
@@ -70,6 +66,11 @@ class Adjacency(enum.Enum):
 
     REPLACE_ONE = "replace-one"
     """One user's vector is replaced by any other admissible vector."""
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """How many encoded vectors the two worlds differ by."""
+        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
 
 
 class Adversary(enum.Enum):
@@ -333,6 +334,18 @@ class GaussianEvent:
         check_distance(self.sampler_distance)
 
 
+NoiseEvent: TypeAlias = (
+    SkellamEvent
+    | SkellamMixtureEvent
+    | SkellamMixtureClippedEvent
+    | DistributedDiscreteGaussianEvent
+    | DiscreteGaussianEvent
+    | BinomialEvent
+    | GaussianEvent
+)
+"""One release of one noisy vector."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoissonSampled:
     """A release in which every user takes part with its own coin.
@@ -383,7 +396,7 @@ class Repeated:
         ParameterError: The count is not a positive integer.
     """
 
-    event: PrivacyEvent
+    event: "PrivacyEvent"
     count: int
 
     def __post_init__(self) -> None:
@@ -402,7 +415,7 @@ class Composed:
         ParameterError: There is no event.
     """
 
-    events: tuple[PrivacyEvent, ...]
+    events: tuple["PrivacyEvent", ...]
 
     def __post_init__(self) -> None:
         if not self.events:
@@ -413,17 +426,6 @@ class Composed:
                 nearest="a tuple of one event",
             )
 
-
-NoiseEvent: TypeAlias = (
-    SkellamEvent
-    | SkellamMixtureEvent
-    | SkellamMixtureClippedEvent
-    | DistributedDiscreteGaussianEvent
-    | DiscreteGaussianEvent
-    | BinomialEvent
-    | GaussianEvent
-)
-"""One release of one noisy vector."""
 
 PrivacyEvent: TypeAlias = NoiseEvent | PoissonSampled | Repeated | Composed
 """Anything an accountant can be asked to compose."""

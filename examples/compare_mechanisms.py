@@ -5,8 +5,6 @@ thousand clients, adds the residues as a secure aggregation would, decodes the s
 prints the measured error beside the forecast and beside the central Gaussian's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpnoise.errors import DPNoiseError

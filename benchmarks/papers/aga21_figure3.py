@@ -11,8 +11,6 @@ The transcribed caption has lost its numbers. The federated row uses the setting
 experiment script that the authors published; the upper row is assumed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

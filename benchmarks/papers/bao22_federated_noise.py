@@ -9,8 +9,6 @@ Left: the noise for ε = 1 over the scale. Right: over ε, published mechanisms 
 scale 64 that the publication uses with one byte, ours at scale 8.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,23 +1,20 @@
 """The accountant interface: add up releases, then ask what they cost.
 
-Numbered rules:
+* An accountant refuses every release it has no theorem for. There is no default to
+  "about as good as a Gaussian".
+* Amplification by sampling is claimed against `Adversary.MODEL_READER` only. Against
+  everyone else the sampling rate is treated as 1, and the statement says so.
+* The sampler's distance from exact noise, and any other probability mass that a
+  theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
+  distance: replacing both worlds by nearby ones costs that much by the triangle
+  inequality.
+* Every answer is an upper bound on the loss. Searches end on the safe side.
+* Events, their number and their noise are fixed in advance; inputs may depend on
+  earlier outputs. Budgets chosen from the outcomes need a filter,
+  which is not here.
 
-1. An accountant refuses every release it has no theorem for. There is no default to
-   "about as good as a Gaussian".
-2. Amplification by sampling is claimed against `Adversary.MODEL_READER` only. Against
-   everyone else the sampling rate is treated as 1, and the statement says so.
-3. The sampler's distance from exact noise, and any other probability mass that a
-   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
-   distance: replacing both worlds by nearby ones costs that much by the triangle
-   inequality.
-4. Every answer is an upper bound on the loss. Searches end on the safe side.
-5. Events, their number and their noise are fixed in advance; inputs may depend on
-   earlier outputs. Budgets chosen from the outcomes need a filter (`ledger`).
-
-This module deliberately holds no theorem; each subclass brings its own.
+It holds no theorem; each subclass brings its own.
 """
-
-from __future__ import annotations
 
 import abc
 import math

@@ -1,23 +1,19 @@
 """Export to the event types of Google's dp-accounting.
 
-Numbered rules:
+* An exported event is at most as private as the original: Skellam and discrete
+  Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
+* What has no dominating Gaussian is refused, not approximated: mixtures, sums of
+  discrete Gaussians, binomial noise.
+* The target types have no field for probability mass that must be charged to delta, so
+  it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
 
-1. An exported event is at most as private as the original: Skellam and discrete
-   Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
-2. What has no dominating Gaussian is refused, not approximated: mixtures, sums of
-   discrete Gaussians, binomial noise.
-3. The target types have no field for probability mass that must be charged to delta, so
-   it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
-
-This module deliberately imports dp-accounting inside the function: it is an optional
-dependency, installed by the extra `dp-accounting`.
+It imports dp-accounting inside the function: it is an optional dependency, installed by
+the extra `dp-accounting`.
 """
-
-from __future__ import annotations
 
 import math
 
-from dpnoise.accounting.skellam_gdp import gaussian_equivalent
+from dpnoise.accounting.shift.skellam_gdp import gaussian_equivalent
 from dpnoise.errors import DPNoiseError, UnknownEventError
 from dpnoise.events import (
     Adjacency,

@@ -1,16 +1,12 @@
 """The accountants by name.
 
-Numbered rules:
+* A name always means the same accountant; nothing here falls back to another one.
+* Modules are imported when their name is first asked for, so that asking for a
+  closed form does not pay for a table.
+* `default_accountant` names proven or certified accountants only.
 
-1. A name always means the same accountant; nothing here falls back to another one.
-2. Modules are imported when their name is first asked for, so that asking for a
-   closed form does not pay for a table.
-3. `default_accountant` names proven or certified accountants only.
-
-This module deliberately holds no theorem.
+It holds no theorem.
 """
-
-from __future__ import annotations
 
 import difflib
 import importlib
@@ -38,17 +34,17 @@ __all__ = ["accountant_class", "accountant_names", "make_accountant"]
 
 _PLACES: Final = MappingProxyType(
     {
-        "skellam-gdp": ("skellam_gdp", "SkellamGDPAccountant"),
-        "skellam-rdp": ("skellam_rdp", "SkellamRDPAccountant"),
-        "mixture-rdp": ("mixture_rdp", "MixtureRDPAccountant"),
-        "mixture-contour": ("contour", "MixtureContourAccountant"),
-        "mixture-pld": ("mixture_pld", "MixturePLDAccountant"),
-        "zcdp": ("published", "ZCDPAccountant"),
-        "gaussian-pld": ("gaussian_pld", "GaussianPLDAccountant"),
-        "skellam-paper": ("published", "SkellamPaperAccountant"),
-        "smm-paper": ("published", "SMMPaperAccountant"),
-        "ddgauss-paper": ("published", "DDGaussPaperAccountant"),
-        "cpsgd-recalled": ("cpsgd", "BinomialPaperAccountant"),
+        "skellam-gdp": ("shift.skellam_gdp", "SkellamGDPAccountant"),
+        "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
+        "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
+        "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
+        "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),
+        "zcdp": ("renyi.concentrated", "ZCDPAccountant"),
+        "gaussian-pld": ("loss.gaussian_pld", "GaussianPLDAccountant"),
+        "skellam-paper": ("published.skellam", "SkellamPaperAccountant"),
+        "smm-paper": ("published.smm", "SMMPaperAccountant"),
+        "ddgauss-paper": ("published.ddgauss", "DDGaussPaperAccountant"),
+        "cpsgd-recalled": ("published.cpsgd", "BinomialPaperAccountant"),
     }
 )
 

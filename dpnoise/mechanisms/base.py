@@ -1,25 +1,21 @@
 """The mechanism interface: float vector in, residues with a noise share out, and back.
 
-Numbered rules:
+* `encode` is a function of the vector, the two seeds and the parameters. Replaying
+  it gives the same residues on every platform, so a client that restarts never
+  sends two different messages.
+* The order is: check, clip in the caller's units, rotate, scale, turn into fixed
+  point with a proven norm bound, round, add the noise share, reduce modulo m. The
+  norm that counts is the one handed to the rounding step.
+* Noise and rounding read separate streams derived from the private seed, under
+  labels of their own. A private seed serves one vector once: the difference of two
+  encodings under one seed would be free of noise.
+* What `encode` enforces is exactly what `event` states. A mechanism whose theorem
+  does not cover its parameters refuses to be built.
+* `decode` estimates the sum, not the mean: who was summed is the protocol's business.
 
-1. `encode` is a function of the vector, the two seeds and the parameters. Replaying
-   it gives the same residues on every platform, so a client that restarts never
-   sends two different messages.
-2. The order is: check, clip in the caller's units, rotate, scale, turn into fixed
-   point with a proven norm bound, round, add the noise share, reduce modulo m. The
-   norm that counts is the one handed to the rounding step.
-3. Noise and rounding read separate streams derived from the private seed, under
-   labels of their own. A private seed serves one vector once: the difference of two
-   encodings under one seed would be free of noise.
-4. What `encode` enforces is exactly what `event` states. A mechanism whose theorem
-   does not cover its parameters refuses to be built.
-5. `decode` estimates the sum, not the mean: who was summed is the protocol's business.
-
-This module deliberately computes no privacy loss; `event` hands an accountant all it
-needs. It draws no seed: the caller draws one with `dpnoise.samplers.fresh_seed`.
+It computes no privacy loss; `event` hands an accountant all it needs. It draws no seed:
+the caller draws one with `dpnoise.samplers.fresh_seed`.
 """
-
-from __future__ import annotations
 
 import abc
 import math
@@ -36,9 +32,11 @@ from dpnoise.encoding.scaling import FixedPointVector, to_fixed_point
 from dpnoise.encoding.wrapping import Residues, centre, wrap
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
+from dpnoise.floats import float_above
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.samplers import SEED_BYTES, BitSource
+from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
 __all__ = [
     "NOISE_LABEL",
@@ -56,6 +54,7 @@ ROUNDING_LABEL: Final = b"dpnoise/v1/rounding"
 """Label of the stream that rounding bits are drawn from."""
 
 
+_SHARE_BITS: Final = 20
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
 
@@ -96,6 +95,16 @@ class Mechanism(abc.ABC):
     noise_is_central: ClassVar[bool] = False
     """Whether one trusted party adds all noise, instead of every client its share."""
 
+    least_variance: ClassVar[Fraction] = MIN_TABLE_VARIANCE
+    """Smallest variance of one draw that the sampler accepts, grid steps²."""
+
+    largest_variance: ClassVar[Fraction] = MAX_TABLE_VARIANCE
+    """Largest variance of one draw that the sampler holds, grid steps²."""
+
+    published_accountant: ClassVar[str | None] = None
+    """The accountant whose theorem ties the noise to an integer `linf_bound`, which
+    must then be given; None where noise and bound are chosen apart."""
+
     def __init__(self, parameters: MechanismParameters) -> None:
         if parameters.mechanism != self.name:
             raise ParameterError(
@@ -109,6 +118,37 @@ class Mechanism(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._parameters!r})"
+
+    @classmethod
+    def round_share_up(cls, variance: Fraction) -> Fraction:
+        """Round the variance of one draw up to a rational that the sampler accepts.
+
+        More noise than required is post-processing, so the least variance stands in
+        for anything below it. Few digits keep configurations readable.
+
+        Args:
+            variance: Required variance, grid steps², greater than 0.
+
+        Returns:
+            A dyadic rational, at least the argument and above it by at most one part
+            in 2^20, or the sampler's least variance.
+        """
+        least = max(variance, cls.least_variance)
+        unit = Fraction(2) ** (math.floor(math.log2(least)) - _SHARE_BITS)
+        return math.ceil(least / unit) * unit
+
+    @classmethod
+    def mixture_norm_bound(cls, l2_clip_squared_steps: float) -> float | None:
+        """Return the bound c of a special clip that shortens vectors inside the ball.
+
+        Args:
+            l2_clip_squared_steps: Squared norm of the ball, grid steps².
+
+        Returns:
+            Bound on Σ(x² + f − f²), f being fractional parts; None for a plain clip.
+        """
+        del l2_clip_squared_steps
+        return None
 
     @property
     def parameters(self) -> MechanismParameters:
@@ -347,8 +387,12 @@ class Mechanism(abc.ABC):
             flatness=self.flatness,
             rounding=self.rounding,
             coordinate_cap=float(self.coordinate_cap),
-            mixture_norm_bound=self._mixture_norm_bound(),
+            mixture_norm_bound=self.mixture_norm_bound(self.l2_clip_squared_steps),
         )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return sentences that whoever configures this mechanism should not miss."""
+        return ()
 
     def _check(self) -> None:  # noqa: B027  # most mechanisms cover all parameters
         """Refuse parameters that the mechanism's theorem does not cover."""
@@ -360,10 +404,6 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         """Turn the fixed-point vector into integers within the event's bounds."""
-
-    def _mixture_norm_bound(self) -> float | None:
-        """The bound of a special clip that shortens vectors inside the ball."""
-        return None
 
     def _quantise(
         self,
@@ -485,14 +525,6 @@ def natural_coordinate_cap(
     if flatness is not None:
         cap = min(cap, 8.0 * norm * math.sqrt(flatness / dim))
     return max(1, math.ceil(cap), math.ceil(flag))
-
-
-def float_above(number: Fraction) -> float:
-    """Return the smallest float that is at least the given rational."""
-    nearest = float(number)
-    if Fraction(nearest) < number:
-        nearest = math.nextafter(nearest, math.inf)
-    return nearest
 
 
 @lru_cache(maxsize=_PUBLIC_ROTATIONS)

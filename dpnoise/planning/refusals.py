@@ -4,8 +4,6 @@ Each function returns if nothing stands against the plan, and raises `ParameterE
 otherwise, with the parameter to change and a value of it that works.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import Final

@@ -1,15 +1,11 @@
 """What a plan says: parameters, figures, and the grounds of each.
 
-Numbered rules:
+* A plan is a value. It holds the request, the parameters and the statements, so that
+  it can be checked again by anybody with the same version of this package.
+* The keys of `to_dict` are an interface; `secagg plan --json` prints them.
 
-1. A plan is a value. It holds the request, the parameters and the statements, so that
-   it can be checked again by anybody with the same version of this package.
-2. The keys of `to_dict` are an interface; `secagg plan --json` prints them.
-
-This module deliberately computes nothing that needs an accountant.
+It computes nothing that needs an accountant.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Statements of [Aga21] about the mechanism, one test each."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from fractions import Fraction

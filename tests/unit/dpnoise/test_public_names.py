@@ -1,7 +1,5 @@
 """The promise of `import dpnoise`: its names, and what it does not load."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

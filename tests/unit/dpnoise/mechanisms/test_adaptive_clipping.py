@@ -1,7 +1,5 @@
 """Adaptive clipping: the flag, its noise, and the rule that moves the clip."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """What every mechanism promises: determinism, exact noise, true forecasts."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from fractions import Fraction

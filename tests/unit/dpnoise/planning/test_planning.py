@@ -1,7 +1,5 @@
 """What a plan promises: the budget is kept, the error is forecast, sizes are right."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What a plan refuses, and how it says so."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

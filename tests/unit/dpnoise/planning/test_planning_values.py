@@ -5,8 +5,6 @@ for the contour accountant, direct evaluation of the published formulas, and an
 independent implementation of the Gaussian's privacy loss distribution.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from dpnoise.planning import plan
