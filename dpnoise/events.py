@@ -12,6 +12,9 @@
   `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
 * Noise variances are exact rationals, because a factor of two or a rounding of the
   variance is a privacy error; the sampler is built from the same rational.
+* `noise_in_shares` says whether every participant adds noise of its own. The variance
+  of such a sum, and the number of its inputs, tell who took part, so the sampling of
+  users hides nothing (`PoissonSampled`).
 * An event that cannot describe a release is refused when it is built, with the
   parameter's name and the nearest value that works.
 
@@ -24,7 +27,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from dpnoise.errors import ParameterError
 from dpnoise.event_quantities import (
@@ -115,6 +118,8 @@ class SkellamEvent:
         [Aga21] Definition 3.1, where the second parameter is the variance.
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     aggregate_noise_variance: Fraction
     l2_sensitivity: float
@@ -155,6 +160,8 @@ class SkellamMixtureEvent:
         ParameterError: A value is out of range; the error names it.
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     aggregate_noise_variance: Fraction
     l2_clip_squared_steps: float
@@ -190,6 +197,8 @@ class SkellamMixtureClippedEvent:
         [Bao22] Theorem 5, Eqs. (4) and (5).
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     aggregate_noise_variance: Fraction
     mixture_norm_bound: float
@@ -223,6 +232,8 @@ class DistributedDiscreteGaussianEvent:
     Raises:
         ParameterError: A value is out of range; the error names it.
     """
+
+    noise_in_shares: ClassVar[bool] = True
 
     dim: int
     num_noise_shares: int
@@ -260,6 +271,8 @@ class DiscreteGaussianEvent:
         [CKS20] Definition 1.
     """
 
+    noise_in_shares: ClassVar[bool] = False
+
     dim: int
     noise_variance: Fraction
     l2_sensitivity: float
@@ -289,6 +302,8 @@ class BinomialEvent:
     Raises:
         ParameterError: A value is out of range; the error names it.
     """
+
+    noise_in_shares: ClassVar[bool] = True
 
     dim: int
     num_trials: int
@@ -322,6 +337,8 @@ class GaussianEvent:
         ParameterError: A value is out of range; the error names it.
     """
 
+    noise_in_shares: ClassVar[bool] = False
+
     dim: int
     noise_variance: float
     l2_sensitivity: float
@@ -349,6 +366,10 @@ NoiseEvent: TypeAlias = (
 @dataclass(frozen=True, slots=True)
 class PoissonSampled:
     """A release in which every user takes part with its own coin.
+
+    Amplification needs noise and a count of inputs that do not depend on the coins.
+    One trusted party can see to both; noise in shares never does, and accountants then
+    count the rate as 1.
 
     Args:
         event: The release, given that the user takes part.

@@ -9,7 +9,8 @@ Rule 1: noise is calibrated to min_survivors - colluders - 1 shares: neither cli
 Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
         block takes nothing else.
 Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
-Rule 4: no amplification by sampling against the server, which knows who takes part.
+Rule 4: no amplification by sampling: the server knows who takes part, and readers see
+        it in the noise that every participant adds.
 Rule 5: noise and rounding derive from one secret seed per session, so that a restarted
         client sends the same bytes; the rotation from the public session id.
 
@@ -21,7 +22,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ import numpy.typing as npt
 from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.errors import InputError as NoiseInputError
-from dpnoise.events import Adversary, NoiseEvent, PoissonSampled, Repeated
+from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
@@ -100,8 +101,9 @@ class PrivacyReport:
     """Privacy figures, each with the adversary that it holds against.
 
     Attributes:
-        server: Against the server and its colluders; never any amplification.
-        model_reader: Against readers of the released sums.
+        server: Against the server and its colluders.
+        model_reader: Against readers of the released sums.  Neither counts any
+            amplification by sampling.
         local_noise_stddev: One client's own noise, caller's units: all that is left
             if secure aggregation is broken.
         counted_shares: Noise shares that the figures rely on.
@@ -266,26 +268,18 @@ class NoisedTask:
             residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
         )
 
-    def report(self, *, sampling_rate: float | None = None) -> PrivacyReport:
-        """State what the whole task costs its users, adversary by adversary.
-
-        Args:
-            sampling_rate: Probability that a user takes part in a session, if users
-                decide by independent coins; helps against model readers only.
-        """
+    def report(self) -> PrivacyReport:
+        """State what the whole task costs its users, adversary by adversary."""
         given = self.mechanism.parameters
         return PrivacyReport(
-            server=self._statement(Adversary.SERVER, None),
-            model_reader=self._statement(Adversary.MODEL_READER, sampling_rate),
+            server=_statement(self.parameters.noise_block, Adversary.SERVER),
+            model_reader=_statement(
+                self.parameters.noise_block, Adversary.MODEL_READER
+            ),
             local_noise_stddev=math.sqrt(given.local_noise_variance)
             / given.scale_factor,
             counted_shares=given.num_noise_shares,
         )
-
-    def _statement(
-        self, adversary: Adversary, sampling_rate: float | None
-    ) -> PrivacyStatement:
-        return _statement(self.parameters.noise_block, adversary, sampling_rate)
 
     def check(self, policy: NoisePolicy) -> PrivacyReport:
         """Compare the task with a client's privacy floors.
@@ -363,17 +357,11 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 
 
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
-def _statement(
-    noise_block: bytes, adversary: Adversary, sampling_rate: float | None
-) -> PrivacyStatement:
+def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget = _decode_block(noise_block)
-    release = mechanism.event()
-    if sampling_rate is not None:
-        # A mechanism states one release, never a composition.
-        release = PoissonSampled(cast(NoiseEvent, release), sampling_rate)
     try:
         accountant = make_accountant(budget.accountant, adversary=adversary)
-        accountant.compose(Repeated(release, budget.steps))
+        accountant.compose(Repeated(mechanism.event(), budget.steps))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
         # The block names the accountant: whoever offers it is at fault.

@@ -76,6 +76,14 @@ class Budget:
         sampled = self.sampling_rate < 1.0
         return Adversary.MODEL_READER if sampled else Adversary.SERVER
 
+    def accountant(self, name: str) -> str:
+        """The accountant that counts the sampling as the publications do.
+
+        They sample users whose noise comes in shares, which no deployment can hide:
+        the figures are comparisons, and accountant and output say "hypothetical".
+        """
+        return f"hypothetical-{name}" if self.sampling_rate < 1.0 else name
+
     def releases(self, one: NoiseEvent) -> PrivacyEvent:
         """All releases, given one of them."""
         single: PrivacyEvent = one
@@ -218,7 +226,7 @@ class Setting:
         least = Fraction(gaussian_variance * norm) * _SLIGHTLY_LESS
         return calibrate(
             build,
-            accountant=accountant,
+            accountant=budget.accountant(accountant),
             epsilon=budget.epsilon,
             delta=budget.delta,
             adversary=budget.adversary,
@@ -229,7 +237,8 @@ class Setting:
         self, accountant: str, budget: Budget, noise_variance: Fraction
     ) -> bool:
         """Whether an accountant accepts a variance: one evaluation, no search."""
-        account = make_accountant(accountant, adversary=budget.adversary)
+        name = budget.accountant(accountant)
+        account = make_accountant(name, adversary=budget.adversary)
         account.compose(budget.releases(self.release(accountant, noise_variance)))
         return account.delta(budget.epsilon) <= budget.delta
 

@@ -2,8 +2,10 @@
 
 * An accountant refuses every release it has no theorem for. There is no default to
   "about as good as a Gaussian".
-* Amplification by sampling is claimed against `Adversary.MODEL_READER` only. Against
-  everyone else the sampling rate is treated as 1, and the statement says so.
+* Amplification by sampling is claimed against `Adversary.MODEL_READER` only, and only
+  where one party adds all noise. Otherwise the sampling rate is treated as 1, and the
+  statement says so. An accountant named `hypothetical-...` (`registry`) counts it for
+  noise in shares too, as publications do, and marks its figures.
 * The sampler's distance from exact noise, and any other probability mass that a
   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
   distance: replacing both worlds by nearby ones costs that much by the triangle
@@ -100,6 +102,8 @@ class Accountant(abc.ABC):
     name: ClassVar[str]
     adjacencies: ClassVar[frozenset[Adjacency]]
     status_of_theorem: ClassVar[Status]
+    counts_sampled_shares: ClassVar[bool] = False
+    """Whether sampling is counted although noise in shares gives it away."""
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
@@ -154,9 +158,12 @@ class Accountant(abc.ABC):
             # Under REPLACE_ONE the sampled pair is a mixture in both worlds, which no
             # theorem here covers. Rate 1 is sound: the loss of a mixture with equal
             # weights is at most the loss of its parts (joint convexity).
+            # Where u adds noise of its own, a sum that u joins with zeros is not the
+            # sum that u stays out of, and only their equality would hide the coin.
             if rate < 1.0 and (
                 self._adversary.sees_participation
                 or self._adjacency is Adjacency.REPLACE_ONE
+                or (release.noise_in_shares and not self.counts_sampled_shares)
             ):
                 claimed_rate = 1.0
                 self._ignored_sampling = True
@@ -305,14 +312,20 @@ class Accountant(abc.ABC):
             )
         if self._ignored_sampling:
             sentences.append(
-                "Sampling of users was not counted: this adversary or adjacency "
-                "admits no amplification."
+                "Sampling of users was not counted: this adversary, this adjacency or "
+                "noise in shares admits no amplification."
             )
         if self._claimed_sampling:
             sentences.append(
                 "Every user takes part by its own independent coin of the stated "
                 "rate, small cohorts are neither refilled nor drawn again, and the "
                 "total noise does not depend on who takes part."
+            )
+        if self.counts_sampled_shares:
+            sentences.append(
+                "Hypothetical: where every participant adds a share of the noise, the "
+                "variance and the number of inputs of a sum tell who took part, so no "
+                "deployment has this privacy. For comparison with publications only."
             )
         return tuple(sentences)
 

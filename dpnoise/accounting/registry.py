@@ -9,6 +9,7 @@ It holds no theorem.
 """
 
 import difflib
+import functools
 import importlib
 from types import MappingProxyType
 from typing import Final
@@ -48,6 +49,7 @@ _PLACES: Final = MappingProxyType(
     }
 )
 
+_HYPOTHETICAL: Final = "hypothetical-"
 _TRUSTED: Final = frozenset({Status.PROVEN, Status.CERTIFIED})
 _ONE_RELEASE_ONLY: Final = frozenset({"mixture-contour"})
 
@@ -92,7 +94,10 @@ def accountant_class(name: str) -> type[Accountant]:
     """Return the class behind a name.
 
     Args:
-        name: One of `accountant_names()`.
+        name: One of `accountant_names()`, or one with "hypothetical-" before it: the
+            accountant that counts the sampling of users even where every participant
+            adds noise of its own, as published experiments do. Its figures are
+            marked `Status.HYPOTHETICAL`, because no deployment has that privacy.
 
     Returns:
         The accountant class.
@@ -100,6 +105,8 @@ def accountant_class(name: str) -> type[Accountant]:
     Raises:
         ParameterError: There is no such accountant; the error names the nearest one.
     """
+    if name.startswith(_HYPOTHETICAL):
+        return _hypothetical(name.removeprefix(_HYPOTHETICAL))
     if name not in _PLACES:
         near = difflib.get_close_matches(name.replace("_", "-"), _PLACES, n=1)
         raise ParameterError(
@@ -112,6 +119,19 @@ def accountant_class(name: str) -> type[Accountant]:
     module = importlib.import_module(f"dpnoise.accounting.{module_name}")
     found: type[Accountant] = getattr(module, class_name)
     return found
+
+
+@functools.cache
+def _hypothetical(name: str) -> type[Accountant]:
+    """Derive the accountant that counts sampling where noise comes in shares."""
+    real = accountant_class(name)
+    facts = {
+        "__doc__": f"{real.__name__}, counting sampling that no deployment hides.",
+        "name": _HYPOTHETICAL + real.name,
+        "status_of_theorem": Status.HYPOTHETICAL,
+        "counts_sampled_shares": True,
+    }
+    return type(f"Hypothetical{real.__name__}", (real,), facts)
 
 
 def default_accountant(event: PrivacyEvent) -> str:
@@ -155,7 +175,7 @@ def make_accountant(
     """Build an empty accountant.
 
     Args:
-        name: One of `accountant_names()`.
+        name: As for `accountant_class`.
         adversary: Whom its answers must hold against.
         adjacency: Which two worlds must look alike.
 

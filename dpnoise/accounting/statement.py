@@ -33,6 +33,9 @@ class Status(enum.StrEnum):
     RECALLED = "recalled"
     """A published constant that was not verified; for comparisons only."""
 
+    HYPOTHETICAL = "hypothetical"
+    """Rests on an assumption that no deployment meets; for comparisons only."""
+
 
 _STRENGTH = {status: rank for rank, status in enumerate(Status)}
 

@@ -6,10 +6,8 @@
 It decides nothing.
 """
 
-import math
 from typing import Final
 
-from dpnoise.accounting import PrivacyStatement
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding
 from dpnoise.planning.request import PlanRequest
@@ -20,10 +18,7 @@ _STEPS_TO_TRUNCATE: Final = 8.0
 
 
 def plan_notes(
-    request: PlanRequest,
-    mechanism: Mechanism,
-    forecast: ErrorForecast,
-    statement_server: PrivacyStatement | None,
+    request: PlanRequest, mechanism: Mechanism, forecast: ErrorForecast
 ) -> tuple[str, ...]:
     """Collect the notes of a plan.
 
@@ -31,7 +26,6 @@ def plan_notes(
         request: What was asked for.
         mechanism: The finished mechanism.
         forecast: Its error forecast.
-        statement_server: What holds against the server.
 
     Returns:
         Sentences, the most important first.
@@ -46,11 +40,6 @@ def plan_notes(
         notes.append(
             "Every client is counted on: a session that loses one must be abandoned. "
             "Give min_survivors to tolerate losses."
-        )
-    if statement_server is not None and statement_server.epsilon == math.inf:
-        notes.append(
-            "Nothing useful holds against the server: without sampling, all steps "
-            "together spend more than can be stated."
         )
     notes.extend(mechanism.remarks())
     if mechanism.rounding is Rounding.TOWARD_ZERO:

@@ -5,8 +5,8 @@
   required variance over that number, rounded up to a dyadic rational.
 * The finished parameters are accounted for again, sampler's distance included, and
   the plan is refused if they exceed the budget.
-* Two adversaries are always reported apart: the server, against whom sampling hides
-  nothing, and readers of the released sums.
+* Two adversaries are always reported apart: the server, and readers of the released
+  sums. Whoever sees less than the server learns no more than the server.
 * The forecast error counts the shares of all clients, since all may arrive.
 * A modulus that cannot hold the sum is refused, with the bits that can; no plan is
   made whose estimate would be dominated by wrapping.
@@ -30,7 +30,6 @@ from dpnoise.accounting import (
     default_accountant,
     make_accountant,
 )
-from dpnoise.accounting.statement import Status
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
@@ -71,12 +70,6 @@ ERROR_FACTOR: Final = 1.05
 
 _DISTANCE_PER_DRAW: Final = 2.0**-120
 """Charged per draw while calibrating; every sampler's real distance is smaller."""
-
-IDEAL_NOISE_ASSUMPTION: Final = (
-    "The noise has the exact law: at this epsilon the distance of any finite sampler, "
-    "charged as (1 + e^epsilon) times itself, would exceed delta. Take the figure as "
-    "no protection at all."
-)
 
 _CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
@@ -287,7 +280,7 @@ class _Planner:
             candidate = self._mechanism(given.scale_factor, linf_bound)
             event = self._events(candidate)(variance)
             try:
-                account = self._account(event, request.calibrated_for)
+                account = self._account(event)
             except TheoremNotApplicableError:
                 return None
             within = account.epsilon(request.delta) <= request.epsilon
@@ -354,12 +347,8 @@ class _Planner:
         server: PrivacyStatement | None = None
         reader = calibrated
         if not request.is_central:
-            # Whoever sees less than the server learns no more than the server.
             server = calibrated
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
-            if request.sampling_rate is not None:
-                reader = calibrated
-                server = self._server_statement(mechanism)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
         refuse_wrapping(request, mechanism, forecast)
         unit = mechanism.parameters.scale_factor**2
@@ -374,7 +363,7 @@ class _Planner:
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
             gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
-            notes=plan_notes(request, mechanism, forecast, server),
+            notes=plan_notes(request, mechanism, forecast),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 
@@ -386,7 +375,7 @@ class _Planner:
         spent = math.inf
         for _ in range(_RETRIES):
             mechanism = make_mechanism(parameters)
-            statement = self._statement(mechanism, request.calibrated_for)
+            statement = self._statement(mechanism)
             spent = statement.epsilon
             if spent <= request.epsilon:
                 return mechanism, statement
@@ -400,30 +389,15 @@ class _Planner:
             f"{request.epsilon:.6g}; ask for a slightly smaller epsilon"
         )
 
-    def _statement(
-        self, mechanism: Mechanism, adversary: Adversary
-    ) -> PrivacyStatement:
+    def _statement(self, mechanism: Mechanism) -> PrivacyStatement:
         event = self._request.releases(cast("NoiseEvent", mechanism.event()))
-        return self._account(event, adversary).statement(self._request.delta)
+        return self._account(event).statement(self._request.delta)
 
-    def _server_statement(self, mechanism: Mechanism) -> PrivacyStatement:
-        """State the server's epsilon, which may be far beyond the samplers' reach."""
-        stated = self._statement(mechanism, Adversary.SERVER)
-        if math.isfinite(stated.epsilon):
-            return stated
-        release = mechanism.event_with_noise(mechanism.counted_noise_variance)
-        event = self._request.releases(cast("NoiseEvent", release))
-        ideal = self._account(event, Adversary.SERVER).statement(self._request.delta)
-        # A number in place of infinity, for comparison; it is no promise.
-        return dataclasses.replace(
-            ideal,
-            status=Status.NUMERICAL,
-            assumptions=(*ideal.assumptions, IDEAL_NOISE_ASSUMPTION),
-        )
-
-    def _account(self, event: PrivacyEvent, adversary: Adversary) -> Accountant:
-        name = self._accountant or default_accountant(event)
+    def _account(self, event: PrivacyEvent) -> Accountant:
+        request = self._request
         accountant = make_accountant(
-            name, adversary=adversary, adjacency=self._request.adjacency
+            self._accountant or default_accountant(event),
+            adversary=request.calibrated_for,
+            adjacency=request.adjacency,
         )
         return accountant.compose(event)

@@ -64,8 +64,8 @@ class PlanRequest:
         scale_factor: Grid steps per unit; None for the one with the least error.
         steps: Number of sessions that spend the budget together, at least 1.
         sampling_rate: Probability that a user takes part in a session, in (0, 1], by
-            independent coins. The noise is then calibrated for readers of the model;
-            the server's ε is reported without any amplification.
+            independent coins. For mechanisms whose noise one trusted party adds; noise
+            shares of the participants give the coins away and refuse it.
         min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
             session with a lost client is abandoned.
         colluders: Tolerated parties that know and subtract their own noise.
@@ -139,7 +139,22 @@ class PlanRequest:
                 nearest="0.0",
             )
         _check_probability("sampling_rate", self.sampling_rate)
+        self._check_sampling()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
+
+    def _check_sampling(self) -> None:
+        """Refuse to count coins that every participant's own noise gives away."""
+        if self.sampling_rate is None or self.sampling_rate == 1.0 or self.is_central:
+            return
+        raise ParameterError(
+            f"sampling_rate cannot be counted for {self.mechanism}: every participant "
+            "adds its own noise share, so the variance of a sum and the number of its "
+            "inputs tell who took part, and nothing is hidden by the coin. Leave "
+            "sampling_rate out: every step then counts in full",
+            parameter="sampling_rate",
+            value=self.sampling_rate,
+            nearest="1.0, which is the same as none",
+        )
 
     @property
     def survivors(self) -> int:
@@ -170,12 +185,9 @@ class PlanRequest:
     def calibrated_for(self) -> Adversary:
         """The adversary that the noise is calibrated against.
 
-        Sampling protects against readers of the model only, and so does noise that
-        the server adds: whoever asks for either asks about those readers.
+        Noise that one party adds to the sum protects against readers of that sum only.
         """
-        if self.is_central or self.sampling_rate is not None:
-            return Adversary.MODEL_READER
-        return Adversary.SERVER
+        return Adversary.MODEL_READER if self.is_central else Adversary.SERVER
 
     @property
     def scaled_bound(self) -> float:

@@ -77,11 +77,7 @@ class Plan:
         local variance is in `parameters`.
         """
         request, given, forecast = self.request, self.parameters, self.forecast
-        calibrated = (
-            self.statement_model_reader
-            if self.statement_server is None or request.sampling_rate is not None
-            else self.statement_server
-        )
+        calibrated = self.statement_server or self.statement_model_reader
         return {
             "mechanism": given.mechanism,
             "clients": request.clients,

@@ -58,8 +58,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         float | None,
         typer.Option(
             "--sampling-rate",
-            help="Probability that a client takes part in a step; counts for readers "
-            "of the model only.",
+            help="Probability that a client takes part in a step; for mechanisms whose "
+            "noise one trusted party adds.",
         ),
     ] = None,
     min_survivors: Annotated[

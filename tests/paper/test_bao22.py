@@ -149,7 +149,7 @@ def test_theorem_6_in_the_federated_setting_at_a_covered_scale():
             PoissonSampled(SkellamMixtureClippedEvent(65_536, v, 64.0**2, 1), 0.004),
             1000,
         ),
-        accountant="smm-paper",
+        accountant="hypothetical-smm-paper",
         epsilon=1.0,
         delta=1e-5,
         adversary=Adversary.MODEL_READER,

@@ -214,10 +214,10 @@ def test_a_malformed_block_is_bad_config(task, block):
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_sampling_helps_against_readers_of_the_model_only(task):
-    report = task.report(sampling_rate=0.1)
-    assert report.model_reader.epsilon < report.server.epsilon
-    assert report.server.epsilon == task.report().server.epsilon
+def test_readers_of_the_sums_get_the_unsampled_composition(task):
+    report = task.report()
+    assert report.model_reader.adversary.value == "model-reader"
+    assert report.model_reader.epsilon == report.server.epsilon
     assert report.counted_shares == 2
     assert json.dumps(report.to_dict())
 

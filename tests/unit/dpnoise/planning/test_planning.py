@@ -110,20 +110,25 @@ def test_steps_share_one_budget():
     assert 0.999 < account.compose(event).epsilon(1e-5) <= 1.0
 
 
-def test_sampling_is_claimed_against_readers_of_the_model_only():
-    made = paper_plan("skellam", bits=18, steps=20, sampling_rate=0.05)
-    assert made.epsilon_model_reader <= 1.0
-    assert made.epsilon_server > 3.0
-    unsampled = paper_plan(
-        "skellam", bits=18, steps=20, scale_factor=made.parameters.scale_factor
-    )
-    assert made.noise_variance < unsampled.noise_variance
-    assert made.statement_server is not None
-    assert made.statement_server.adversary is Adversary.SERVER
-    assert made.statement_model_reader.adversary is Adversary.MODEL_READER
+@pytest.mark.parametrize(
+    "mechanism", ["skellam-mixture", "skellam", "smm", "ddgauss", "binomial"]
+)
+def test_noise_shares_refuse_to_count_sampling(mechanism):
+    with pytest.raises(ParameterError, match="tell who took part") as caught:
+        plan(**BASE, mechanism=mechanism, steps=20, sampling_rate=0.05)
+    assert caught.value.parameter == "sampling_rate"
+    assert caught.value.nearest.startswith("1.0")
 
 
-def test_without_sampling_both_adversaries_get_the_same_figure():
+def test_a_trusted_party_may_count_sampling():
+    asked = BASE | {"mechanism": "gaussian", "scale_factor": 64.0, "steps": 20}
+    made = plan(**asked, sampling_rate=0.05)
+    everyone = plan(**asked, sampling_rate=1.0)
+    assert made.noise_variance < 0.5 * everyone.noise_variance
+    assert made.statement_server is None
+
+
+def test_both_adversaries_get_the_same_figure():
     made = paper_plan("skellam", bits=18)
     assert made.epsilon_server == made.epsilon_model_reader
 

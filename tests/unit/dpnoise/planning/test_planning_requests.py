@@ -82,9 +82,7 @@ def test_the_noise_of_everybody_counts_but_losses_colluders_and_the_user():
     assert PlanRequest(**GOOD).counted_shares == 99
 
 
-def test_sampling_asks_about_readers_of_the_model_and_nothing_else_does():
+def test_central_noise_is_about_readers_and_nothing_else_is():
     assert PlanRequest(**GOOD).calibrated_for is Adversary.SERVER
-    sampled = PlanRequest(**(GOOD | {"sampling_rate": 0.1}))
-    assert sampled.calibrated_for is Adversary.MODEL_READER
     central = PlanRequest(**(GOOD | {"mechanism": "discrete-gaussian"}))
     assert central.calibrated_for is Adversary.MODEL_READER

@@ -280,10 +280,13 @@ def test_a_second_release_is_refused_and_sent_to_the_accountant_that_composes():
             account(*events)
 
 
-def test_sampling_is_refused_for_readers_and_stated_as_uncounted_for_servers():
+def test_sampling_is_stated_as_uncounted_and_refused_where_it_would_count():
     sampled = PoissonSampled(mixture(), 0.1)
+    published = make_accountant(
+        "hypothetical-mixture-contour", adversary=Adversary.MODEL_READER
+    )
     with pytest.raises(TheoremNotApplicableError, match="mixture-pld"):
-        account(sampled, adversary=Adversary.MODEL_READER)
+        published.compose(sampled)
     statement = account(sampled).statement(TARGET_DELTA)
     assert statement.epsilon == account(mixture()).epsilon(TARGET_DELTA)
     assert any("not counted" in sentence for sentence in statement.assumptions)

@@ -213,6 +213,7 @@ def test_federated_setting_needs_the_recorded_noise():
         lambda v: Repeated(
             PoissonSampled(SkellamMixtureEvent(65_536, v, 64.0, 1.0), 0.004), 1000
         ),
+        accountant="hypothetical-mixture-rdp",
         adversary=Adversary.MODEL_READER,
     )
     assert variance / 64 == pytest.approx(1.085, rel=0.01)
