@@ -66,16 +66,24 @@ class NoiseBudget:
     """What a task claims to spend on each of its users.
 
     Attributes:
-        epsilon: Over all sessions of the task, against the server.
-        delta: Failure probability, over all sessions of the task.
-        steps: Sessions of the task, at most.
+        epsilon: Over all sessions that it covers, against the server.
+        delta: Failure probability, over all sessions that it covers.
+        steps: Sums that the task is to release.
+        spare: Sessions on top of them, for those that end after they may have shown
+            something: a fault then costs a spare session and not the task.
         accountant: Name of the accountant that computes epsilon.
     """
 
     epsilon: float
     delta: float
     steps: int
+    spare: int
     accountant: str
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that the budget covers, and that one client may be charged for."""
+        return self.steps + self.spare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +115,16 @@ class PrivacyReport:
         local_noise_stddev: One client's own noise, caller's units: all that is left
             if secure aggregation is broken.
         counted_shares: Noise shares that the figures rely on.
+        steps: Sums that the task is to release.
+        spare: Sessions that the figures cover beyond them.
     """
 
     server: PrivacyStatement
     model_reader: PrivacyStatement
     local_noise_stddev: float
     counted_shares: int
+    steps: int
+    spare: int
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
@@ -121,6 +133,8 @@ class PrivacyReport:
             "model_reader": self.model_reader.to_dict(),
             "local_noise_stddev": self.local_noise_stddev,
             "counted_shares": self.counted_shares,
+            "steps": self.steps,
+            "spare": self.spare,
         }
 
 
@@ -141,22 +155,28 @@ class NoisedTask:
     budget: NoiseBudget
 
     @classmethod
-    def from_plan(cls, made: Plan, protocol: ProtocolParameters) -> Self:
+    def from_plan(
+        cls, made: Plan, protocol: ProtocolParameters, *, spare: int = 0
+    ) -> Self:
         """Join a plan with protocol parameters.
 
         Args:
             made: From `plan`; its accountant and budget are what the task claims.
             protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
                 noise block are replaced by the plan's.
+            spare: How many of the plan's steps are spare sessions.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG, if the two contradict each other.
+            RemoteProtocolError: BAD_CONFIG, if they contradict each other.
         """
+        if not 0 <= spare < made.request.steps:
+            raise _bad_block(f"of {made.request.steps} planned steps {spare} are spare")
         mechanism = make_mechanism(made.parameters)
         budget = NoiseBudget(
             epsilon=float(made.request.epsilon),
             delta=float(made.request.delta),
-            steps=made.request.steps,
+            steps=made.request.steps - spare,
+            spare=spare,
             accountant=made.accountant,
         )
         parameters = replace(
@@ -279,6 +299,8 @@ class NoisedTask:
             local_noise_stddev=math.sqrt(given.local_noise_variance)
             / given.scale_factor,
             counted_shares=given.num_noise_shares,
+            steps=self.budget.steps,
+            spare=self.budget.spare,
         )
 
     def check(self, policy: NoisePolicy) -> PrivacyReport:
@@ -361,7 +383,7 @@ def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget = _decode_block(noise_block)
     try:
         accountant = make_accountant(budget.accountant, adversary=adversary)
-        accountant.compose(Repeated(mechanism.event(), budget.steps))
+        accountant.compose(Repeated(mechanism.event(), budget.sessions))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
         # The block names the accountant: whoever offers it is at fault.
@@ -380,6 +402,7 @@ def _encode_block(mechanism: Mechanism, budget: NoiseBudget) -> bytes:
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "steps": budget.steps,
+        "spare": budget.spare,
         "accountant": budget.accountant,
     }
     return _canonical_json(entries)
@@ -407,6 +430,7 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
         "epsilon",
         "delta",
         "steps",
+        "spare",
         "accountant",
     }
     if not is_canonical:
@@ -419,7 +443,8 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
         budget = NoiseBudget(
             epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
             delta=_positive(entries["delta"], "delta", 1.0),
-            steps=int(_positive(entries["steps"], "steps", MAX_STEPS + 1)),
+            steps=_whole(entries["steps"], "steps", lowest=1),
+            spare=_whole(entries["spare"], "spare", lowest=0),
             accountant=str(entries["accountant"]),
         )
         if not isinstance(entries["mechanism"], dict):
@@ -441,9 +466,15 @@ def _positive(value: object, name: str, below: float) -> float:
     # Compared before it is converted: a server's whole number may exceed all floats.
     if not 0 < value < min(below, sys.float_info.max):
         raise _bad_block(f"{name} must lie between 0 and {below}")
-    if name == "steps" and not isinstance(value, int):
-        raise _bad_block("steps must be a whole number")
     return float(value)
+
+
+def _whole(value: object, name: str, *, lowest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _bad_block(f"{name} must be a whole number")
+    if not lowest <= value <= MAX_STEPS:
+        raise _bad_block(f"{name} must lie between {lowest} and {MAX_STEPS}")
+    return value
 
 
 def _bad_block(complaint: str) -> RemoteProtocolError:

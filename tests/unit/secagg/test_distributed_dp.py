@@ -158,6 +158,26 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         NoisedTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
         NoisedTask.from_parameters(with_block(task, steps=4)).check(LENIENT)
+    with pytest.raises(RemoteProtocolError, match="the task claims"):
+        NoisedTask.from_parameters(with_block(task, spare=1)).check(LENIENT)
+
+
+def test_spare_sessions_are_planned_recomputed_and_reported():
+    with_spare = NoisedTask.from_plan(made_plan(steps=5), protocol(), spare=2)
+    read = NoisedTask.from_parameters(with_spare.parameters)
+    assert (read.budget.steps, read.budget.spare, read.budget.sessions) == (3, 2, 5)
+    report = read.check(LENIENT)
+    assert (report.steps, report.spare) == (3, 2)
+    assert report.to_dict()["spare"] == 2
+    # The noise is that of five sessions, whatever they are called.
+    all_steps = NoisedTask.from_plan(made_plan(steps=5), protocol())
+    assert report.server.epsilon == all_steps.report().server.epsilon > 4.0
+
+
+@pytest.mark.parametrize("spare", [-1, 3])
+def test_a_plan_has_room_for_its_spare_sessions(spare):
+    with pytest.raises(RemoteProtocolError, match="spare"):
+        NoisedTask.from_plan(made_plan(), protocol(), spare=spare)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +200,10 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         ({"modulus": 10**400}, "modulus"),
         ({"steps": 1.5}, "steps"),
         ({"steps": True}, "steps"),
+        ({"steps": 0}, "steps"),
+        ({"spare": -1}, "spare"),
+        ({"spare": 0.5}, "spare"),
+        ({"spare": 10**400}, "spare"),
         ({"surprise": 1}, "keys"),
         ({"mechanism": []}, "object"),
         ({"local_noise_variance": "1/0"}, "local_noise_variance"),
