@@ -332,6 +332,8 @@ class GaussianEvent:
         l2_sensitivity: Bound on the vector's L2 norm, at least 0.
         sampler_distance: Total variation distance of all noise draws in the release
             from exact noise, in [0, 1).
+        simulated: Whether floating-point numbers stand in for the noise, at a distance
+            that nobody has bounded. No figure about it is proven or certified.
 
     Raises:
         ParameterError: A value is out of range; the error names it.
@@ -343,6 +345,7 @@ class GaussianEvent:
     noise_variance: float
     l2_sensitivity: float
     sampler_distance: float = 0.0
+    simulated: bool = False
 
     def __post_init__(self) -> None:
         check_dim(self.dim)

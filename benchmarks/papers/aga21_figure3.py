@@ -74,7 +74,7 @@ ROWS: Final = (
         multipliers=(1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0),
     ),
     Row(
-        name="federated (hypothetical), d = 2^20, n = 100 of 3400, T = 1500",
+        name="hypothetical: 100 of 3400, T = 1500",
         dim=1 << 20,
         clients=100,
         delta=1.0 / 3400,

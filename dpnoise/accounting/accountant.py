@@ -24,9 +24,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
-from dpnoise.accounting.statement import PrivacyStatement, Status
+from dpnoise.accounting.statement import PrivacyStatement, Status, weakest
 from dpnoise.errors import ParameterError, UnknownEventError
-from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent, flatten
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    GaussianEvent,
+    NoiseEvent,
+    PrivacyEvent,
+    flatten,
+)
 
 __all__ = ["MAX_EPSILON", "Accountant", "check_delta", "check_epsilon"]
 
@@ -123,6 +130,7 @@ class Accountant(abc.ABC):
         self._releases = 0
         self._ignored_sampling = False
         self._claimed_sampling = False
+        self._simulated = False
 
     @property
     def adversary(self) -> Adversary:
@@ -136,8 +144,9 @@ class Accountant(abc.ABC):
 
     @property
     def status(self) -> Status:
-        """How the answers are known; a subclass may weaken it as it composes."""
-        return self.status_of_theorem
+        """How the answers are known: as the weakest thing that they rest on."""
+        known = self._status_of_theorems
+        return weakest((known, Status.NUMERICAL)) if self._simulated else known
 
     def compose(self, event: PrivacyEvent) -> Self:
         """Add a release, or several, to the account.
@@ -171,6 +180,7 @@ class Accountant(abc.ABC):
             self._claimed_sampling |= claimed_rate < 1.0
             self._charge_distance(count * release.sampler_distance)
             self._releases += count
+            self._simulated |= isinstance(release, GaussianEvent) and release.simulated
         return self
 
     def epsilon(self, delta: float) -> float:
@@ -253,6 +263,11 @@ class Accountant(abc.ABC):
             details=MappingProxyType(details),
         )
 
+    @property
+    def _status_of_theorems(self) -> Status:
+        """How the theorems are known; a subclass may weaken it as it composes."""
+        return self.status_of_theorem
+
     @abc.abstractmethod
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         """Add `count` copies of one release, at a sampling rate that may be claimed."""
@@ -320,6 +335,10 @@ class Accountant(abc.ABC):
                 "Every user takes part by its own independent coin of the stated "
                 "rate, small cohorts are neither refilled nor drawn again, and the "
                 "total noise does not depend on who takes part."
+            )
+        if self._simulated:
+            sentences.append(
+                "Floating-point numbers stand in for the noise: for simulations only."
             )
         if self.counts_sampled_shares:
             sentences.append(

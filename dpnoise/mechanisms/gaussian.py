@@ -100,6 +100,7 @@ class GaussianMechanism(CentralMechanism):
                 math.sqrt(self.l2_clip_squared_steps), math.inf
             ),
             sampler_distance=sampler_distance,
+            simulated=True,
         )
 
     def remarks(self) -> tuple[str, ...]:

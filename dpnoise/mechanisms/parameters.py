@@ -391,8 +391,8 @@ def _is_plain_integer(text: str) -> bool:
 
 def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        text = str(value)[:80].replace("_", "-")
-        near = difflib.get_close_matches(text, choices, n=1)
+        text = str(value)[:80]
+        near = difflib.get_close_matches(text.replace("_", "-"), choices, n=1)
         raise ParameterError(
             f"{parameter} must be one of {', '.join(choices)}; got {text!r}",
             parameter=parameter,

@@ -129,7 +129,7 @@ class SkellamGDPAccountant(Accountant):
         self._combined: Accountant | None = None
 
     @property
-    def status(self) -> Status:
+    def _status_of_theorems(self) -> Status:
         """Certified, or weaker if a sampled release must be composed numerically."""
         if not self._is_sampled:
             return self.status_of_theorem

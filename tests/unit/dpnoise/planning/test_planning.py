@@ -349,3 +349,27 @@ def test_a_plan_is_a_value():
     made = paper_plan("skellam", bits=18)
     assert made == paper_plan("skellam", bits=18)
     assert dataclasses.replace(made, accountant="x") != made
+
+
+def test_a_plan_prints_as_a_table_for_people():
+    made = paper_plan("skellam", bits=18, steps=3)
+    assert repr(made).startswith("Plan(request=PlanRequest(")
+    lines = str(made).splitlines()
+    assert len(lines) == len(made.table()) + len(made.notes)
+    assert lines[0] == f"{'mechanism':<21}  skellam, accountant skellam-paper"
+    assert any(line.startswith("steps") and line.endswith(" 3") for line in lines)
+    wrapped = dict(made.table())["wrapped entries"]
+    expected = made.forecast.expected_wrapped_coordinates
+    assert wrapped.startswith(f"{expected:.3g} expected per sum")
+    assert wrapped.endswith("if all vectors agree")
+    shown = made._repr_html_()
+    assert shown.count("<tr>") == len(made.table())
+    assert all(note.split("<")[0] in shown for note in made.notes)
+
+
+def test_simulated_noise_is_never_certified():
+    made = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
+    statement = made.statement_model_reader
+    assert statement.accountant == "gaussian-pld"
+    assert statement.status.value == made.to_dict()["status"] == "numerical"
+    assert any("simulations only" in text for text in statement.assumptions)

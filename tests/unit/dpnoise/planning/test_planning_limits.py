@@ -44,6 +44,20 @@ def test_an_epsilon_beyond_the_samplers_is_refused_with_one_that_works():
     assert 0.99 * nearest < made.statement_server.epsilon <= nearest
 
 
+def test_a_delta_below_the_samplers_distance_is_refused_with_one_that_works():
+    asked = CELL | {"dimension": 4096, "scale_factor": 4.0, "delta": 1e-32}
+    with pytest.raises(ParameterError, match="draws from the exact law") as caught:
+        plan(**asked)
+    assert caught.value.parameter == "delta"
+    nearest = float(caught.value.nearest)
+    assert 1e-32 < nearest < 1e-25
+    assert plan(**asked | {"delta": nearest}).epsilon_server <= 1.0
+    # Where no delta below one would do, none is offered.
+    with pytest.raises(ParameterError) as caught:
+        plan(**asked | {"epsilon": 80.0})
+    assert caught.value.nearest is None
+
+
 def test_a_sampled_release_is_calibrated_although_its_delta_cannot_pass_the_rate():
     def sampled(variance):
         one = GaussianEvent(dim=1, noise_variance=float(variance), l2_sensitivity=1.0)

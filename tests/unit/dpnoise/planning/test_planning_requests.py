@@ -82,6 +82,14 @@ def test_the_noise_of_everybody_counts_but_losses_colluders_and_the_user():
     assert PlanRequest(**GOOD).counted_shares == 99
 
 
+@pytest.mark.parametrize("parameter", ["mechanism", "accountant"])
+def test_an_error_shows_what_was_typed(parameter):
+    with pytest.raises(ParameterError, match="got 'skellam_x'") as caught:
+        PlanRequest(**(GOOD | {parameter: "skellam_x"}))
+    assert caught.value.value == "skellam_x"
+    assert caught.value.nearest.startswith("skellam")
+
+
 def test_central_noise_is_about_readers_and_nothing_else_is():
     assert PlanRequest(**GOOD).calibrated_for is Adversary.SERVER
     central = PlanRequest(**(GOOD | {"mechanism": "discrete-gaussian"}))
