@@ -42,7 +42,9 @@ def measured_error(name: str) -> tuple[float, float, float, float]:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     total = np.zeros(mechanism.encoded_dim, np.uint64)
     for vector in vectors:
-        total += mechanism.encode(vector, private_seed=fresh_seed(), public_seed=public)
+        total += mechanism.encode(
+            vector, private_seed=fresh_seed(), public_seed=public
+        ).residues
         total %= np.uint64(mechanism.modulus)
     if isinstance(mechanism, CentralMechanism):
         total = mechanism.add_noise(total, private_seed=fresh_seed()).astype(np.uint64)

@@ -20,7 +20,7 @@ It does no input or output.
 import json
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Self
 
@@ -45,6 +45,7 @@ __all__ = [
     "DPNoiseError",
     "NoiseBudget",
     "NoisePolicy",
+    "NoisedInput",
     "NoisedTask",
     "ParameterError",
     "Plan",
@@ -136,6 +137,20 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedInput:
+    """What a client hands to its session, and what only the client should know.
+
+    Attributes:
+        vector: For the session.
+        shortened_by: Length of the client's vector over what clipping left of it, 1.0
+            if it fitted.  It says something about the vector: tell its owner alone.
+    """
+
+    vector: NoisedVector
+    shortened_by: float = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +274,7 @@ class NoisedTask:
         *,
         session_id: bytes,
         noise_seed: SecretBytes,
-    ) -> NoisedVector:
+    ) -> NoisedInput:
         """Clip, rotate, scale, round, add the noise share, and reduce modulo m.
 
         Args:
@@ -271,14 +286,17 @@ class NoisedTask:
             InputError: NaN, infinity, or a wrong length or dtype.
         """
         try:
-            residues = self.mechanism.encode(
+            encoded = self.mechanism.encode(
                 np.asarray(vector),
                 private_seed=noise_seed.reveal(),
                 public_seed=_rotation_seed(session_id, self.parameters.suite),
             )
         except NoiseInputError as error:
             raise InputError(str(error)) from None
-        return NoisedVector(residues, self.parameters.noise_block)
+        return NoisedInput(
+            NoisedVector(encoded.residues, self.parameters.noise_block),
+            encoded.shortened_by,
+        )
 
     def decode(
         self, residues: npt.NDArray[np.unsignedinteger[Any]], *, session_id: bytes

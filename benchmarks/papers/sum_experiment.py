@@ -139,7 +139,7 @@ def measured_mse(mechanism: Mechanism, cohort: Cohort, *, label: str) -> float:
             vector,
             private_seed=_seed(f"{label}/client {client}"),
             public_seed=public_seed,
-        )
+        ).residues
     total %= np.uint64(mechanism.modulus)
     residues = total.astype(np.min_scalar_type(mechanism.modulus - 1))
     estimate = mechanism.decode(residues, public_seed=public_seed)

@@ -19,6 +19,8 @@ the caller draws one with `dpnoise.samplers.fresh_seed`.
 
 import abc
 import math
+import sys
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import ClassVar, Final, Protocol
@@ -28,7 +30,11 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.clipping import check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
-from dpnoise.encoding.scaling import FixedPointVector, to_fixed_point
+from dpnoise.encoding.scaling import (
+    FRACTIONAL_BITS,
+    FixedPointVector,
+    to_fixed_point,
+)
 from dpnoise.encoding.wrapping import Residues, centre, wrap
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
@@ -42,6 +48,7 @@ __all__ = [
     "NOISE_LABEL",
     "ROUNDING_LABEL",
     "CentralMechanism",
+    "Encoded",
     "Mechanism",
     "NoiseSource",
     "Residues",
@@ -55,6 +62,7 @@ ROUNDING_LABEL: Final = b"dpnoise/v1/rounding"
 
 
 _SHARE_BITS: Final = 20
+_SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
 
@@ -73,6 +81,25 @@ class NoiseSource(Protocol):
         self, vector: NDArray[np.int64], seed: bytes, label: bytes, *, start: int = 0
     ) -> None:
         """Add one draw to every entry, in place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Encoded:
+    """One client's contribution, ready to be summed.
+
+    Args:
+        residues: Shape `(encoded_dim,)`, the smallest unsigned type that holds the
+            modulus; equal arguments of `encode` give equal residues.
+        shortened_by: Length of the vector over what the clips left of it: 1.0 for a
+            vector that fitted, 10.0 for one ten times too long. To six digits. It
+            says something about the vector: show it to its owner alone.
+    """
+
+    residues: Residues
+    shortened_by: float
+
+    def __repr__(self) -> str:
+        return f"Encoded(length={self.residues.size}, entries=<redacted>)"
 
 
 class Mechanism(abc.ABC):
@@ -249,7 +276,7 @@ class Mechanism(abc.ABC):
         *,
         private_seed: bytes,
         public_seed: bytes,
-    ) -> Residues:
+    ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
 
         Args:
@@ -261,8 +288,7 @@ class Mechanism(abc.ABC):
                 rotation.
 
         Returns:
-            Residues of shape `(encoded_dim,)`, in the smallest unsigned type that
-            holds the modulus. Equal arguments give equal residues.
+            The residues, and by what factor the vector was shortened.
 
         Raises:
             InputError: The vector or a seed has a wrong type, shape or length, or an
@@ -270,10 +296,17 @@ class Mechanism(abc.ABC):
         """
         check_seed("private_seed", private_seed)
         check_seed("public_seed", public_seed)
-        steps = self._quantise(vector, private_seed, public_seed)
+        checked = check_vector(vector, self.dim)
+        fixed = self._fixed_point(checked, public_seed)
+        steps = self._round(fixed, private_seed)
         if not self.noise_is_central:
             self.table.add_to(steps, private_seed, NOISE_LABEL)
-        return wrap(steps, self.modulus)
+        return Encoded(
+            wrap(steps, self.modulus),
+            _shortened_by(
+                checked, fixed.values[: self.rotated_dim], self._parameters.scale_factor
+            ),
+        )
 
     def decode(
         self, modular_sum: NDArray[np.unsignedinteger], *, public_seed: bytes
@@ -405,15 +438,11 @@ class Mechanism(abc.ABC):
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         """Turn the fixed-point vector into integers within the event's bounds."""
 
-    def _quantise(
-        self,
-        vector: NDArray[np.floating] | NDArray[np.integer],
-        private_seed: bytes,
-        public_seed: bytes,
-    ) -> NDArray[np.int64]:
-        """Check, clip, rotate, scale and round; the result holds no noise yet."""
+    def _fixed_point(
+        self, checked: NDArray[np.float64], public_seed: bytes
+    ) -> FixedPointVector:
+        """Clip, rotate and scale; the result is within the bounds of `event`."""
         given = self._parameters
-        checked = check_vector(vector, self.dim)
         rotated = self._rotation(public_seed).forward(self._clip(checked))
         rotated *= given.scale_factor
         scaled = rotated
@@ -422,8 +451,7 @@ class Mechanism(abc.ABC):
             inside = np.array_equal(clip_l2(checked, given.l2_clip), checked)
             amplitude = given.scale_factor * given.clip_flag_amplitude
             scaled = np.append(scaled, amplitude if inside else -amplitude)
-        fixed = self._to_fixed_point(scaled)
-        return self._round(fixed, private_seed)
+        return self._to_fixed_point(scaled)
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
         """Clip in the caller's units, before the rotation."""
@@ -487,6 +515,29 @@ class CentralMechanism(Mechanism):
         steps = self._centred(modular_sum)
         self.table.add_to(steps, private_seed, NOISE_LABEL)
         return wrap(steps, self.modulus)
+
+
+def _shortened_by(
+    checked: NDArray[np.float64], fixed: NDArray[np.int64], scale_factor: float
+) -> float:
+    """Return the length before the clips over the length after them, at least 1.
+
+    Args:
+        checked: The caller's vector, caller's units.
+        fixed: What is left of it, in fixed point.
+        scale_factor: Grid steps per unit.
+    """
+    peak = float(np.abs(checked).max())
+    if peak == 0.0:
+        return 1.0
+    # Divided by the largest entry, whose square may be no float.
+    before = float(np.linalg.norm(checked / peak))
+    # Truncation took less than one fixed-point unit off each coordinate.
+    after = float(np.linalg.norm(fixed.astype(np.float64))) + math.sqrt(fixed.size)
+    ratio = before * (peak / after) * scale_factor * float(1 << FRACTIONAL_BITS)
+    if ratio <= _SHORTENED:
+        return 1.0
+    return float(f"{min(ratio, sys.float_info.max):.6g}")
 
 
 def check_seed(argument: str, seed: object) -> None:

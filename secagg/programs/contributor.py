@@ -314,7 +314,7 @@ def _make_input(
     task = NoisedTask.from_parameters(parameters)
     encoded = task.encode(
         vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
-    )
+    ).vector
     spent.charge(
         descriptor.task_id,
         parameters.noise_block,

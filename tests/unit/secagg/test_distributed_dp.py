@@ -75,7 +75,7 @@ def encoded(task, session_id):
     return [
         task.encode(
             row, session_id=session_id, noise_seed=SecretBytes(bytes([number]) * 32)
-        )
+        ).vector
         for number, row in enumerate(vectors())
     ]
 
@@ -103,6 +103,15 @@ def test_a_restarted_client_encodes_the_same_residues(task):
     other = encoded(task, b"t" * 32)[0]
     assert client.input_digest(first) == client.input_digest(second)
     assert client.input_digest(first) != client.input_digest(other)
+
+
+def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
+    seed = SecretBytes(b"n" * 32)
+    row = vectors()[0]
+    for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
+        made = task.encode(factor * row, session_id=b"s" * 32, noise_seed=seed)
+        assert made.shortened_by == pytest.approx(expected, rel=1e-5)
+        assert "shortened_by" not in repr(made)
 
 
 @pytest.mark.parametrize(

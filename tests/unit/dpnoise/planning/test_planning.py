@@ -301,7 +301,9 @@ def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
         total = np.zeros(chosen.encoded_dim, np.uint64)
         for client in range(25):
             private = hashlib.sha256(b"private%d:%d" % (repeat, client)).digest()
-            total += chosen.encode(vector, private_seed=private, public_seed=public)
+            total += chosen.encode(
+                vector, private_seed=private, public_seed=public
+            ).residues
         estimate = chosen.decode(total % np.uint64(chosen.modulus), public_seed=public)
         errors.append(np.mean((estimate - 25.0 * vector) ** 2))
     # Five deviations of the mean of 6500 squared normals: false alarms 5.7e-7.
