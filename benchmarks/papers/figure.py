@@ -1,18 +1,14 @@
 """A picture of curves in panels, as values, and one way to draw it.
 
-Numbered rules:
+* A figure is data. Scripts fill it, `drawing` turns it into a PNG, and nothing in
+  it depends on the library that draws.
+* A mechanism has the same colour and the same marker in every figure.
+* A broken line means that no theorem covers what is shown. An open circle was
+  measured by running the mechanism; lines are computed.
+* matplotlib is optional. Without it the error says how to get it, before any work.
 
-1. A figure is data. Scripts fill it, `drawing` turns it into a PNG, and nothing in
-   it depends on the library that draws.
-2. A mechanism has the same colour and the same marker in every figure.
-3. A broken line means that no theorem covers what is shown. An open circle was
-   measured by running the mechanism; lines are computed.
-4. matplotlib is optional. Without it the error says how to get it, before any work.
-
-This module deliberately computes nothing.
+It computes nothing.
 """
-
-from __future__ import annotations
 
 import importlib
 import importlib.util

@@ -1,18 +1,14 @@
 """One reproduction of a published figure: its table, its picture, and its command.
 
-Numbered rules:
+* Every script offers `reproduce(options)`, which computes, and `main`, which writes
+  `<name>.json` and `<name>.png` and prints what was found.
+* A table states the settings that the publication gives apart from those that were
+  assumed because it does not.
+* Nothing here is random from run to run: experiments expand fixed seeds. The noise
+  of a deployment never comes from here.
 
-1. Every script offers `reproduce(options)`, which computes, and `main`, which writes
-   `<name>.json` and `<name>.png` and prints what was found.
-2. A table states the settings that the publication gives apart from those that were
-   assumed because it does not.
-3. Nothing here is random from run to run: experiments expand fixed seeds. The noise
-   of a deployment never comes from here.
-
-This module deliberately knows no mechanism.
+It knows no mechanism.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -1,36 +1,28 @@
 """Conversions between privacy curves and (epsilon, delta).
 
-Numbered rules:
+* A Rényi curve is a pair of arrays: orders above 1 and divergences in nats. An
+  infinite divergence marks an order that no theorem covers; it never wins.
+* Every order gives a valid bound, so a coarse grid loses tightness and never
+  soundness.
 
-1. A Rényi curve is a pair of arrays: orders above 1 and divergences in nats. An
-   infinite divergence marks an order that no theorem covers; it never wins.
-2. Every order gives a valid bound, so a coarse grid loses tightness and never
-   soundness.
-
-This module deliberately does not choose the orders; `renyi_accountant` does.
+It does not choose the orders; `accountant` does.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dpnoise.accounting.accountant import check_delta, check_epsilon
 from dpnoise.errors import ParameterError
+from dpnoise.floats import FloatArray
 
 __all__ = [
-    "FloatArray",
     "renyi_delta",
     "renyi_epsilon",
     "zcdp_delta",
     "zcdp_epsilon",
     "zcdp_epsilon_simple",
 ]
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 _ORDER_RANGE = (1e-6, 1e9)  # α − 1, for the one-dimensional search of a zCDP curve
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)

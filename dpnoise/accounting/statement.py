@@ -1,16 +1,12 @@
 """The privacy statement: a figure together with everything it depends on.
 
-Numbered rules:
+* No epsilon leaves this package without the accountant's name, its status, the
+  adversary, the adjacency and the assumptions it rests on.
+* `status` says how the figure is known. It is never upgraded on the way out, and a
+  combination of figures carries the weakest status among them.
 
-1. No epsilon leaves this package without the accountant's name, its status, the
-   adversary, the adjacency and the assumptions it rests on.
-2. `status` says how the figure is known. It is never upgraded on the way out, and a
-   combination of figures carries the weakest status among them.
-
-This module deliberately computes nothing.
+It computes nothing.
 """
-
-from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -36,6 +32,9 @@ class Status(enum.StrEnum):
 
     RECALLED = "recalled"
     """A published constant that was not verified; for comparisons only."""
+
+    HYPOTHETICAL = "hypothetical"
+    """Rests on an assumption that no deployment meets; for comparisons only."""
 
 
 _STRENGTH = {status: rank for rank, status in enumerate(Status)}

@@ -58,8 +58,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         float | None,
         typer.Option(
             "--sampling-rate",
-            help="Probability that a client takes part in a step; counts for readers "
-            "of the model only.",
+            help="Probability that a client takes part in a step; for mechanisms whose "
+            "noise one trusted party adds.",
         ),
     ] = None,
     min_survivors: Annotated[
@@ -148,31 +148,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
 
 
 def _print(made: "Plan", output: Output) -> None:
-    shown = made.to_dict()
-    ratio = made.forecast.expected_mse / made.gaussian_mse
-    output.pairs(
-        (
-            ("mechanism", f"{shown['mechanism']}, accountant {made.accountant}"),
-            ("grounds", str(shown["status"])),
-            ("modulus", f"{shown['modulus']} ({shown['bits']} bits)"),
-            ("scale factor", f"{made.parameters.scale_factor:.6g} steps per unit"),
-            ("noise that counts", f"variance {float(made.noise_variance):.6g} steps²"),
-            (
-                "one client's share",
-                f"variance {float(made.parameters.local_noise_variance):.6g} steps²",
-            ),
-            ("expected error", f"{made.forecast.expected_mse:.6g} units² per entry"),
-            ("central Gaussian", f"{made.gaussian_mse:.6g} units² per entry"),
-            ("ratio", f"{ratio:.4f}"),
-            ("wrap probability", f"{made.forecast.wrap_probability:.3g} per entry"),
-            ("epsilon, server", f"{made.epsilon_server:.6g}"),
-            ("epsilon, model reader", f"{made.epsilon_model_reader:.6g}"),
-            ("delta", f"{made.request.delta:.6g}"),
-            ("upload", f"{made.upload_bytes:,} bytes per client and step"),
-        ),
-        title="Plan",
-    )
-    assumptions = shown["assumptions"]
+    output.pairs(made.table(), title="Plan")
+    assumptions = made.to_dict()["assumptions"]
     if isinstance(assumptions, list) and assumptions:
         output.heading("It holds if")
         for assumption in assumptions:

@@ -99,6 +99,7 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
     budget, report = prepared.noised.budget, prepared.noised.report()
     output.line(
         f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
-        f"server for {budget.steps} session(s) together; accountant "
+        f"server for {budget.steps} session(s) and {budget.spare} spare one(s) "
+        "together; accountant "
         f"{budget.accountant} ({report.server.status})"
     )

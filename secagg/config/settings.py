@@ -109,6 +109,15 @@ class TaskSection:
         high=100,
         unit="attempts",
     )
+    spare: int | None = setting(
+        "Sessions that the privacy budget covers beyond those: each replaces one that "
+        "ended when it may have shown something. Empty means none if a sum is tried "
+        "once, else one for every twenty sessions and one for every colluder.",
+        default=None,
+        low=0,
+        high=1_000_000,
+        unit="sessions",
+    )
     profile: str = setting(
         "Named threat model.", default="honest-curious-server", choices=_PROFILES
     )

@@ -304,7 +304,7 @@ def _check_offer(
     task = NoisedTask.from_parameters(parameters)
     if noise_policy is not None:
         task.check(noise_policy)
-    spent.check(offered.task_id, parameters.noise_block, allowed=task.budget.steps)
+    spent.check(offered.task_id, parameters.noise_block, allowed=task.budget.sessions)
     application.check(offered, task.dim)
 
 
@@ -327,12 +327,12 @@ def _make_input(
     task = NoisedTask.from_parameters(parameters)
     encoded = task.encode(
         vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
-    )
+    ).vector
     spent.charge(
         descriptor.task_id,
         parameters.noise_block,
         descriptor.session_id,
-        allowed=task.budget.steps,
+        allowed=task.budget.sessions,
     )
     return encoded
 

@@ -72,7 +72,7 @@ class SumFiles:
             **noised.report().to_dict(),
             "budget_epsilon": noised.budget.epsilon,
             "budget_delta": noised.budget.delta,
-            "sessions_in_budget": noised.budget.steps,
+            "sessions_in_budget": noised.budget.sessions,
             "expected_rmse": self._prepared.forecast_rmse,
             "mechanism": noised.mechanism.parameters.to_dict(),
         }

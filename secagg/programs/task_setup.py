@@ -19,10 +19,11 @@ from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
 from secagg.programs.task_memory import RememberedTask
 from secagg.wire.limits import check_transportable
 
-__all__ = ["PreparedTask", "plan_noise", "prepare_task"]
+__all__ = ["PreparedTask", "plan_noise", "prepare_task", "spare_sessions"]
 
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
+_SESSIONS_PER_SPARE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
         bits=settings.vector.modulus_bits,
         mechanism=noise.mechanism,
         scale_factor=noise.scale_factor,
-        steps=settings.task.sessions,
+        steps=settings.task.sessions + spare_sessions(settings),
         min_survivors=cohort.min_survivors,
         colluders=cohort.colluders,
         accountant=noise.accountant,
@@ -122,11 +123,27 @@ def plan_noise(settings: ServerSettings) -> Plan:
     )
 
 
+def spare_sessions(settings: ServerSettings) -> int:
+    """Return how many sessions the budget of a task covers beyond its sums.
+
+    A session may end after its inputs were fixed, and then stays spent; without a
+    spare one such a fault would end the task. A colluder can cause one at will.
+    """
+    task = settings.task
+    if task.spare is not None:
+        return task.spare
+    if task.attempts == 1:
+        return 0
+    return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
+
+
 def _work_out(settings: ServerSettings) -> RememberedTask:
     if settings.noise.none:
         return RememberedTask(_protocol_parameters(settings).validate(), None)
     made = plan_noise(settings)
-    noised = NoisedTask.from_plan(made, _protocol_parameters(settings))
+    noised = NoisedTask.from_plan(
+        made, _protocol_parameters(settings), spare=spare_sessions(settings)
+    )
     return RememberedTask(noised.parameters, math.sqrt(made.forecast.expected_mse))
 
 

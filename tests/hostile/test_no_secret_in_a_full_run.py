@@ -318,7 +318,7 @@ class Run:
         offered = NoisedTask.from_parameters(descriptor.parameters)
         return offered.encode(
             vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
-        )
+        ).vector
 
     # --- what must not be seen --------------------------------------------------------
 

@@ -72,7 +72,7 @@ def encoded(task, session_id):
     return [
         task.encode(
             row, session_id=session_id, noise_seed=SecretBytes(bytes([number]) * 32)
-        )
+        ).vector
         for number, row in enumerate(vectors())
     ]
 
@@ -100,6 +100,15 @@ def test_a_restarted_client_encodes_the_same_residues(task):
     other = encoded(task, b"t" * 32)[0]
     assert client.input_digest(first) == client.input_digest(second)
     assert client.input_digest(first) != client.input_digest(other)
+
+
+def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
+    seed = SecretBytes(b"n" * 32)
+    row = vectors()[0]
+    for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
+        made = task.encode(factor * row, session_id=b"s" * 32, noise_seed=seed)
+        assert made.shortened_by == pytest.approx(expected, rel=1e-5)
+        assert "shortened_by" not in repr(made)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +164,26 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         NoisedTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
         NoisedTask.from_parameters(with_block(task, steps=4)).check(LENIENT)
+    with pytest.raises(RemoteProtocolError, match="the task claims"):
+        NoisedTask.from_parameters(with_block(task, spare=1)).check(LENIENT)
+
+
+def test_spare_sessions_are_planned_recomputed_and_reported():
+    with_spare = NoisedTask.from_plan(made_plan(steps=5), protocol(), spare=2)
+    read = NoisedTask.from_parameters(with_spare.parameters)
+    assert (read.budget.steps, read.budget.spare, read.budget.sessions) == (3, 2, 5)
+    report = read.check(LENIENT)
+    assert (report.steps, report.spare) == (3, 2)
+    assert report.to_dict()["spare"] == 2
+    # The noise is that of five sessions, whatever they are called.
+    all_steps = NoisedTask.from_plan(made_plan(steps=5), protocol())
+    assert report.server.epsilon == all_steps.report().server.epsilon > 4.0
+
+
+@pytest.mark.parametrize("spare", [-1, 3])
+def test_a_plan_has_room_for_its_spare_sessions(spare):
+    with pytest.raises(RemoteProtocolError, match="spare"):
+        NoisedTask.from_plan(made_plan(), protocol(), spare=spare)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +206,10 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         ({"modulus": 10**400}, "modulus"),
         ({"steps": 1.5}, "steps"),
         ({"steps": True}, "steps"),
+        ({"steps": 0}, "steps"),
+        ({"spare": -1}, "spare"),
+        ({"spare": 0.5}, "spare"),
+        ({"spare": 10**400}, "spare"),
         ({"surprise": 1}, "keys"),
         ({"mechanism": []}, "object"),
         ({"local_noise_variance": "1/0"}, "local_noise_variance"),
@@ -211,10 +244,10 @@ def test_a_malformed_block_is_bad_config(task, block):
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_sampling_helps_against_readers_of_the_model_only(task):
-    report = task.report(sampling_rate=0.1)
-    assert report.model_reader.epsilon < report.server.epsilon
-    assert report.server.epsilon == task.report().server.epsilon
+def test_readers_of_the_sums_get_the_unsampled_composition(task):
+    report = task.report()
+    assert report.model_reader.adversary.value == "model-reader"
+    assert report.model_reader.epsilon == report.server.epsilon
     assert report.counted_shares == 2
     assert json.dumps(report.to_dict())
 

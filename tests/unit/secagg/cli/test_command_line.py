@@ -191,6 +191,19 @@ def test_plan_prints_the_promised_keys(capsys):
     assert result["expected_mse"] >= result["gaussian_mse"]
 
 
+def test_plan_prints_how_many_entries_wrap(capsys):
+    assert main([*PLAN, "--epsilon", "2", "--mechanism", "skellam"]) == 0
+    assert "expected per sum" in capsys.readouterr().out
+
+
+def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
+    words = ["--epsilon", "2", "--sampling-rate", "0.1", "--json"]
+    assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    message = error_of(capsys)["message"]
+    assert "tell who took part" in message
+    assert "Leave sampling_rate out" in message
+
+
 def test_plan_draws_a_picture(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     path = tmp_path / "plan.png"

@@ -43,8 +43,26 @@ def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
     assert noised.mechanism.parameters.num_noise_shares == 6
     assert noised.budget.steps == 2
     assert noised.report().server.epsilon <= 4.0
+    assert noised.budget.sessions == 3
     assert prepared.parameters.noise_block
     assert prepared.parameters.dimension == noised.mechanism.encoded_dim
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spare"),
+    [
+        ([], 1),
+        (["task.sessions=20", "cohort.colluders=2"], 3),
+        (["task.sessions=21"], 2),
+        (["task.attempts=1", "cohort.colluders=2"], 0),
+        (["task.spare=4", "task.attempts=1"], 4),
+        (["task.spare=0"], 0),
+    ],
+)
+def test_a_fault_does_not_end_a_task_that_may_try_again(tmp_path, overrides, spare):
+    noised = prepare(tmp_path, NOISE, *overrides).noised
+    assert noised.budget.spare == spare
+    assert noised.report().server.epsilon <= 4.0
 
 
 def test_what_is_left_open_gets_the_safest_value_that_works(tmp_path):
