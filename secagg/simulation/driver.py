@@ -81,7 +81,8 @@ class InProcessSession:
 
     Attributes:
         parameters: Of the session.
-        inputs: One vector of residues per client.
+        inputs: One vector per client: residues, or with noise for a task that
+            demands it.
         policy: What all clients insist on; by default they accept everything.
         session_number: Of the task.
         task_id: Name of the task.
@@ -91,7 +92,7 @@ class InProcessSession:
     """
 
     parameters: ProtocolParameters
-    inputs: Sequence[Residues]
+    inputs: Sequence[Residues | NoisedVector]
     policy: ClientPolicy | None = None
     session_number: int = 1
     task_id: str = "test-task"
@@ -192,9 +193,9 @@ class InProcessSession:
         return outputs
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
-        """Hand a client its vector, as the session's parameters demand it."""
-        block, residues = self.parameters.noise_block, self.inputs[number]
-        vector = NoisedVector(residues, block) if block else PlainVector(residues)
+        """Hand a client its vector."""
+        given = self.inputs[number]
+        vector = given if isinstance(given, NoisedVector) else PlainVector(given)
         return self.to_client(number, InputReady(vector))
 
     def message(self, number: int, output: ClientOutput) -> Received | None:

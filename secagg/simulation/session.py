@@ -26,7 +26,12 @@ from secagg.primitives.modular import (
 from secagg.primitives.prg import add_masks
 from secagg.protocol import client, masking, server
 from secagg.protocol.events import ClientEvent, Received, ServerEvent, SessionOffered
-from secagg.protocol.outputs import ClientOutput, ComputeSum, ServerOutput
+from secagg.protocol.outputs import (
+    ClientOutput,
+    ComputeSum,
+    MaskAndUpload,
+    ServerOutput,
+)
 from secagg.protocol.rounds import ROUNDS
 from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
@@ -162,12 +167,12 @@ class _MeasuredSession(InProcessSession):
     def message(self, number: int, output: ClientOutput) -> Received | None:
         with self.meter.client(number):
             received = super().message(number, output)
-        for packed in self.uploads.values():  # none, or the one just made
+        if isinstance(output, MaskAndUpload):
+            _, packed = self.uploads.popitem()
             self.meter.bytes_up += len(packed)
             with self._charged():
                 add_into(self.sum, self.unpacked(packed), self.parameters.modulus)
-            add_into(self.expected, self.inputs[number], self.parameters.modulus)
-        self.uploads.clear()
+            add_into(self.expected, output.vector.residues, self.parameters.modulus)
         return received
 
     def compute_sum(self, job: ComputeSum) -> Residues:

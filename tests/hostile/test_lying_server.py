@@ -318,6 +318,23 @@ def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
     assert all(isinstance(ending, SessionOutcome) for ending in others)
 
 
+def test_a_roster_elsewhere_without_end_is_not_collected():
+    fetched = []
+
+    def endless(_):
+        fetched.append(len(fetched))
+        return BlobChunk(bytes(1 << 20), 1 << 30)
+
+    lies = {
+        GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 2 << 20)),
+        FetchChunk: endless,
+    }
+    deployment, endings = run(lies, payload=b"")
+    assert endings[VICTIM].code is ErrorCode.PAYLOAD_MISMATCH
+    assert len(fetched) == 1
+    assert_left_cleanly(deployment, endings[VICTIM])
+
+
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
 @pytest.mark.parametrize("method", [GetOffer, GetUpdate])
 def test_a_server_that_only_ever_says_wait_costs_time_and_nothing_else(method, seconds):

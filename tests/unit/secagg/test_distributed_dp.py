@@ -80,7 +80,7 @@ def encoded(task, session_id):
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
     blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
     inputs = encoded(task, blank.descriptor.session_id)
-    session = InProcessSession(task.parameters, [v.residues for v in inputs])
+    session = InProcessSession(task.parameters, inputs)
     result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
     assert result.survivors == (0, 1, 2, 3, 4)
     clean = zeros(32, 1 << 18)
@@ -253,9 +253,7 @@ def test_readers_of_the_sums_get_the_unsampled_composition(task):
 
 
 def test_the_noised_vector_goes_through_the_noised_row_only(task):
-    session = InProcessSession(
-        task.parameters, [v.residues for v in encoded(task, b"s" * 32)]
-    )
+    session = InProcessSession(task.parameters, encoded(task, b"s" * 32))
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
         session.play(which)
         session.close(which)

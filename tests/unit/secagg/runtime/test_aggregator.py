@@ -744,6 +744,19 @@ def test_impossible_fetches_are_refused(offset, max_bytes):
     scenario(test)
 
 
+def test_an_impossible_stream_is_refused_like_a_call():
+    async def test(world):
+        for call in (
+            anext(world.aggregator.watch("a", WatchSession(b"short", None))),
+            world.aggregator.answer("a", GetUpdate(b"short", None)),
+        ):
+            with pytest.raises(RemoteProtocolError) as caught:
+                await call
+            assert caught.value.code is ErrorCode.BAD_ENCODING
+
+    scenario(test)
+
+
 def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypatch):
     monkeypatch.setattr(aggregator_module, "MAX_INLINE_BYTES", 100)
 
