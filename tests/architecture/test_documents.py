@@ -2,12 +2,18 @@
 
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
 
 from secagg.cli import main
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.exit_codes import (
+    EXIT_OK,
+    EXIT_USAGE,
+    FIRST_SIGNAL_EXIT_CODE,
+    exit_code_of,
+)
 from secagg.errors import ErrorCode
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +64,18 @@ def test_every_error_code_is_explained_with_its_exit_code():
     explained = {(int(exit_code), int(code), name) for exit_code, code, name in rows}
     assert explained == {
         (exit_code_of(code), int(code), code.name) for code in ErrorCode
+    }
+
+
+def test_every_end_that_is_no_error_is_explained():
+    text = (ROOT / "docs" / "exit-codes.md").read_text()
+    (table,) = re.findall(r"## Ends that are no errors\n\n(.*?)\n\n", text, re.DOTALL)
+    rows = dict(re.findall(r"^\| (\d+) \| ([^|]+) \|", table, re.MULTILINE))
+    assert rows.pop(str(EXIT_OK)) == "success"
+    assert rows.pop(str(EXIT_USAGE)) == "the command line"
+    caught = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
+    assert rows == {
+        str(FIRST_SIGNAL_EXIT_CODE + number): number.name for number in caught
     }
 
 
