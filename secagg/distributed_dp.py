@@ -19,6 +19,7 @@ It does no input or output.
 import json
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self, cast
@@ -120,6 +121,21 @@ class PrivacyReport:
             "local_noise_stddev": self.local_noise_stddev,
             "counted_shares": self.counted_shares,
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the report that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a report can have.
+        """
+        return cls(
+            server=PrivacyStatement.from_dict(document["server"]),
+            model_reader=PrivacyStatement.from_dict(document["model_reader"]),
+            local_noise_stddev=float(document["local_noise_stddev"]),
+            counted_shares=int(document["counted_shares"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,16 +303,23 @@ class NoisedTask:
     ) -> PrivacyStatement:
         return _statement(self.parameters.noise_block, adversary, sampling_rate)
 
-    def check(self, policy: NoisePolicy) -> PrivacyReport:
+    def check(
+        self, policy: NoisePolicy, *, report: PrivacyReport | None = None
+    ) -> PrivacyReport:
         """Compare the task with a client's privacy floors.
 
+        Args:
+            policy: The floors.
+            report: What this client itself computed for this very task before;
+                computed now by default.
+
         Returns:
-            The report, recomputed from the mechanism.
+            The report.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor.
         """
-        report = self.report()
+        report = report or self.report()
         stated = report.server
         for holds, complaint in (
             (

@@ -93,10 +93,10 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
         f"{parameters.max_clients} clients, threshold {parameters.threshold}, "
         f"at least {parameters.min_survivors} inputs in a sum"
     )
-    if prepared.noised is None:
+    if prepared.noised is None or prepared.report is None:
         output.line("no noise: sums are released exactly", style="bold red")
         return
-    budget, report = prepared.noised.budget, prepared.noised.report()
+    budget, report = prepared.noised.budget, prepared.report
     output.line(
         f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
         f"server for {budget.steps} session(s) together; accountant "

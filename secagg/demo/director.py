@@ -126,7 +126,7 @@ async def run_demo(
         lambda: prepare_task(settings, memory=task_memory(settings))
     )
     made = await asyncio.to_thread(plan_noise, settings)
-    if prepared.noised is None:
+    if prepared.report is None:
         raise InternalError("the demo's own settings ask for no noise")
     direction = _Direction(
         layout,
@@ -139,12 +139,11 @@ async def run_demo(
     nonprivate, baseline = await asyncio.to_thread(
         _references, shards, test, planned.steps, made
     )
-    report = await asyncio.to_thread(prepared.noised.report)
     view.references(nonprivate, baseline)
     await direction.run()
     return DemoResult(
         plan=made,
-        report=report,
+        report=prepared.report,
         checks=tuple(direction.checks),
         clients=planned.clients,
         clients_lost=direction.killed,
