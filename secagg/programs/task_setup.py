@@ -7,6 +7,7 @@ Rule 2: what is left open in the settings gets the safest value that works: a ma
         as threshold, and no more losses than the survivors allow.
 """
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,8 @@ def prepare_task(
             next_step="Correct the number under [cohort], [vector] or [task].",
         ) from None
     if memory is not None and known is None and keep:
+        with contextlib.suppress(OSError):  # saving finds out, and says so
+            memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         task.save(memory, settings)
     return PreparedTask(
         parameters=task.parameters,

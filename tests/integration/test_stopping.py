@@ -108,7 +108,7 @@ def stop(process, number):
     [
         # Nothing listens on port 1: the client waits for its server.
         (("client", "--config", "client.toml", "--input", "x.npy"), "waiting"),
-        (("server", "--config", "server.toml"), "checking"),
+        (("server", "--config", "server.toml"), "planning"),
         (("simulate", "--clients", "400", "--dimension", "100000"), "will vanish"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -152,7 +152,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
         process = start("server", "--config", "server.toml")
     finally:
         signal.signal(signal.SIGHUP, before)
-    read_until(process, "checking")
+    read_until(process, "planning")
     process.send_signal(signal.SIGHUP)
     read_until(process, "listening on")
     stop(process, signal.SIGTERM)

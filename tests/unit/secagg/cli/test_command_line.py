@@ -1,6 +1,8 @@
 import json
 import logging
 import os
+import shutil
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from secagg.cli.failures import to_json_line
 from secagg.cli.output import Output
 from secagg.cli.plan import error_figure
 from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.spool import MIN_FREE_BYTES
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"
 VERBS = [
@@ -464,6 +467,149 @@ def test_a_server_that_does_not_answer_is_named(deployment, capsys):
 def test_an_unknown_profile_in_a_policy_is_refused(deployment, capsys):
     assert run_client(deployment, "--set=policy.profiles=nonsense", "--json") == 72
     assert "nonsense" in error_of(capsys)["message"]
+
+
+# --- what is looked at first ---------------------------------------------------------
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Counts plans."""
+    asked = []
+    monkeypatch.setattr(
+        "secagg.programs.task_setup.plan", lambda **_: asked.append("plan")
+    )
+    return asked
+
+
+def hold_port():
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    held.listen()
+    return held
+
+
+@pytest.mark.parametrize(
+    ("override", "refusal"),
+    [
+        ("tls.ca=absent.pem", (74, "absent.pem")),
+        ("tls.key={}/pki/client-1.key", (74, "does not belong")),
+        ("tls.ca={}/server.toml", (74, "server.toml")),
+        ("server.state_dir={}/x.npy", (55, "not a directory")),
+        ("server.state_dir={}/x.npy/deeper", (55, "not a directory")),
+        ("server.output_dir=/proc/sums", (55, "/proc/sums")),
+        ("task.payload={}", (72, "payload")),
+        ("server.health_listen=nonsense", (72, "host:port")),
+    ],
+)
+def test_a_server_looks_at_its_files_before_it_plans(
+    deployment, capsys, planned, override, refusal
+):
+    code, expected = refusal
+    words = ["--set", override.format(deployment), "--json"]
+    assert run_server(deployment, *words) == code
+    assert expected in error_of(capsys)["message"]
+    # What the settings name is checked when they are shown, too.
+    assert run_server(deployment, "--show-settings", *words) == code
+    captured = capsys.readouterr()
+    assert expected in json.loads(captured.out.splitlines()[-1])["error"]["message"]
+    assert "ERROR" in captured.err
+    assert not planned
+    assert not list(deployment.glob("*state*"))
+
+
+def test_a_port_in_use_is_found_before_planning(deployment, capsys, planned):
+    with hold_port() as held:
+        word = f"server.listen=127.0.0.1:{held.getsockname()[1]}"
+        assert run_server(deployment, "--set", word, "--json") == 73
+        assert error_of(capsys)["next_step"]
+        word = f"server.health_listen=127.0.0.1:{held.getsockname()[1]}"
+        assert run_server(deployment, "--set", word, "--json") == 73
+    assert not planned
+
+
+def test_a_disk_too_small_for_one_session_is_found_before_planning(
+    deployment, capsys, planned, monkeypatch
+):
+    free = MIN_FREE_BYTES + 3 * 128 - 1  # three vectors of 1024 entries of one bit
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free)
+    )
+    assert run_server(deployment, "--set=vector.dimension=1024", "--json") == 55
+    assert "bytes left" in error_of(capsys)["message"]
+    assert not planned
+    # What is there already needs no room again: one byte less is enough to plan.
+    (deployment / "server-state").mkdir()
+    (deployment / "server-state" / "upload").write_bytes(b"1")
+    run_server(deployment, "--show-settings", "--set=vector.dimension=1024")
+    assert planned
+    capsys.readouterr()
+
+
+def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
+    deployment, capsys
+):
+    key = deployment / "pki" / "client-1.key"
+    assert run_client(deployment, "--show-settings") == 0
+    assert "WARNING" not in capsys.readouterr().out
+    key.chmod(0o644)
+    assert run_client(deployment, "--show-settings") == 0
+    shown = capsys.readouterr().out
+    assert "WARNING: others may read" in shown
+    assert "client/client-1, valid until" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--set=tls.certificate=absent.pem"], 74, "absent.pem"),
+        (["--set=client.server=nonsense"], 72, "host:port"),
+        (["--set=client.state_dir={}/x.npy"], 55, "not a directory"),
+        (["--output", "{}"], 55, "is a directory"),
+        (["--output", "/proc/o.npy"], 55, "/proc"),
+        (["--payload-out", "{}/x.npy/model"], 55, "not a directory"),
+    ],
+)
+def test_a_client_looks_at_its_files_before_it_asks_for_a_session(
+    deployment, capsys, words, code, expected
+):
+    given = [word.format(deployment) for word in words]
+    assert run_client(deployment, *given, "--json") == code
+    assert expected in error_of(capsys)["message"]
+    assert run_client(deployment, *given, "--show-settings", "--json") == code
+    captured = capsys.readouterr()
+    assert expected in json.loads(captured.out.splitlines()[-1])["error"]["message"]
+    assert "client.task" in captured.err
+    assert not (deployment / "client-state").exists()
+
+
+def test_an_input_is_read_when_settings_are_shown(deployment, capsys):
+    assert run_client(deployment, "--show-settings") == 0
+    assert "4 entries of float64" in capsys.readouterr().out
+    assert run_client(deployment, "--show-settings", "--json", vector="absent") == 70
+    assert "absent" in error_of(capsys)["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "--same-input-again"),
+        (["--same-input-again", "--output", "sum.npy"], "sum-{session}.npy"),
+        (["--same-input-again", "--payload-out", "m.bin"], "m-{session}.bin"),
+    ],
+)
+def test_one_vector_serves_several_sessions_only_if_its_owner_says_so(
+    deployment, capsys, words, expected
+):
+    several = "--set=client.sessions=2"
+    assert run_client(deployment, several, "--json", *words) == 72
+    assert expected in error_of(capsys)["next_step"]
+
+
+def test_an_owner_may_say_that_one_vector_serves_all_sessions(deployment):
+    words = ["--same-input-again", "--set=client.sessions=2"]
+    assert run_client(deployment, *words, "--json") == 58  # nothing listens there
+    assert run_client(deployment, words[1], "--json", vector="x-{session}.npy") == 58
 
 
 # --- output -------------------------------------------------------------------------
