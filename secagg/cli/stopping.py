@@ -11,7 +11,6 @@ Nothing heavy is imported here: signals are caught before the libraries are load
 """
 
 import signal
-import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -81,5 +80,4 @@ class StopSignals:
             exit_code=code,
             as_json=as_json,
         )
-        sys.stderr.flush()
         return code

@@ -18,6 +18,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from secagg.config import ClientSettings, ServerSettings
@@ -90,10 +91,7 @@ def client_checks(
         _look("client.server", lambda: str(Address.parse(settings.client.server))),
         _look("client.state_dir", lambda: _writable(settings.client.state_dir)),
         _look("--input", describe_input),
-        *(
-            _look(option, lambda path=path: _output(path))  # type: ignore[misc]
-            for option, path in outputs.items()
-        ),
+        *(_look(option, partial(_output, path)) for option, path in outputs.items()),
     ]
 
 
