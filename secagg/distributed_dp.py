@@ -20,6 +20,7 @@ It does no input or output.
 import json
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -137,6 +138,23 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the report that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a report can have.
+        """
+        return cls(
+            server=PrivacyStatement.from_dict(document["server"]),
+            model_reader=PrivacyStatement.from_dict(document["model_reader"]),
+            local_noise_stddev=float(document["local_noise_stddev"]),
+            counted_shares=int(document["counted_shares"]),
+            steps=int(document["steps"]),
+            spare=int(document["spare"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,16 +339,23 @@ class NoisedTask:
             spare=self.budget.spare,
         )
 
-    def check(self, policy: NoisePolicy) -> PrivacyReport:
+    def check(
+        self, policy: NoisePolicy, *, report: PrivacyReport | None = None
+    ) -> PrivacyReport:
         """Compare the task with a client's privacy floors.
 
+        Args:
+            policy: The floors.
+            report: What this client itself computed for this very task before;
+                computed now by default.
+
         Returns:
-            The report, recomputed from the mechanism.
+            The report.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor.
         """
-        report = self.report()
+        report = report or self.report()
         stated = report.server
         for holds, complaint in (
             (

@@ -121,7 +121,7 @@ def require() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingPlotLibraryError(
             "pictures need matplotlib, which is not installed; run "
-            "pip install 'secagg[viz]', or pass --table-only"
+            "pip install matplotlib, or pass --table-only"
         )
 
 

@@ -43,7 +43,7 @@ def to_dp_accounting(
         distance per world that must be charged to delta on top.
 
     Raises:
-        DPNoiseError: dp-accounting is not installed; install secagg[dp-accounting].
+        DPNoiseError: dp-accounting is not installed; install it.
         UnknownEventError: A part of the event is dominated by no Gaussian. Account for
             it with this package.
     """
@@ -51,8 +51,7 @@ def to_dp_accounting(
         import dp_accounting  # noqa: PLC0415 - an extra, absent by default
     except ImportError as error:
         raise DPNoiseError(
-            "the export needs dp-accounting; install it with "
-            "pip install 'secagg[dp-accounting]'"
+            "the export needs dp-accounting; install it with pip install dp-accounting"
         ) from error
     exported: list[object] = []
     distance = 0.0

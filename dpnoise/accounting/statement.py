@@ -12,6 +12,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, Self
 
 from dpnoise.events import Adjacency, Adversary
 
@@ -86,3 +87,24 @@ class PrivacyStatement:
             "assumptions": list(self.assumptions),
             "details": dict(self.details),
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the statement that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a statement can have.
+        """
+        return cls(
+            epsilon=float(document["epsilon"]),
+            delta=float(document["delta"]),
+            accountant=str(document["accountant"]),
+            status=Status(document["status"]),
+            adversary=Adversary(document["adversary"]),
+            adjacency=Adjacency(document["adjacency"]),
+            assumptions=tuple(str(each) for each in document["assumptions"]),
+            details=MappingProxyType(
+                {str(key): str(value) for key, value in document["details"].items()}
+            ),
+        )

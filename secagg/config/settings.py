@@ -18,6 +18,7 @@ from typing import Final
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.errors import ErrorCode, ServiceError
+from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",
@@ -428,6 +429,7 @@ def load_server_settings(
         overrides=overrides,
         foreign_sections=("client", "policy"),
     )
+    _check_invited(loaded)
     noise = loaded.settings.noise
     budget = {
         "epsilon": noise.epsilon,
@@ -451,6 +453,22 @@ def load_server_settings(
             next_step="Remove one of the two.",
         )
     return loaded
+
+
+def _check_invited(loaded: LoadedSettings[ServerSettings]) -> None:
+    """Refuse a name that nobody can have: it would invite nobody in silence."""
+    for name in loaded.settings.task.invited:
+        try:
+            PeerIdentity(DEFAULT_TRUST_DOMAIN, Role.CLIENT, name)
+        except ServiceError as error:
+            raise ServiceError(
+                f"task.invited holds a name that no certificate can carry: {error} "
+                f"(from {loaded.origins['task.invited']})",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Name clients as their certificates do, for example "
+                'invited = ["client-1", "client-2"], or --set '
+                "task.invited=client-1,client-2.",
+            ) from None
 
 
 def load_client_settings(

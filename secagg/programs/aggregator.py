@@ -188,10 +188,11 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
                 identity=identity,
                 health_address=None if health is None else Address.parse(health),
             )
-            observer.listening(server.address)
             is_complete = await run_until_signalled(
                 server,
-                _finish(aggregator, running),
+                _finish(
+                    aggregator, running, lambda: observer.listening(server.address)
+                ),
                 drain=lambda: _drain(aggregator),
                 grace_seconds=settings.server.drain_seconds,
             )
@@ -206,8 +207,11 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
 
 
 async def _finish(
-    aggregator: Aggregator, running: asyncio.Task[tuple[SessionReceipt, ...]]
+    aggregator: Aggregator,
+    running: asyncio.Task[tuple[SessionReceipt, ...]],
+    announce: Callable[[], None],
 ) -> None:
+    announce()  # now, and not before, a signal drains
     await asyncio.wait({running})  # a signal that ends this wait skips the settling
     await aggregator.settle(at_most_seconds=_SETTLE_SECONDS)
     await running

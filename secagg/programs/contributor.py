@@ -29,6 +29,7 @@ from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.programs.offer_check import OfferCheckingConnection
+from secagg.programs.report_cache import privacy_report
 from secagg.programs.spent_sessions import SpentSessions
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.client_runner import (
@@ -176,7 +177,10 @@ class Contributor:
             if outcome.residues is None
             else task.decode(outcome.residues, session_id=outcome.descriptor.session_id)
         )
-        return ReleasedSum(outcome, values, await asyncio.to_thread(task.report))
+        report = await asyncio.to_thread(
+            privacy_report, task, self._settings.client.state_dir
+        )
+        return ReleasedSum(outcome, values, report)
 
 
 @asynccontextmanager
@@ -223,7 +227,13 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
         ) as connection:
             checked = OfferCheckingConnection(
                 through(connection),
-                lambda offered: _check_offer(offered, noise_policy, application, spent),
+                lambda offered: _check_offer(
+                    offered,
+                    noise_policy,
+                    application,
+                    spent,
+                    state_dir=settings.client.state_dir,
+                ),
             )
             runner = ClientRunner(
                 connection.identity,
@@ -296,6 +306,8 @@ def _check_offer(
     noise_policy: NoisePolicy | None,
     application: Application,
     spent: SpentSessions,
+    *,
+    state_dir: Path,
 ) -> None:
     parameters = offered.parameters
     if not parameters.noise_block:
@@ -303,7 +315,7 @@ def _check_offer(
         return
     task = NoisedTask.from_parameters(parameters)
     if noise_policy is not None:
-        task.check(noise_policy)
+        task.check(noise_policy, report=privacy_report(task, state_dir))
     spent.check(offered.task_id, parameters.noise_block, allowed=task.budget.sessions)
     application.check(offered, task.dim)
 

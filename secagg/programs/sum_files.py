@@ -65,11 +65,11 @@ class SumFiles:
         self.written += [sum_path, report_path]
 
     def _privacy(self) -> dict[str, object] | None:
-        noised = self._prepared.noised
-        if noised is None:
+        noised, report = self._prepared.noised, self._prepared.report
+        if noised is None or report is None:
             return None
         return {
-            **noised.report().to_dict(),
+            **report.to_dict(),
             "budget_epsilon": noised.budget.epsilon,
             "budget_delta": noised.budget.delta,
             "sessions_in_budget": noised.budget.sessions,

@@ -7,15 +7,24 @@ Rule 2: what is left open in the settings gets the safest value that works: a ma
         as threshold, and no more losses than the survivors allow.
 """
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from secagg.config import ServerSettings
-from secagg.distributed_dp import DPNoiseError, NoisedTask, ParameterError, Plan, plan
+from secagg.distributed_dp import (
+    DPNoiseError,
+    NoisedTask,
+    ParameterError,
+    Plan,
+    PrivacyReport,
+    plan,
+)
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+from secagg.programs.report_cache import privacy_report
 from secagg.programs.task_memory import RememberedTask
 from secagg.wire.limits import check_transportable
 
@@ -33,6 +42,7 @@ class PreparedTask:
     Attributes:
         parameters: Of every session of the task.
         noised: Mechanism and budget; None for a task that releases exact sums.
+        report: What the whole task costs its users; None with `noised`.
         forecast_rmse: Expected error of one entry of a sum in the caller's units; None
             with `noised`.
         payload: Bytes handed to every client; b"" for none.
@@ -40,19 +50,22 @@ class PreparedTask:
 
     parameters: ProtocolParameters
     noised: NoisedTask | None
+    report: PrivacyReport | None
     forecast_rmse: float | None
     payload: bytes
 
 
 def prepare_task(
-    settings: ServerSettings, *, memory: Path | None = None
+    settings: ServerSettings, *, memory: Path | None = None, keep: bool = True
 ) -> PreparedTask:
     """Check the settings of a task and work out what they leave open.
 
     Args:
         settings: The server's.
         memory: File that remembers the parameters of a task from one start to the
-            next; None to plan afresh and remember nothing.
+            next, beside which its privacy report is kept; None to plan afresh and
+            remember nothing.
+        keep: Whether what was worked out is written down; False changes no file.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
@@ -87,9 +100,25 @@ def prepare_task(
             code=ErrorCode.BAD_SETTINGS,
             next_step="Correct the number under [cohort], [vector] or [task].",
         ) from None
-    if memory is not None and known is None:
+    if memory is not None and known is None and keep:
+        with contextlib.suppress(OSError):  # saving finds out, and says so
+            memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         task.save(memory, settings)
-    return PreparedTask(task.parameters, noised, task.forecast_rmse, payload)
+    return PreparedTask(
+        parameters=task.parameters,
+        noised=noised,
+        report=_report(noised, memory, keep=keep),
+        forecast_rmse=task.forecast_rmse,
+        payload=payload,
+    )
+
+
+def _report(
+    noised: NoisedTask | None, memory: Path | None, *, keep: bool
+) -> PrivacyReport | None:
+    if noised is None or memory is None:
+        return None if noised is None else noised.report()
+    return privacy_report(noised, memory.parent, keep=keep)
 
 
 def plan_noise(settings: ServerSettings) -> Plan:

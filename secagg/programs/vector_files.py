@@ -1,4 +1,4 @@
-"""Vectors and reports on disk: what clients read, and what both sides write.
+"""Vectors, payloads and reports on disk: what clients read, and what both sides write.
 
 Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
         ever executed.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from secagg.errors import ErrorCode, InputError, ServiceError
 
-__all__ = ["load_vector", "write_json", "write_vector"]
+__all__ = ["load_vector", "write_bytes", "write_json", "write_vector"]
 
 
 def load_vector(path: Path) -> npt.NDArray[Any]:
@@ -92,6 +92,22 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
         with temporary.open("w", encoding="utf-8") as stream:
             json.dump(document, stream, indent=2, ensure_ascii=False)
             stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, save)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a payload, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
 

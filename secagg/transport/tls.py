@@ -80,7 +80,7 @@ class TLSIdentity:
     private_key: bytes = field(repr=False)
 
     @classmethod
-    def load(
+    def load(  # noqa: PLR0913 - three files and how to judge them
         cls,
         *,
         certificate: Path,
@@ -88,6 +88,7 @@ class TLSIdentity:
         authority: Path,
         role: Role,
         now: datetime | None = None,
+        quiet: bool = False,
     ) -> Self:
         """Read the three files and check that they work together.
 
@@ -97,6 +98,7 @@ class TLSIdentity:
             authority: PEM of one or more authorities.
             role: Which role the leaf must name.
             now: For the validity check; the present by default.
+            quiet: Log nothing about a key that others may read: the caller tells.
 
         Raises:
             ServiceError: BAD_CERTIFICATE; names the file, what is wrong and what to
@@ -116,7 +118,8 @@ class TLSIdentity:
                 f"a {role}'s is needed",
                 f"Name the file that was issued for the {role}.",
             )
-        _warn_if_readable(private_key)
+        if not quiet:
+            _warn_if_readable(private_key)
         return cls(
             identity=identity,
             certificate_chain=_all_pem(chain),

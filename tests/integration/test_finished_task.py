@@ -97,7 +97,7 @@ class Site:
         ).settings
         async with contributor(
             settings,
-            FileInput.load(self.directory / f"n-{number}.npy"),
+            FileInput(self.directory / f"n-{number}.npy"),
             through=lambda connection: HeldAfterReveal(connection, let_go),
         ) as client:
             return await client.take_part()

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from secagg import distributed_dp
 from secagg.config import ClientSettings
 from secagg.config.settings import ClientSection, PolicySection, TLSSection
 from secagg.distributed_dp import NoisedTask, plan
@@ -149,3 +150,30 @@ async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     running.cancel()
     await asyncio.wait({running})
+
+
+async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
+    aggregator, settings_of, monkeypatch
+):
+    running = await start(aggregator, sessions=1)
+    settings = {name: settings_of(name) for name in NAMES}
+
+    async def contribute(name):
+        async with client(aggregator, settings[name], name) as one:
+            return await one.take_part()
+
+    first, *_ = await asyncio.gather(*(contribute(name) for name in NAMES))
+    await running
+
+    def forbidden(*_, **__):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("secagg.distributed_dp.make_accountant", forbidden)
+    distributed_dp._statement.cache_clear()
+    running = await start(aggregator, sessions=1)
+    # Its budget is spent: it says so after judging the offer, and not before.
+    with pytest.raises(RemoteProtocolError, match="budget covers 1"):
+        await contribute("alice")
+    running.cancel()
+    await asyncio.wait({running})
+    assert first.privacy is not None

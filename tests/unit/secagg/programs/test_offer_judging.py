@@ -104,7 +104,7 @@ def test_an_unknown_profile_is_a_bad_setting(tmp_path):
 
 def test_an_input_of_another_length_is_refused_at_the_offer(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(3))
-    source = FileInput.load(tmp_path / "x.npy")
+    source = FileInput(tmp_path / "x.npy")
     source.check(replace(DESCRIPTOR, parameters=replace(PARAMETERS, dimension=3)), 3)
     with pytest.raises(InputError, match="vectors of 4"):
         source.check(DESCRIPTOR, 4)
@@ -115,6 +115,31 @@ def test_an_input_that_an_exact_task_cannot_take_is_refused_at_the_offer(
     tmp_path, entry
 ):
     np.save(tmp_path / "x.npy", np.array([0, 0, 0, entry]))
-    source = FileInput.load(tmp_path / "x.npy")
+    source = FileInput(tmp_path / "x.npy")
     with pytest.raises(InputError, match="entry 3"):
         source.check(DESCRIPTOR, 4)
+
+
+def test_every_session_is_given_the_file_of_its_number(tmp_path):
+    for number in (1, 2):
+        np.save(tmp_path / f"x-{number}.npy", np.full(4, number))
+    source = FileInput(
+        tmp_path / "x-{session}.npy", payload_path=tmp_path / "model-{session}"
+    )
+    for number in (1, 2):
+        session = replace(DESCRIPTOR, session_number=number)
+        source.check(session, 4)
+        given = source.vector(session, b"weights")
+        np.testing.assert_array_equal(given, np.full(4, number))
+        assert (tmp_path / f"model-{number}").read_bytes() == b"weights"
+    with pytest.raises(InputError, match=r"x-3\.npy"):
+        source.check(replace(DESCRIPTOR, session_number=3), 4)
+
+
+def test_a_file_that_changes_between_offer_and_upload_is_not_read_again(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(4))
+    source = FileInput(path)
+    source.check(DESCRIPTOR, 4)
+    np.save(path, np.ones(4))
+    np.testing.assert_array_equal(source.vector(DESCRIPTOR, b""), np.zeros(4))

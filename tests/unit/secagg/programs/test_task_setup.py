@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from secagg import distributed_dp
 from secagg.config import NO_NOISE_ACKNOWLEDGEMENT, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.programs.task_setup import prepare_task
@@ -120,15 +121,28 @@ def test_a_restart_runs_the_same_task_without_planning_again(tmp_path, monkeypat
 
     first = prepared(NOISE)
 
-    def forbidden(**_):
+    def forbidden(*_, **__):
         raise AssertionError("planned again")
 
     monkeypatch.setattr("secagg.programs.task_setup.plan", forbidden)
+    # The accountant is not asked again either, and it would take as long.
+    monkeypatch.setattr("secagg.distributed_dp.make_accountant", forbidden)
+    distributed_dp._statement.cache_clear()
     again = prepared(NOISE, "server.listen=127.0.0.1:1")
     assert again.parameters == first.parameters
+    assert again.report == first.report
     assert again.forecast_rmse == first.forecast_rmse
     with pytest.raises(AssertionError, match="planned again"):
         prepared(NOISE, "noise.epsilon=3.0")
+
+
+def test_looking_at_a_task_writes_nothing(tmp_path):
+    path, state = tmp_path / "server.toml", tmp_path / "state"
+    path.write_text(NOISE)
+    settings = load_server_settings(path, environment={}).settings
+    shown = prepare_task(settings, memory=state / "task.json", keep=False)
+    assert shown.report is not None
+    assert not state.exists()
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"settings": 1}'])
