@@ -178,7 +178,7 @@ class Contributor:
             else task.decode(outcome.residues, session_id=outcome.descriptor.session_id)
         )
         report = await asyncio.to_thread(
-            privacy_report, task, self._settings.client.state_dir
+            privacy_report, x
         )
         return ReleasedSum(outcome, values, report)
 
