@@ -34,6 +34,7 @@ from secagg.runtime.participation import ClientSettings, MakeInput, SessionOutco
 from secagg.runtime.receipt import SessionReceipt
 from secagg.runtime.task import SessionSum, TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.simulation.driver import identity_of
 from secagg.storage.base import Role, SessionStore
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool, Spool
@@ -45,7 +46,7 @@ from secagg.testing.crash_points import (
     MortalConnection,
     SimulatedCrashError,
 )
-from secagg.testing.in_process import LENIENT_POLICY, identity_of
+from secagg.testing.in_process import LENIENT_POLICY
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
 from secagg.transport.in_memory import InMemoryConnection

@@ -8,12 +8,11 @@ from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.outputs import ClientOutput, ServerOutput
-from secagg.simulation.driver import InProcessSession, identity_of
+from secagg.simulation.driver import InProcessSession
 
 __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
-    "identity_of",
     "one_hot",
     "parameters_for",
 ]

@@ -18,10 +18,11 @@ from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.participation import SessionOutcome
+from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.testing import manual_clock
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import identity_of, parameters_for
+from secagg.testing.in_process import parameters_for
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,

@@ -8,11 +8,12 @@ from secagg.messages import Released
 from secagg.protocol.events import PlainVector
 from secagg.runtime import aggregator
 from secagg.runtime.participation import ClientSettings, SessionOutcome
+from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.spool import SUM
 from secagg.testing import manual_clock
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.in_process import identity_of, parameters_for
+from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,

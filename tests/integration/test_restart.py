@@ -16,6 +16,7 @@ from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.participation import SessionOutcome
 from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.journal import decode_client_event, decode_server_event
 from secagg.storage.memory import MemorySessionStore
@@ -24,7 +25,7 @@ from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import identity_of, parameters_for
+from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import (

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from secagg.cli.output import Output
 from secagg.cli.session_view import SessionView
-from secagg.protocol.rounds import Round
+from secagg.messages import Round
 from secagg.runtime.progress import Dropped, SessionPhase, SessionProgress
 
 START = SessionProgress(

@@ -26,13 +26,14 @@ from secagg.runtime.participation import (
     SessionOutcome,
 )
 from secagg.runtime.workers import Workers
+from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.memory import MemorySessionStore
 from secagg.testing import manual_clock
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.in_process import LENIENT_POLICY, identity_of, parameters_for
+from secagg.testing.in_process import LENIENT_POLICY, parameters_for
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService

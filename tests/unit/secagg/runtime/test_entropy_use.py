@@ -12,11 +12,12 @@ from secagg.runtime.client_runner import ClientRunner
 from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.simulation import identity_of
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
 from secagg.testing.deployment import TASK_ID, one_hot_input
-from secagg.testing.in_process import LENIENT_POLICY, identity_of, parameters_for
+from secagg.testing.in_process import LENIENT_POLICY, parameters_for
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 from secagg.transport.in_memory import InMemoryConnection

@@ -84,7 +84,7 @@ def test_every_call_has_a_request_and_a_response_of_its_own():
 
 def test_the_kinds_of_updates_are_written_at_their_field():
     text = (ROOT / "protos" / "secagg" / "v1" / "messages.proto").read_text()
-    comment = text.split("Which message it is:")[1].split("uint32 kind")[0]
+    comment = text.split("Which message it is")[1].split("uint32 kind")[0]
     names = {5: "roster", 6: "delivery", 7: "survivors", 8: "release", 9: "abort"}
     for number, name in names.items():
         assert f"{number} {name}" in comment
