@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import DIGEST_BYTES
 
 __all__ = [
     "HASH_BLOCK_BYTES",
@@ -40,7 +41,6 @@ HASH_BLOCK_BYTES: Final = 1 << 20
 # Room for journals, logs and the sum when uploads have filled the rest.
 MIN_FREE_BYTES: Final = 64 << 20
 DISK_RETRY_SECONDS: Final = 30.0
-DIGEST_BYTES: Final = 32
 
 
 class Spool(Protocol):
