@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import DIGEST_BYTES
 
 __all__ = [
     "HASH_BLOCK_BYTES",
