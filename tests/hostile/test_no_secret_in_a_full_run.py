@@ -207,7 +207,7 @@ class Run:
                 store.close()
 
     async def main(self):
-        self.others_are_in = asyncio.Event()
+        self.is_offered, self.others_are_in = asyncio.Event(), asyncio.Event()
         asyncio.get_running_loop().slow_callback_duration = 0.0
         store = RecordingStore(self.directory / "server.db")
         workers = Workers()
@@ -232,6 +232,7 @@ class Run:
                 identity=self.identities["server"],
             ) as server:
                 self.server_store = store
+                await self.is_offered.wait()  # probes need a session
                 await asyncio.gather(
                     *(self.take_part(n, server.address) for n in range(CLIENTS))
                 )
@@ -249,6 +250,7 @@ class Run:
     async def watch(self, aggregator):
         async for progress in aggregator.progress():
             self.heard.text.append(repr(progress))
+            self.is_offered.set()
             if progress.answered == 3 and progress.round is UPLOADING:
                 self.others_are_in.set()
 
