@@ -10,15 +10,13 @@
 It computes nothing.
 """
 
-import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["Curve", "Figure", "MissingPlotLibraryError", "Panel", "draw", "require"]
+__all__ = ["Curve", "Figure", "MissingPlotLibraryError", "Panel", "require"]
 
 # Colours that stay apart for colour-blind readers, after M. Okabe and K. Ito.
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -123,18 +121,3 @@ def require() -> None:
             "pictures need matplotlib, which is not installed; run "
             "pip install matplotlib, or pass --table-only"
         )
-
-
-def draw(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG.
-
-    Args:
-        figure: What to draw.
-        path: Where to write it; an existing file is replaced.
-
-    Raises:
-        MissingPlotLibraryError: matplotlib is not installed.
-    """
-    require()
-    # Imported here: a table needs none of it, and it takes half a second.
-    importlib.import_module("drawing").write_png(figure, path)

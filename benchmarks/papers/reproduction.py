@@ -11,6 +11,7 @@ It knows no mechanism.
 """
 
 import argparse
+import importlib
 import json
 import math
 import sys
@@ -98,7 +99,8 @@ def run(
     written = [str(table)]
     if not options.table_only:
         picture = options.out / f"{made.name}.png"
-        figure.draw(made.figure, picture)
+        # Imported here: a table needs none of it, and it takes half a second.
+        importlib.import_module("drawing").write_png(made.figure, picture)
         written.append(str(picture))
     for sentence in made.findings:
         print(f"{made.name}: {sentence}")

@@ -7,9 +7,9 @@ others hold the vector w, and u holds x, orthogonal to it. Then the number of in
 less the sum along w is u's coin in noise, the same in both worlds, and tells when to
 look along x. Amplification assumed that nothing tells.
 
-Nothing is drawn: the laws are summed exactly and every rounding makes delta smaller, so
-a false alarm cannot happen. Given the number of inputs, the variance of the noise is
-fixed; that one number more or less is equally likely is the only simplification.
+Nothing is drawn, so the false-alarm rate is zero: laws are summed exactly and losses
+are rounded down. Given the number of inputs, the variance of the noise is fixed; that
+one number and the next are equally likely is the only simplification.
 """
 
 from fractions import Fraction
@@ -48,6 +48,8 @@ def delta_of_a_reader():
     with_zeros = without + RATE * np.outer(present, absent)
     seen = with_x > 1e-300
     losses = np.floor(np.log(with_x[seen] / with_zeros[seen]) / LOSS_STEP).astype(int)
+    # Sums of losses are kept within ±10.5. What wraps around from above makes delta
+    # smaller; from below comes less than e^-10.5 = 3e-5, since P(L < -t) <= e^-t.
     size = 1 << 21
     law = np.bincount(losses % size, weights=with_x[seen], minlength=size)
     composed = np.fft.irfft(np.fft.rfft(law) ** STEPS, size)

@@ -36,7 +36,7 @@ class Ones:
         return np.ones(DIMENSION)
 
 
-def parameters_for_one_session() -> ProtocolParameters:
+def parameters_for_one_session(spare=0) -> ProtocolParameters:
     made = plan(
         clients=3,
         dimension=DIMENSION,
@@ -44,7 +44,7 @@ def parameters_for_one_session() -> ProtocolParameters:
         epsilon=8.0,
         delta=1e-5,
         mechanism="skellam",
-        steps=1,
+        steps=1 + spare,
     )
     return NoisedTask.from_plan(
         made,
@@ -57,6 +57,7 @@ def parameters_for_one_session() -> ProtocolParameters:
             min_survivors=3,
             max_dropouts=0,
         ),
+        spare=spare,
     ).parameters
 
 
@@ -89,7 +90,7 @@ async def aggregator():
     await made.close()
 
 
-async def start(aggregator, sessions):
+async def start(aggregator, sessions, spare=0):
     async def no_payload(_):
         return b""
 
@@ -97,7 +98,7 @@ async def start(aggregator, sessions):
         return None
 
     task = TaskDefinition(
-        task_id="t", parameters=parameters_for_one_session(), sessions=sessions
+        task_id="t", parameters=parameters_for_one_session(spare), sessions=sessions
     )
     running = asyncio.create_task(
         aggregator.run_task(task, next_payload=no_payload, on_sum=ignore)
@@ -112,18 +113,24 @@ def client(aggregator, settings, name):
     )
 
 
-async def test_a_second_session_on_a_budget_for_one_is_refused(aggregator, settings_of):
-    running = await start(aggregator, sessions=2)
+@pytest.mark.parametrize("spare", [0, 1])
+async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
+    aggregator, settings_of, spare
+):
+    covered = 1 + spare
+    running = await start(aggregator, sessions=covered + 1, spare=spare)
 
-    async def two_sessions(name):
+    async def one_too_many(name):
         async with client(aggregator, settings_of(name), name) as one:
-            first = await one.take_part()
-            assert first.outcome.survivors == 3
-            with pytest.raises(RemoteProtocolError, match="budget covers 1") as caught:
+            for _ in range(covered):
+                assert (await one.take_part()).outcome.survivors == 3
+            with pytest.raises(
+                RemoteProtocolError, match=f"covers {covered}"
+            ) as caught:
                 await one.take_part()
             return caught.value.code
 
-    codes = await asyncio.gather(*(two_sessions(name) for name in NAMES))
+    codes = await asyncio.gather(*(one_too_many(name) for name in NAMES))
     assert set(codes) == {ErrorCode.POLICY_VIOLATION}
     running.cancel()
     await asyncio.wait({running})
