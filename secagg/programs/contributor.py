@@ -177,7 +177,9 @@ class Contributor:
             if outcome.residues is None
             else task.decode(outcome.residues, session_id=outcome.descriptor.session_id)
         )
-        report = await asyncio.to_thread(privacy_report, x)
+        report = await asyncio.to_thread(
+            privacy_report, task, self._settings.client.state_dir
+        )
         return ReleasedSum(outcome, values, report)
 
 
