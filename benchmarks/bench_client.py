@@ -13,7 +13,7 @@ from secagg.protocol.events import Received
 from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.in_process import one_hot, parameters_for
+from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.wire.packing import pack
 
 # CPU seconds of a whole session at n = 100, d = 2^20, noise and rotation excluded.

@@ -10,7 +10,7 @@ from secagg.primitives.modular import UnsignedArray
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.in_process import one_hot, parameters_for
+from secagg.testing.cohorts import one_hot, parameters_for
 
 _NAME_OF = {
     Advert: "adverts",

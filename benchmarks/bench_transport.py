@@ -15,14 +15,14 @@ import grpc
 import grpc.aio
 from measurement import emit
 
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.server.certificate_renewal import server_credentials
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.interceptors import CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.certificate_renewal import server_credentials
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
-from secagg.transport.interceptors import CallLimits
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 

@@ -8,13 +8,13 @@ import typer
 
 from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettingsOption
 from secagg.cli.output import Output
-from secagg.programs.session_paths import SessionPath
+from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
+    from secagg.client.file_input import FileInput
+    from secagg.client.program import ReleasedSum
+    from secagg.client.runner import ClientProgress
     from secagg.config import ClientSettings
-    from secagg.programs.contributor import ReleasedSum
-    from secagg.programs.file_input import FileInput
-    from secagg.runtime.client_runner import ClientProgress
 
 __all__ = ["client"]
 
@@ -72,10 +72,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
 
     from secagg.cli.logs import log_to_stderr
+    from secagg.cli.preflight import client_checks, require_all
     from secagg.cli.settings_view import show_checked
+    from secagg.client.file_input import FileInput, check_reuse
     from secagg.config import load_client_settings
-    from secagg.programs.file_input import FileInput, check_reuse
-    from secagg.programs.preflight import client_checks, require_all
 
     output = Output(as_json=as_json)
     loaded = load_client_settings(
@@ -151,8 +151,8 @@ async def _contribute(
     files: _Files,
     output: Output,
 ) -> "list[ReleasedSum]":
-    from secagg.programs.contributor import contributor
-    from secagg.programs.vector_files import write_vector
+    from secagg.client.program import contributor
+    from secagg.storage.vector_files import write_vector
 
     def show(progress: "ClientProgress") -> None:
         session = (

@@ -75,7 +75,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     from secagg.demo.director import run_demo
     from secagg.demo.layout import client_name
     from secagg.demo.settings_file import DemoPlan
-    from secagg.programs.directories import new_directory
+    from secagg.storage.directories import new_directory
 
     output = Output(as_json=as_json)
     planned = DemoPlan(

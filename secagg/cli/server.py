@@ -6,7 +6,7 @@ from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettings
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.programs.task_setup import PreparedTask
+    from secagg.server.task_setup import PreparedTask
 
 __all__ = ["server"]
 
@@ -29,13 +29,13 @@ def server(
     import os
 
     from secagg.cli.logs import log_to_stderr
+    from secagg.cli.preflight import check_port, require_all, server_checks
     from secagg.cli.session_view import SessionView
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_server_settings
-    from secagg.programs.aggregator import Observer, serve, task_memory
-    from secagg.programs.preflight import check_port, require_all, server_checks
-    from secagg.programs.sum_files import SumFiles
-    from secagg.programs.task_setup import prepare_task
+    from secagg.server.program import Observer, serve, task_memory
+    from secagg.server.sum_files import SumFiles
+    from secagg.server.task_setup import prepare_task
 
     output = Output(as_json=as_json)
     loaded = load_server_settings(

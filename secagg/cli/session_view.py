@@ -13,7 +13,7 @@ from rich.table import Column
 from secagg.cli.output import Output
 from secagg.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.runtime.progress import SessionPhase, SessionProgress
+from secagg.server.progress import SessionPhase, SessionProgress
 
 __all__ = ["SessionView"]
 

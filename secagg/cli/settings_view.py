@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from secagg.cli.output import Output
-from secagg.programs.preflight import Check, require_all
+from secagg.cli.preflight import Check, require_all
 
 __all__ = ["show_checked"]
 

@@ -34,8 +34,8 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.primitives.entropy import SystemEntropy
-from secagg.programs.aggregator import task_memory
-from secagg.programs.task_setup import plan_noise, prepare_task
+from secagg.server.program import task_memory
+from secagg.server.task_setup import plan_noise, prepare_task
 from secagg.transport.certificates import Authority
 
 __all__ = ["DemoResult", "DemoView", "run_demo"]

@@ -20,6 +20,8 @@ from typing import Any, Final, TypeVar
 
 import numpy.typing as npt
 
+from secagg.client.program import contributor
+from secagg.client.runner import MakeInput
 from secagg.config import ClientSettings
 from secagg.config.settings import ClientSection, PolicySection, TLSSection
 from secagg.demo.digits import Shard, load_shard
@@ -35,11 +37,9 @@ from secagg.errors import (
 )
 from secagg.messages import Envelope
 from secagg.parameters import SessionDescriptor
-from secagg.programs.contributor import contributor
-from secagg.programs.vector_files import write_vector
 from secagg.protocol.events import NoisedVector, PlainVector
-from secagg.runtime.client_runner import MakeInput
 from secagg.runtime.connection import AggregatorConnection
+from secagg.storage.vector_files import write_vector
 from secagg.wire.calls import (
     Reference,
     Request,

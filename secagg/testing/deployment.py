@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from secagg.client.conductor import ClientSettings, MakeInput, SessionOutcome
+from secagg.client.runner import ClientRunner
 from secagg.errors import (
     ErrorCode,
     SecAggError,
@@ -25,19 +27,18 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.client_runner import ClientRunner
 from secagg.runtime.connection import AggregatorConnection
-from secagg.runtime.limits import AggregatorLimits
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.participation import ClientSettings, MakeInput, SessionOutcome
-from secagg.runtime.receipt import SessionReceipt
-from secagg.runtime.task import SessionSum, TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.receipt import SessionReceipt
+from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.storage.base import Role, SessionStore
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool, Spool
+from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.crash_points import (
     CrashingConnection,
     CrashingSpool,
@@ -46,7 +47,6 @@ from secagg.testing.crash_points import (
     MortalConnection,
     SimulatedCrashError,
 )
-from secagg.testing.in_process import LENIENT_POLICY
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
 from secagg.transport.in_memory import InMemoryConnection

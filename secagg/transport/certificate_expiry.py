@@ -1,6 +1,6 @@
 """Certificates that will expire soon: said once, at start, while there is time.
 
-It renews nothing (`secagg.transport.certificate_renewal`) and refuses nothing.
+It renews nothing (`secagg.server.certificate_renewal`) and refuses nothing.
 """
 
 import logging

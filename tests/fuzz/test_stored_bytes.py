@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Aborted, Released
 from secagg.parameters import SessionDescriptor
-from secagg.runtime.receipt import SessionReceipt
-from secagg.runtime.session_record import SessionRecord
+from secagg.server.receipt import SessionReceipt
+from secagg.server.session_record import SessionRecord
 from secagg.storage import journal
 from secagg.storage.base import StoredSession
-from secagg.testing.in_process import parameters_for
+from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(
     task_id="t",

@@ -33,7 +33,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import Finish
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.in_process import LENIENT_POLICY, one_hot, parameters_for
+from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 
 CLIENTS = 5
 

@@ -1,7 +1,7 @@
 """Clients that send anything but what they should, beside a cohort that just works.
 
 Whatever one of them sends, it gets a typed refusal, the process goes on, and the
-others get the exact sum (rule 5 of `secagg.runtime.aggregator`).
+others get the exact sum (rule 5 of `secagg.server.aggregator`).
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError
 from secagg.messages import BUNDLE_BYTES, Advert, Round
 from secagg.parameters import SessionDescriptor
@@ -17,12 +18,11 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.rounds import ROUNDS
-from secagg.runtime.participation import SessionOutcome
 from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import parameters_for
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,

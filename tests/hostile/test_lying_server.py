@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.messages import (
     Aborted,
@@ -25,13 +26,12 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
-from secagg.runtime.participation import ClientSettings, SessionOutcome
 from secagg.storage.base import Role
 from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import LENIENT_POLICY, parameters_for
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     AdvertiseKeys,

@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 
 from secagg import telemetry
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.runner import ClientRunner, ClientSettings, SessionOutcome
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.messages import Round
@@ -33,11 +35,11 @@ from secagg.protocol import client
 from secagg.protocol.client_rounds import _own_secrets
 from secagg.protocol.client_states import ReadyForInput
 from secagg.protocol.masking import input_masks
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.client_runner import ClientRunner, ClientSettings, SessionOutcome
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.task import TaskDefinition
 from secagg.storage.journal import decode_client_event
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore
@@ -45,8 +47,6 @@ from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (

@@ -14,7 +14,7 @@ from secagg.protocol.client_rounds import _own_secrets
 from secagg.protocol.events import Received
 from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation import run_session
-from secagg.testing.in_process import RecordedSession, one_hot, parameters_for
+from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 CLIENTS = 4
 

@@ -19,7 +19,7 @@ from secagg.protocol.client_states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received
 from secagg.protocol.outputs import Send
 from secagg.simulation.driver import accepting
-from secagg.testing.in_process import RecordedSession, one_hot, parameters_for
+from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 CLIENTS = 6
 

@@ -30,7 +30,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.rounds import CLIENT_ROUNDS, DropReason
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.in_process import one_hot, parameters_for
+from secagg.testing.cohorts import one_hot, parameters_for
 
 CLIENTS = 7
 MODULUS = 1 << 20

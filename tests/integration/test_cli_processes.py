@@ -25,8 +25,8 @@ import asyncio, sys
 from pathlib import Path
 from secagg.config import load_client_settings
 from secagg.demo.participant import PausingConnection
-from secagg.programs.contributor import contributor
-from secagg.programs.file_input import FileInput
+from secagg.client.program import contributor
+from secagg.client.file_input import FileInput
 
 async def main(config, vector, before, *overrides):
     settings = load_client_settings(

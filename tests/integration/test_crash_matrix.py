@@ -11,15 +11,15 @@ sends two different messages for the same round.
 import numpy as np
 import pytest
 
+from secagg.client.conductor import SessionOutcome
 from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.runtime.participation import SessionOutcome
 from secagg.storage.base import Role
 from secagg.storage.journal import decode_outcome
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import GetUploadStatus, UploadChunk
 

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
+from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.runtime import aggregator
-from secagg.runtime.participation import ClientSettings, SessionOutcome
+from secagg.server import aggregator
 from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.spool import SUM
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,

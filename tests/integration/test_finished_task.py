@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from secagg.client.file_input import FileInput
+from secagg.client.program import contributor
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.programs import aggregator
-from secagg.programs.aggregator import Observer, serve
-from secagg.programs.contributor import contributor
-from secagg.programs.file_input import FileInput
-from secagg.programs.sum_files import SumFiles
-from secagg.programs.task_setup import prepare_task
+from secagg.server import program as aggregator
+from secagg.server.program import Observer, serve
+from secagg.server.sum_files import SumFiles
+from secagg.server.task_setup import prepare_task
 from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.certificates import Authority
 from secagg.wire.calls import RevealShares

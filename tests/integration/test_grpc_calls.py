@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -24,10 +25,9 @@ from secagg.messages import (
     Survivors,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.server.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (
     CALLS,

@@ -9,13 +9,13 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope, Roster
+from secagg.server.grpc_server import GrpcServer, run_until_signalled
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer, run_until_signalled
-from secagg.transport.interceptors import SERVICE
+from secagg.transport.channel_options import SERVICE
 from secagg.wire.calls import AdvertiseKeys, ShareKeys, WatchSession
 
 SESSION = bytes(32)

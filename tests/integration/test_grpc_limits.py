@@ -7,21 +7,21 @@ import grpc
 import grpc.aio
 import pytest
 
+from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Envelope, Roster, Round
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.interceptors import (
+    CallLimits,
+)
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,
     KEEPALIVE_CLIENT_MS,
     SERVER_OPTIONS,
-)
-from secagg.transport.grpc_client import CallDeadlines, GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
-from secagg.transport.interceptors import (
     SERVICE,
     TEST_IDENTITY_KEY,
-    CallLimits,
 )
 from secagg.transport.status import error_of
 from secagg.wire.calls import (

@@ -6,23 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.runner import ClientRunner, ClientSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.protocol.events import PlainVector
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.client_runner import ClientRunner, ClientSettings
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.task import TaskDefinition
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import GetOffer, GetUploadStatus

@@ -9,15 +9,16 @@ import grpc.aio
 import pytest
 from cryptography.x509 import UniformResourceIdentifier
 
+from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.interceptors import ACCESS
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import status
 from secagg.transport.address import Address
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
+from secagg.transport.channel_options import TEST_IDENTITY_KEY
 from secagg.transport.identity import Role
-from secagg.transport.interceptors import ACCESS, TEST_IDENTITY_KEY
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 
 SESSION = bytes(32)

@@ -7,15 +7,15 @@ import logging
 import numpy as np
 import pytest
 
+from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Bundles, Released, Round, Shares
 from secagg.protocol.events import Received
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.limits import AggregatorLimits
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.participation import SessionOutcome
-from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.journal import decode_client_event, decode_server_event
@@ -23,9 +23,9 @@ from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import (

@@ -13,7 +13,7 @@ from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
-from secagg.testing.in_process import RecordedSession, one_hot, parameters_for
+from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 MODULI = [2, 1 << 8, 1 << 16, 1 << 20, 1 << 32, 1 << 48, 1_000_003]
 LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])

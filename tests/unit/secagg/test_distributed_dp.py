@@ -13,7 +13,7 @@ from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.in_process import parameters_for
+from secagg.testing.cohorts import parameters_for
 
 CLIENTS, DIM = 6, 20
 

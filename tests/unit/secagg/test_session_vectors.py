@@ -40,8 +40,8 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.rounds import DropReason
-from secagg.runtime.mask_executor import check_packed_vector
-from secagg.testing.in_process import LENIENT_POLICY
+from secagg.server.mask_executor import check_packed_vector
+from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.scripted_entropy import ScriptedEntropy
 from secagg.wire.packing import pack, packed_size, unpack
 

@@ -508,7 +508,7 @@ def planned(monkeypatch):
     """Counts plans."""
     asked = []
     monkeypatch.setattr(
-        "secagg.programs.task_setup.plan", lambda **_: asked.append("plan")
+        "secagg.server.task_setup.plan", lambda **_: asked.append("plan")
     )
     return asked
 

@@ -25,7 +25,7 @@ from secagg.protocol.ring_safety import (
     server_demand,
 )
 from secagg.ring_odds import bits_of, log_corrupt_holders, log_planned_cut
-from secagg.testing.in_process import parameters_for
+from secagg.testing.cohorts import parameters_for
 
 COLLUDERS = range(4)
 RINGS = [(n, k) for n in range(4, 14) for k in range(2, n - 1, 2)]

@@ -2,11 +2,11 @@ import datetime as dt
 
 import pytest
 
+from secagg.server.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.certificate_expiry import WARNED_BEFORE, warn_before_expiry
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 

@@ -10,7 +10,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.transport.certificate_renewal import server_credentials
+from secagg.server.certificate_renewal import server_credentials
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_in_pem, identity_of

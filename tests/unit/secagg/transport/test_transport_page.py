@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from secagg.client.grpc_connection import CallDeadlines
 from secagg.messages import BUNDLE_BYTES
 from secagg.parameters import RoundDeadlines
-from secagg.runtime.limits import AggregatorLimits
+from secagg.server.interceptors import CallLimits
+from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
 from secagg.transport.certificate_expiry import WARNED_BEFORE
-from secagg.transport.grpc_client import CallDeadlines
 from secagg.transport.handshake import HANDSHAKE_SECONDS
 from secagg.transport.identity import PeerIdentity, Role
-from secagg.transport.interceptors import CallLimits
 from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
