@@ -290,7 +290,7 @@ class Committed:
     seconds_left: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
     """Nothing was written: the session stands elsewhere than the writer believed.
 

@@ -227,6 +227,9 @@ class SQLiteFile:
 
     def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
         if accept_restored:
+            # The old mark stays until the book says that it was accepted: a crash in
+            # between must not look like a book that was left alone.
+            self._marked = self._state
             # A new name: copies of the old book never fit the mark again.
             with self.writing() as database:
                 database.execute(
@@ -255,6 +258,9 @@ class SQLiteFile:
             yield
         except sqlite3.Error as error:
             raise self._failure(error) from None
+        except UnicodeError:
+            # SQLite's own words about a name that is no text any more.
+            raise StateDamagedError(f"{self._name} holds text that is none") from None
         except OSError as error:
             raise self._refused(error.strerror or str(error), _CHECK_OWNER) from None
 

@@ -474,8 +474,12 @@ def load_session(
 ) -> StoredSession | None:
     """See `Book.load`."""
     session = _session(database, key)
-    if session is None:
-        return None
+    return None if session is None else _stored(database, session, after, now)
+
+
+def _stored(
+    database: sqlite3.Connection, session: _Session, after: int, now: float
+) -> StoredSession:
     (header,) = database.execute(
         "SELECT header FROM session WHERE position = ?", (session.position,)
     ).fetchone()
@@ -644,9 +648,10 @@ def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
             tuple(table.find(database, "true"))
         except StateDamagedError as error:
             faults.append(Finding("", str(error)))
-    for (key,) in database.execute("SELECT key FROM session").fetchall():
+    for (position,) in database.execute("SELECT position FROM session").fetchall():
         try:
-            load_session(database, key, after=0, now=0.0)
+            for session in _SESSIONS.find(database, "position = ?", position):
+                _stored(database, session, 0, 0.0)
         except StateDamagedError as error:
             faults.append(Finding(error.key, str(error)))
     return tuple(faults)
