@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
-from secagg.storage import sqlite_tables
+from secagg.storage import sqlite_changes, sqlite_queries
 from secagg.storage.book import (
     Change,
     ChargeRow,
@@ -34,8 +34,8 @@ from secagg.storage.book import (
     TaskRow,
 )
 from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
-from secagg.storage.sqlite_tables import Outcome
 
 __all__ = ["SQLiteBook"]
 
@@ -111,7 +111,7 @@ class SQLiteBook:
     async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
         """Return a session."""
         return await self._read(
-            lambda database: sqlite_tables.load_session(
+            lambda database: sqlite_queries.load_session(
                 database, key, after=after, now=self._now()
             )
         )
@@ -128,7 +128,7 @@ class SQLiteBook:
         """Return sessions, the newest first."""
         return await self._read(
             partial(
-                sqlite_tables.list_sessions,
+                sqlite_queries.list_sessions,
                 role=role,
                 task=task,
                 state=state,
@@ -140,17 +140,17 @@ class SQLiteBook:
     async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
         """Return what only grows for a task."""
         return await self._read(
-            lambda database: sqlite_tables.read_tally(database, role, task, peer=peer)
+            lambda database: sqlite_queries.read_tally(database, role, task, peer=peer)
         )
 
     async def tasks(self) -> tuple[TaskRow, ...]:
         """Return the tasks."""
-        return await self._read(sqlite_tables.read_tasks)
+        return await self._read(sqlite_queries.read_tasks)
 
     async def put_task(self, task: Task, *, expect_version: int) -> bool:
         """Store a task, if it still has this version."""
         return await self._write(
-            lambda database: sqlite_tables.put_task(
+            lambda database: sqlite_changes.put_task(
                 database, task, expect_version=expect_version
             )
         )
@@ -158,13 +158,13 @@ class SQLiteBook:
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         return await self._read(
-            lambda database: sqlite_tables.read_charges(database, task)
+            lambda database: sqlite_queries.read_charges(database, task)
         )
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""
         await self._write(
-            lambda database: sqlite_tables.settle_charge(
+            lambda database: sqlite_changes.settle_charge(
                 database, settlement, now=self._now()
             )
         )
@@ -174,7 +174,7 @@ class SQLiteBook:
         keys: list[str] = []
         while True:
             removed = await self._write(
-                lambda database: sqlite_tables.purge_receipts(
+                lambda database: sqlite_changes.purge_receipts(
                     database, policy, now=self._now()
                 )
             )
@@ -184,7 +184,7 @@ class SQLiteBook:
 
     async def check(self) -> tuple[Finding, ...]:
         """Verify everything."""
-        return await self._read(sqlite_tables.find_faults)
+        return await self._read(sqlite_queries.find_faults)
 
     async def close(self) -> None:
         """Finish what is under way and release the file; closing twice is allowed."""
@@ -229,7 +229,7 @@ class SQLiteBook:
                 self._must_scrub |= change.end is not None or change.reseal is not None
                 database.execute("SAVEPOINT change")
                 try:
-                    outcome: Outcome | Exception = sqlite_tables.apply_change(
+                    outcome: Outcome | Exception = sqlite_changes.apply_change(
                         database, change, now=self._now()
                     )
                 except sqlite3.Error:

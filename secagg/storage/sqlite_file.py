@@ -32,7 +32,8 @@ from secagg.storage.rollback_mark import (
     RollbackMark,
     refuse_set_back,
 )
-from secagg.storage.sqlite_tables import SCHEMA, mark_restored
+from secagg.storage.sqlite_changes import mark_restored
+from secagg.storage.sqlite_rows import SCHEMA
 
 __all__ = ["SCHEMA_VERSION", "SQLiteFile"]
 

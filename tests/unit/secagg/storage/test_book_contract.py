@@ -141,6 +141,8 @@ async def test_a_tail_can_be_loaded_alone(book):
         everything = (advert("x"), advert("y"), closed())
         assert stored.records == everything[after:]
         assert stored.sequence == at.sequence
+    with pytest.raises(LocalProtocolError, match="none after 4"):
+        await book.load("a", after=4)
 
 
 async def test_an_unknown_session_loads_as_none_and_takes_no_change(book):
@@ -357,6 +359,14 @@ async def test_a_running_session_counts_as_one_that_may_be_spent(book):
     with pytest.raises(SessionsSpentError):
         await begin(book, key="b", number=2, allowed=1)
     await begin(book, key="c", number=1, allowed=1, task="another")
+
+
+async def test_a_session_that_is_spent_and_runs_counts_once(book):
+    at = await begin(book, number=1, allowed=2)
+    await append(book, at, spend=True)
+    await begin(book, key="b", number=2, allowed=2)
+    with pytest.raises(SessionsSpentError, match="used 2 sessions"):
+        await begin(book, key="c", number=3, allowed=2)
 
 
 async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(book):
@@ -688,7 +698,7 @@ async def test_a_purge_removes_old_receipts_and_nothing_that_runs(book, clock):
 
 
 async def test_a_purge_keeps_the_newest_receipts_of_each_task(book, monkeypatch):
-    monkeypatch.setattr("secagg.storage.sqlite_tables.PURGE_ROWS", 2)
+    monkeypatch.setattr("secagg.storage.sqlite_changes.PURGE_ROWS", 2)
     for number in range(1, 8):
         for task in ("task", "other"):
             key = f"{task}{number}"

@@ -29,6 +29,8 @@ from secagg.storage.book import (
     unknown_session,
 )
 from secagg.storage.open_book import open_book
+from secagg.testing import manual_clock
+from secagg.testing.manual_clock import InlineExecutor
 
 SECRET = b"\xa5secret seed\x5a" * 3
 
@@ -163,6 +165,20 @@ async def test_changes_that_arrive_together_share_one_transaction(path, monkeypa
     assert syncs[0] is not threading.main_thread()
     assert len(await book.sessions(role=Role.SERVER)) == 100
     await book.close()
+
+
+def test_a_book_works_without_a_thread_where_time_stands_still():
+    async def main(clock):
+        book = await open_book(
+            "sqlite::memory:", thread=InlineExecutor(), now=clock.now
+        )
+        at = await begin(book, deadline_seconds=5.0, round=0)
+        await clock.sleep_until(clock.now() + 3600.0)
+        closing = await step(book, at, due=True, records=(Record(1, None, b""),))
+        await book.close()
+        return closing.sequence
+
+    assert manual_clock.run(main) == 1
 
 
 async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
