@@ -713,6 +713,15 @@ async def test_a_purge_keeps_the_newest_receipts_of_each_task(book, monkeypatch)
     assert len(rows) == 6
 
 
+async def test_a_purge_counts_no_running_session_however_old(book):
+    await begin(book, key="running", number=1)
+    for number in (2, 3, 4):
+        at = await begin(book, key=str(number), number=number)
+        await end(book, at, key=str(number))
+    assert (await book.purge(Retention(keep_receipts=1))).keys == ("2", "3")
+    assert not (await book.load("running")).ended
+
+
 # --- tasks ----------------------------------------------------------------------------
 
 

@@ -167,6 +167,31 @@ async def test_changes_that_arrive_together_share_one_transaction(path, monkeypa
     await book.close()
 
 
+async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
+    path, monkeypatch
+):
+    started, may_go_on, transactions = threading.Event(), threading.Event(), []
+    writing = sqlite_file.SQLiteFile.writing
+
+    def slowly(self):
+        transactions.append(self)
+        started.set()
+        may_go_on.wait()
+        return writing(self)
+
+    monkeypatch.setattr(sqlite_file.SQLiteFile, "writing", slowly)
+    book = await opening(path)
+    first = asyncio.create_task(begin(book, "1", 1))
+    await asyncio.to_thread(started.wait)
+    later = [asyncio.create_task(begin(book, str(n), n)) for n in range(2, 30)]
+    for _ in later:
+        await asyncio.sleep(0)  # a turn of the loop for each
+    may_go_on.set()
+    await asyncio.gather(first, *later)
+    assert len(transactions) == 2
+    await book.close()
+
+
 def test_a_book_works_without_a_thread_where_time_stands_still():
     async def main(clock):
         book = await open_book(
