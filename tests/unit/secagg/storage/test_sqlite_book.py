@@ -183,9 +183,11 @@ async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
     book = await opening(path)
     first = asyncio.create_task(begin(book, "1", 1))
     await asyncio.to_thread(started.wait)
-    later = [asyncio.create_task(begin(book, str(n), n)) for n in range(2, 30)]
-    for _ in later:
-        await asyncio.sleep(0)  # a turn of the loop for each
+    later = []
+    for number in range(2, 30):
+        later.append(asyncio.create_task(begin(book, str(number), number)))
+        for _ in range(5):
+            await asyncio.sleep(0)  # turns of the loop: each arrives alone
     may_go_on.set()
     await asyncio.gather(first, *later)
     assert len(transactions) == 2
