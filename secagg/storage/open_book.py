@@ -6,16 +6,17 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.storage.book import Book
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.sqlite_book import SQLiteBook
 
-__all__ = ["open_book"]
+__all__ = ["open_book", "open_state"]
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
+_FILE: Final = "book.sqlite3"
 
 
 async def open_book(  # noqa: PLR0913 - every part can be exchanged
@@ -64,6 +65,38 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
         now=now or time.time,
         thread=thread,
     )
+
+
+async def open_state(
+    directory: Path, *, mark: Path | None = None, accept_restored: bool = False
+) -> Book:
+    """Open the book of a party that keeps its state in a directory.
+
+    Args:
+        directory: Made, readable by its owner only, when it does not exist.
+        mark: As for `open_book`.
+        accept_restored: As for `open_book`.
+
+    Raises:
+        SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
+            made.
+    """
+    path = _made(directory) / _FILE
+    return await open_book(
+        f"{_SQLITE}{path}", mark=mark, accept_restored=accept_restored
+    )
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory.resolve()
+    except OSError as error:
+        raise ServiceError(
+            f"the state directory {directory} cannot be made: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the path and its owner, or set another state_dir.",
+        ) from None
 
 
 def _path_of(url: str) -> Path | None:
