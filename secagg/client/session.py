@@ -104,7 +104,7 @@ class ClientSession:
         offered = SessionOffered(descriptor, identity, seed)
         session = cls(offered, store=store, workers=workers, policy=policy)
         if isinstance(session._state, client.Failed):
-            refused = session._state.outcome
+            refused = session._state
             raise RemoteProtocolError(refused.reason, code=refused.code)
         await workers.store(
             store.create,
@@ -221,7 +221,7 @@ class ClientSession:
             raise InternalError("a session that is not over cannot be scrubbed")
         self._offered.seed.wipe()
         await self._workers.store(
-            self._store.end, self._key, encode_outcome(self._state.outcome)
+            self._store.end, self._key, encode_outcome(self._state)
         )
 
     async def give_up(self, code: ErrorCode, reason: str) -> None:

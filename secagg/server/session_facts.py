@@ -121,6 +121,8 @@ class SessionFacts:
             shared=self._sharers,
             uploaded=sent.get(Round.MASKED_INPUT_COLLECTION, 0),
             revealed=sent.get(Round.UNMASKING, 0),
+            survivors=tuple(sorted(state.survivors)),
+            was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),

@@ -249,9 +249,16 @@ class SessionRunner:
                 await self._advance(self._close_event)
         return self.outcome()
 
-    async def abort(self, code: ErrorCode, reason: str) -> None:
-        """End the session without a sum; nothing happens if it is over."""
-        await self._advance(lambda: AbortRequested(code, reason))
+    async def abort(
+        self, code: ErrorCode, reason: str, *, discard_unmasked: bool = False
+    ) -> None:
+        """End the session without a sum; nothing happens if it is over.
+
+        Raises:
+            LocalProtocolError: The sum is being computed, and `discard_unmasked` does
+                not say to throw it away (PROTOCOL §5.6).
+        """
+        await self._advance(lambda: AbortRequested(code, reason, discard_unmasked))
 
     def outcome(self) -> Released | Aborted:
         """Return how the session ended; only after its end."""
@@ -410,7 +417,8 @@ class SessionRunner:
             packed = await context.masks.compute_sum(job, context.spool)
         except ServiceError as error:
             # An upload is gone for good: trying again would not bring it back.
-            await self.abort(error.code, f"the sum could not be computed: {error}")
+            reason = f"the sum could not be computed: {error}"
+            await self.abort(error.code, reason, discard_unmasked=True)
             return
         await self._patiently(
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed)

@@ -27,6 +27,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.client_states import Completed, Failed
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -38,6 +39,7 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 
 __all__ = [
@@ -77,9 +79,11 @@ def encode_event(event: ServerEvent | ClientEvent) -> bytes:
         case RoundClosed():
             writer.u16(_ROUND_CLOSED).u8(event.round).blob(event.graph_seed)
         case SumComputed():
-            writer.u16(_SUM_COMPUTED).fixed(event.sum_hash).u64(event.size)
+            writer.u16(_SUM_COMPUTED).fixed(event.sum_hash)
+            writer.u64(event.size).u64(event.kept_until)
         case AbortRequested():
             writer.u16(_ABORT_REQUESTED).u16(event.code).text(event.reason)
+            writer.flag(event.discard_unmasked)
         case SessionOffered():
             writer.u16(_SESSION_OFFERED).blob(event.descriptor.encode())
             writer.text(event.identity).fixed(event.seed.reveal())
@@ -108,12 +112,20 @@ def decode_client_event(record: bytes) -> ClientEvent:
     return _read(record, "event of a client", _CLIENT_EVENTS)
 
 
-def encode_outcome(outcome: Released | Aborted) -> bytes:
-    """Return the record of how a session ended."""
-    return Writer().u16(outcome.KIND).fixed(outcome.encode()).getvalue()
+def encode_outcome(ended: Completed | Failed) -> bytes:
+    """Return the record of how a session ended for a client."""
+    writer = Writer()
+    match ended:
+        case Completed():
+            writer.u16(Released.KIND).text(ended.charge)
+            writer.fixed(ended.outcome.encode())
+        case Failed():
+            writer.u16(Aborted.KIND).text(ended.charge)
+            writer.u16(ended.code).text(ended.reason)
+    return writer.getvalue()
 
 
-def decode_outcome(record: bytes) -> Released | Aborted:
+def decode_outcome(record: bytes) -> Completed | Failed:
     """Read what `encode_outcome` wrote.
 
     Raises:
@@ -161,8 +173,8 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 _SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
     **_messages(FROM_CLIENTS),
     _ROUND_CLOSED: lambda r: RoundClosed(Round(r.u8()), _blob(r)),
-    _SUM_COMPUTED: lambda r: SumComputed(r.fixed(DIGEST_BYTES), r.u64()),
-    _ABORT_REQUESTED: lambda r: AbortRequested(ErrorCode(r.u16()), _text(r)),
+    _SUM_COMPUTED: lambda r: SumComputed(r.fixed(DIGEST_BYTES), r.u64(), r.u64()),
+    _ABORT_REQUESTED: lambda r: AbortRequested(ErrorCode(r.u16()), _text(r), r.flag()),
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
@@ -175,7 +187,18 @@ _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
     _INPUT_BOUND: lambda r: InputBound(r.fixed(DIGEST_BYTES)),
 }
 
-_OUTCOMES: Final[_Readers[Released | Aborted]] = {
-    Released.KIND: lambda r: Released.decode(r.fixed(r.remaining)),
-    Aborted.KIND: lambda r: Aborted.decode(r.fixed(r.remaining)),
+
+def _completed(reader: Reader) -> Completed:
+    charge = Charge(_text(reader))
+    return Completed(Released.decode(reader.fixed(reader.remaining)), charge)
+
+
+def _failed(reader: Reader) -> Failed:
+    charge = Charge(_text(reader))
+    return Failed(ErrorCode(reader.u16()), _text(reader), charge)
+
+
+_OUTCOMES: Final[_Readers[Completed | Failed]] = {
+    Released.KIND: _completed,
+    Aborted.KIND: _failed,
 }

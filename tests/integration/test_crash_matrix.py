@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.messages import Released
+from secagg.protocol import client
 from secagg.protocol.events import PlainVector
 from secagg.storage.base import Role
 from secagg.storage.journal import decode_outcome
@@ -128,7 +128,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
             # It finished and died before it could say so; its tombstone says it.
             (key,) = store.sessions(Role.CLIENT, include_ended=True)
             outcome = decode_outcome(store.load(key).summary)
-            assert isinstance(outcome, Released)
+            assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)
 
