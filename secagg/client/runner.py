@@ -183,7 +183,7 @@ class ClientRunner:
         """End the session for this client and scrub it, whatever state it is in."""
         if session.round is not Round.FINISHED:
             await session.give_up(error.code, str(error))
-        await session.scrub(error)
+        await session.scrub()
         self._log(telemetry.SESSION_ABORTED, session, code=error.code.name)
         self._on_progress(
             ClientProgress(

@@ -321,7 +321,11 @@ class Aggregator:
                 receipts.append(await self._sum_of(task, runner, on_sum))
                 runner = None
             if runner is not None:  # fewer sums are wanted than when it was opened
-                await runner.abort(ErrorCode.CANCELLED, "the task has all its sums")
+                await runner.abort(
+                    ErrorCode.CANCELLED,
+                    "the task has all its sums",
+                    discard_unmasked=True,
+                )
                 await self._sessions.finish(runner)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks

@@ -31,6 +31,7 @@ from secagg.storage.book import (
     NewSession,
     NumberTakenError,
     Role,
+    SessionsSpentError,
     SessionState,
 )
 from secagg.storage.spool import PAYLOAD, SUM
@@ -116,8 +117,9 @@ class SessionBook:
                 ) from None
             if stored.restored:
                 await runner.abort(
-                    ErrorCode.RESTORED_STATE,
+                    ErrorCode.STORAGE_FAILED,
                     "the aggregator's state was put back: what it had sent is unknown",
+                    discard_unmasked=True,
                 )
         ended = await self._book.sessions(
             role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
@@ -165,19 +167,21 @@ class SessionBook:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
             )
-        answer = await self._book.commit(
-            Change(
-                key=record.session_key,
-                create=NewSession(
-                    role=Role.SERVER,
-                    task=task.task_id,
-                    number=number,
-                    header=record.encode_header(),
-                    allowed=task.allowed,
-                ),
-                round=Round.ADVERTISE_KEYS,
-            )
+        new = NewSession(
+            role=Role.SERVER,
+            task=task.task_id,
+            number=number,
+            header=record.encode_header(),
+            allowed=task.allowed,
         )
+        try:
+            answer = await self._book.commit(
+                Change(key=record.session_key, create=new, round=Round.ADVERTISE_KEYS)
+            )
+        except (NumberTakenError, SessionsSpentError):
+            # There is no such session, and nobody else would remove its payload.
+            await self._workers.run(self._context.spool.remove, descriptor.session_id)
+            raise
         if not isinstance(answer, Committed):
             raise InternalError("a session that begins stands nowhere else")
         return self._adopt(record, Position(answer.sequence, answer.chain))
@@ -203,7 +207,9 @@ class SessionBook:
                 fitting = runner
                 continue
             await runner.abort(
-                ErrorCode.CANCELLED, "the configuration of the task has changed"
+                ErrorCode.CANCELLED,
+                "the configuration of the task has changed",
+                discard_unmasked=True,
             )
             await self.finish(runner)
         return fitting

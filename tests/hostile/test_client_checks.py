@@ -12,7 +12,6 @@ from secagg.messages import (
     Aborted,
     Delivery,
     Envelope,
-    Released,
     Roster,
     Round,
 )
@@ -32,6 +31,7 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.outputs import Finish
+from secagg.protocol.refund import Charge
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 
@@ -70,7 +70,7 @@ def refusal(session, number, event):
     state = session.clients[number]
     assert isinstance(state, client.Failed), state
     assert {type(output) for output in outputs} == {Finish}
-    return state.outcome.code
+    return state.code
 
 
 def with_advert(roster, index, **changes):
@@ -355,8 +355,8 @@ def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
     session.offer(0)
     state = session.clients[0]
     assert isinstance(state, client.Failed)
-    assert state.outcome.code is ErrorCode.POLICY_VIOLATION
-    reason = state.outcome.reason
+    assert state.code is ErrorCode.POLICY_VIOLATION
+    reason = state.reason
     assert (
         next(iter(change)).split("_")[0] in reason
         or "modulus" in change
@@ -500,7 +500,7 @@ def test_a_message_that_only_clients_send_or_that_comes_too_early_ends_the_sessi
     session.offer(0)
     event = Received(Envelope(kind, b""))
     expected = ErrorCode.UNEXPECTED_MESSAGE
-    if kind in {Roster, Released, Aborted}:
+    if kind in {Roster, Aborted}:
         expected = ErrorCode.BAD_ENCODING  # they may come now, but not empty
     assert refusal(session, 0, event) is expected
 
@@ -511,7 +511,7 @@ def test_nothing_that_arrives_after_the_end_changes_it(kind):
     session.offer(0)
     session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "too late"))
     ended = session.clients[0]
-    assert ended == client.Failed(Aborted(ErrorCode.DEADLINE, "too late"))
+    assert ended == client.Failed(ErrorCode.DEADLINE, "too late", Charge.NEVER)
     assert session.to_client(0, Received(Envelope(kind, b""))) == ()
     assert session.to_client(0, AbortRequested(ErrorCode.INTERNAL, "")) == ()
     assert session.clients[0] is ended

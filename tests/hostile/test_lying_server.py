@@ -18,6 +18,7 @@ from secagg.messages import (
     Aborted,
     Delivery,
     Envelope,
+    Fate,
     Released,
     Roster,
     Round,
@@ -285,18 +286,14 @@ LIES = {
     ),
     # the sum
     "a sum of another size": (
-        {
-            GetUpdate: instead(
-                Released, lambda u: Released(u.sum_hash, u.size + 1, u.survivors)
-            )
-        },
+        {GetUpdate: instead(Released, lambda u: replace(u, size=u.size + 1))},
         ErrorCode.BAD_VECTOR,
     ),
     "a sum with another hash": (
         {
             GetUpdate: instead(
                 Released,
-                lambda u: Released(flipped(u.sum_hash), u.size, u.survivors),
+                lambda u: replace(u, sum_hash=flipped(u.sum_hash)),
             )
         },
         ErrorCode.PAYLOAD_MISMATCH,
@@ -473,7 +470,9 @@ def test_a_session_that_was_left_is_not_joined_again():
     deployment, endings = run(
         {
             GetOffer: replay,
-            GetUpdate: instead(Roster, lambda _: Aborted(ErrorCode.CANCELLED, "later")),
+            GetUpdate: instead(
+                Roster, lambda _: Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, "later")
+            ),
         }
     )
     assert isinstance(endings[VICTIM], RemoteProtocolError)

@@ -193,7 +193,7 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
             act()
     outputs = ours.step(client_event(case))
     assert isinstance(ours.state, client.Failed), ours.state
-    assert ours.state.outcome.code == case["code"]
+    assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
 
 
