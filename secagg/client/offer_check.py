@@ -46,6 +46,11 @@ class OfferCheckingConnection:
         self.failure: ServiceError | None = None
         self.session_id = b""
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._connection.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Return an offer only if it is acceptable; take note of the session."""
         if isinstance(request, GetUpdate):

@@ -91,6 +91,7 @@ class ClientRunner:
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         self._identity = identity
+        self._connection = connection
         self._store = store
         self._policy = policy
         self._settings = settings or ClientSettings()
@@ -174,6 +175,7 @@ class ClientRunner:
         session = await ClientSession.begin(
             descriptor,
             self._identity,
+            aggregator=self._connection.aggregator,
             store=self._store,
             workers=self._workers,
             policy=self._policy,

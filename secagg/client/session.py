@@ -78,6 +78,7 @@ class ClientSession:
         descriptor: SessionDescriptor,
         identity: str,
         *,
+        aggregator: str,
         store: SessionStore,
         workers: Workers,
         policy: ClientPolicy,
@@ -101,7 +102,7 @@ class ClientSession:
                 next_step="Tell the operator: the server has lost its state or lies.",
             )
         seed = SecretBytes(entropy.token(SEED_SIZE))
-        offered = SessionOffered(descriptor, identity, seed)
+        offered = SessionOffered(descriptor, identity, aggregator, seed)
         session = cls(offered, store=store, workers=workers, policy=policy)
         if isinstance(session._state, client.Failed):
             refused = session._state

@@ -170,6 +170,7 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
         aggregator = Aggregator(
             store,
             spool,
+            name=identity.identity.name,
             workers=workers,
             masks=MaskExecutor(mask_threads, workers, parts=cores),
         )

@@ -44,8 +44,14 @@ class SessionBook:
     """
 
     def __init__(
-        self, store: SessionStore, context: RunnerContext, *, kept_sessions: int
+        self,
+        aggregator: str,
+        store: SessionStore,
+        context: RunnerContext,
+        *,
+        kept_sessions: int,
     ) -> None:
+        self._aggregator = aggregator
         self._store = store
         self._context = context
         self._workers = context.workers
@@ -128,6 +134,7 @@ class SessionBook:
         counter = f"server/{task.task_id}"
         highest = await self._workers.store(self._store.highest_session_number, counter)
         descriptor = SessionDescriptor(
+            aggregator=self._aggregator,
             task_id=task.task_id,
             session_number=highest + 1,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
@@ -167,6 +174,7 @@ class SessionBook:
                 continue
             same = (
                 runner.descriptor.parameters == task.parameters
+                and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
             if same and fitting is None:

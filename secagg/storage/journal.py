@@ -14,10 +14,16 @@ Which events are journalled, and when, is the business of `secagg.runtime`.
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    printable,
+)
 from secagg.messages import (
     DIGEST_BYTES,
     KINDS,
+    MAX_REASON_BYTES,
     Aborted,
     Envelope,
     Message,
@@ -82,11 +88,12 @@ def encode_event(event: ServerEvent | ClientEvent) -> bytes:
             writer.u16(_SUM_COMPUTED).fixed(event.sum_hash)
             writer.u64(event.size).u64(event.kept_until)
         case AbortRequested():
-            writer.u16(_ABORT_REQUESTED).u16(event.code).text(event.reason)
+            writer.u16(_ABORT_REQUESTED).u16(event.code).text(_shown(event.reason))
             writer.flag(event.discard_unmasked)
         case SessionOffered():
             writer.u16(_SESSION_OFFERED).blob(event.descriptor.encode())
-            writer.text(event.identity).fixed(event.seed.reveal())
+            writer.text(event.identity).text(event.aggregator)
+            writer.fixed(event.seed.reveal())
         case InputBound():
             writer.u16(_INPUT_BOUND).fixed(event.digest)
         case InputReady():
@@ -121,7 +128,7 @@ def encode_outcome(ended: Completed | Failed) -> bytes:
             writer.fixed(ended.outcome.encode())
         case Failed():
             writer.u16(Aborted.KIND).text(ended.charge)
-            writer.u16(ended.code).text(ended.reason)
+            writer.u16(ended.code).text(_shown(ended.reason))
     return writer.getvalue()
 
 
@@ -147,6 +154,10 @@ def _read(record: bytes, what: str, readers: _Readers[_Event]) -> _Event:
             next_step="Use the release that wrote it, or discard the session's state.",
         ) from None
     return event
+
+
+def _shown(reason: str) -> str:
+    return printable(reason, max_bytes=MAX_REASON_BYTES)
 
 
 def _text(reader: Reader) -> str:
@@ -181,6 +192,7 @@ _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
     **_messages(FROM_SERVER),
     _SESSION_OFFERED: lambda r: SessionOffered(
         SessionDescriptor.decode(_blob(r)),
+        _text(r),
         _text(r),
         SecretBytes(r.fixed(_SEED_BYTES)),
     ),

@@ -34,6 +34,7 @@ from secagg.protocol.refund import Charge
 from secagg.storage import journal
 
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="täsk",
     session_number=7,
     server_nonce=bytes(range(32)),
@@ -63,7 +64,7 @@ SERVER_EVENTS = [
 ]
 
 CLIENT_EVENTS = [
-    SessionOffered(DESCRIPTOR, "me", SecretBytes(b"\x05" * 32)),
+    SessionOffered(DESCRIPTOR, "me", "them", SecretBytes(b"\x05" * 32)),
     Received(Envelope(Roster, b"roster")),
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),
     InputBound(b"\x08" * 32),
