@@ -93,6 +93,7 @@ class ClientSession:
         descriptor: SessionDescriptor,
         identity: str,
         *,
+        aggregator: str,
         book: Book,
         workers: Workers,
         policy: ClientPolicy,
@@ -107,7 +108,7 @@ class ClientSession:
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
-        offered = SessionOffered(descriptor, identity, seed)
+        offered = SessionOffered(descriptor, identity, aggregator, seed)
         session = cls(offered, book=book, workers=workers, policy=policy)
         if isinstance(session._state, client.Failed):
             refused = session._state
@@ -115,6 +116,7 @@ class ClientSession:
         new = NewSession(
             role=Role.CLIENT,
             task=descriptor.task_id,
+            peer=aggregator,
             number=descriptor.session_number,
             header=encode_offer(offered),
         )

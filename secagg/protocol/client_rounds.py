@@ -93,7 +93,15 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
     # PROTOCOL §5.0: every field against the client's own floors, before any key.
     descriptor = event.descriptor.validate()
     parameters = descriptor.parameters
-    policy.check(parameters)
+    # R5.0-1: sid covers the name, so a session that another server opened and this
+    # one passes on gives other keys than those its clients have.
+    if descriptor.aggregator != event.aggregator:
+        raise RemoteProtocolError(
+            f"{event.aggregator!r} offers a session of {descriptor.aggregator!r}",
+            code=ErrorCode.UNAUTHENTICATED,
+            next_step="Tell the operator: somebody passes on the sessions of others.",
+        )
+    policy.check(descriptor)
     facts = SessionFacts(
         parameters=parameters,
         session_id=descriptor.session_id,

@@ -108,11 +108,13 @@ class SessionOffered:
     Attributes:
         descriptor: The offer, decoded; its id is recomputed from it.
         identity: The client's own name, as in its certificate.
+        aggregator: The server's name, as its connection has proven it.
         seed: 32 fresh random bytes from which all secrets of the session derive.
     """
 
     descriptor: SessionDescriptor
     identity: str
+    aggregator: str
     seed: SecretBytes
 
 

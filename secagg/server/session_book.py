@@ -50,7 +50,10 @@ class SessionBook:
         kept_sessions: Ended sessions whose sum and receipt stay available.
     """
 
-    def __init__(self, context: RunnerContext, *, kept_sessions: int) -> None:
+    def __init__(
+        self, aggregator: str, context: RunnerContext, *, kept_sessions: int
+    ) -> None:
+        self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
@@ -156,6 +159,7 @@ class SessionBook:
         self, task: TaskDefinition, number: int, payload: bytes, *, attempt: int
     ) -> SessionRunner:
         descriptor = SessionDescriptor(
+            aggregator=self._aggregator,
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
@@ -201,6 +205,7 @@ class SessionBook:
                 continue
             same = (
                 runner.descriptor.parameters == task.parameters
+                and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
             if same and fitting is None:

@@ -15,10 +15,16 @@ runtimes.
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    printable,
+)
 from secagg.messages import (
     DIGEST_BYTES,
     KINDS,
+    MAX_REASON_BYTES,
     Aborted,
     Envelope,
     Message,
@@ -88,7 +94,7 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
             body.u64(event.size).u64(event.kept_until)
         case AbortRequested():
             kind = _ABORT_REQUESTED
-            body = Writer().u16(event.code).text(event.reason)
+            body = Writer().u16(event.code).text(_shown(event.reason))
             body.flag(event.discard_unmasked)
         case InputBound():
             kind = _INPUT_BOUND
@@ -119,7 +125,8 @@ def decode_client_event(record: Record) -> ClientEvent:
 def encode_offer(offered: SessionOffered) -> bytes:
     """Return the header of a client's session; it holds the seed."""
     writer = Writer().u16(_SESSION_OFFERED).blob(offered.descriptor.encode())
-    return writer.text(offered.identity).fixed(offered.seed.reveal()).getvalue()
+    writer.text(offered.identity).text(offered.aggregator)
+    return writer.fixed(offered.seed.reveal()).getvalue()
 
 
 def decode_offer(header: bytes) -> SessionOffered:
@@ -140,7 +147,7 @@ def encode_outcome(ended: Completed | Failed) -> bytes:
             writer.fixed(ended.outcome.encode())
         case Failed():
             writer.u16(Aborted.KIND).text(ended.charge)
-            writer.u16(ended.code).text(ended.reason)
+            writer.u16(ended.code).text(_shown(ended.reason))
     return writer.getvalue()
 
 
@@ -170,6 +177,10 @@ def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
             next_step="Use the release that wrote it, or discard the session's state.",
         ) from None
     return event
+
+
+def _shown(reason: str) -> str:
+    return printable(reason, max_bytes=MAX_REASON_BYTES)
 
 
 def _text(reader: Reader) -> str:
@@ -209,6 +220,7 @@ _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
 _OFFERS: Final[_Readers[SessionOffered]] = {
     _SESSION_OFFERED: lambda r, _: SessionOffered(
         SessionDescriptor.decode(_blob(r)),
+        _text(r),
         _text(r),
         SecretBytes(r.fixed(_SEED_BYTES)),
     ),

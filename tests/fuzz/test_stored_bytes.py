@@ -18,6 +18,7 @@ from secagg.storage.book import Record, Role, StoredSession
 from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),

@@ -27,6 +27,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.storage.book import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
@@ -516,7 +517,12 @@ def test_no_session_number_breaks_the_database(tmp_path):
         deployment.sums[0].descriptor, session_number=(1 << 63) - 1
     ).validate()
     assert SessionDescriptor.decode(largest.encode()) == largest
-    assert ask(book.tally(Role.CLIENT, TASK_ID)).highest_number == 0
+    assert (
+        ask(
+            book.tally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR)
+        ).highest_number
+        == 0
+    )
     ask(book.close())
 
 

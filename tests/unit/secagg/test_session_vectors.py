@@ -103,8 +103,9 @@ class VectorClient:
 
     def advertise(self):
         seed = SecretBytes(bytes(32))
+        descriptor = descriptor_of(self.session)
         offered = SessionOffered(
-            descriptor_of(self.session), self.row["identity"], seed
+            descriptor, self.row["identity"], descriptor.aggregator, seed
         )
         return self.sent(Advert, offered)
 

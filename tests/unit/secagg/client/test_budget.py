@@ -49,6 +49,7 @@ def noised(epsilon=8.0):
 @pytest.fixture(name="offered", scope="module")
 def _offered():
     return SessionDescriptor(
+        aggregator="them",
         task_id="t",
         session_number=1,
         server_nonce=bytes(32),

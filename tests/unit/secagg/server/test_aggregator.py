@@ -105,7 +105,7 @@ class World:
         seed = SecretBytes(hashlib.sha256(name.encode()).digest())
         result = client.step(
             client.start(),
-            SessionOffered(self.descriptor, name, seed),
+            SessionOffered(self.descriptor, name, "aggregator", seed),
             policy=LENIENT_POLICY,
         )
         self.states[name] = result.state

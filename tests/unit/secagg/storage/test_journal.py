@@ -37,6 +37,7 @@ from secagg.storage import journal
 from secagg.storage.book import Record
 
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="täsk",
     session_number=7,
     server_nonce=bytes(range(32)),
@@ -65,7 +66,7 @@ SERVER_EVENTS = [
     AbortRequested(ErrorCode.CANCELLED, "never mind", discard_unmasked=True),
 ]
 
-OFFERED = SessionOffered(DESCRIPTOR, "me", SecretBytes(b"\x05" * 32))
+OFFERED = SessionOffered(DESCRIPTOR, "me", "them", SecretBytes(b"\x05" * 32))
 CLIENT_EVENTS = [
     Received(Envelope(Roster, b"roster")),
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),
