@@ -201,15 +201,14 @@ def close(facts: Facts) -> Closure:
     """Return what follows from the facts.
 
     Raises:
-        ValueError: A corrupt client stands in a roster with keys that none of its
-            seeds gives: record the seed of that session too.
+        ValueError: Nothing that a corrupt client has in a roster follows from its
+            seeds: record the seed of that session too.
     """
     closure = Closure(facts)
     for read in _FROM_FACTS:
         read(closure)
     while any([rule(closure) for rule in _RULES]):  # noqa: C419 - every rule runs
         pass
-    _check_seeds(closure)
     return closure
 
 
@@ -219,10 +218,23 @@ def close(facts: Facts) -> Closure:
 def _learn_from_seeds(closure: Closure) -> None:
     for view in closure.facts.rosters:
         for advert in view.roster.adverts:
-            for seed in closure.facts.seeds.get(advert.identity, ()):
-                because = f"seed of the corrupt client {advert.identity!r}"
-                for shared, secret in _own_secrets(view.session, advert, seed):
-                    closure.learn(shared.public_part, secret, because)
+            name = advert.identity
+            if name not in closure.facts.seeds:
+                continue
+            own = [
+                found
+                for seed in closure.facts.seeds[name]
+                for found in _own_secrets(view.session, advert, seed)
+            ]
+            # It may have copied a key of somebody else, but hardly everything.
+            if not own:
+                raise ValueError(
+                    f"{name!r} is corrupt, but no seed that was recorded gives its "
+                    f"keys in {view.session}"
+                )
+            for shared, secret in own:
+                because = f"seed of the corrupt client {name!r}"
+                closure.learn(shared.public_part, secret, because)
 
 
 def _own_secrets(
@@ -242,18 +254,6 @@ _LABELS: Final[Mapping[Kind, bytes]] = {
     Kind.MASK_KEY: b"masking key",
     Kind.SELF_MASK_SEED: b"self-mask seed",
 }
-
-
-def _check_seeds(closure: Closure) -> None:
-    for view in closure.facts.rosters:
-        for advert in view.roster.adverts:
-            if advert.identity in closure.facts.seeds and not all(
-                closure.knows(kind, advert) for kind in Kind
-            ):
-                raise ValueError(
-                    f"{advert.identity!r} is corrupt, but no seed that was recorded "
-                    f"gives its keys in {view.session}"
-                )
 
 
 def _learn_from_thefts(closure: Closure) -> None:

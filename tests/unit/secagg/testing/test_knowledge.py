@@ -87,6 +87,34 @@ def test_a_colluder_silent_at_the_end_gets_a_sum_from_an_aborted_session(observe
     assert claims_broken(session, charged={}) == {Claim.BUDGET}
 
 
+def test_a_colluder_that_answers_garbage_keeps_what_it_holds(observe):
+    session = observe(5, threshold=5, corrupt={4})
+    session.play({4: Round.UNMASKING})
+    size = len(session.facts.answers[0].data)
+    bitmap = encode_set(range(5), 5)
+    to = (session.session_id, identity_of(4))
+    session.facts.said_survivors(*to, bitmap)
+    session.facts.heard_answer(*to, bytes(size))
+    assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))]
+
+
+def test_a_wrong_share_among_many_hides_nothing(observe):
+    session = observe(7, threshold=3)
+    session.play()
+    first = session.facts.answers[0]
+    session.facts.answers[0] = replace(first, data=bytes(len(first.data)))
+    assert sums_of(session) == [(session.names(range(7)), session.sum_of(range(7)))]
+
+
+def test_the_input_of_a_client_that_is_declared_lost_stays_masked(observe):
+    session = observe(5, threshold=3, corrupt={4})
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    session.ask(range(1, 5), range(1, 5))  # although the input of 0 is there
+    honest = (1, 2, 3)
+    assert sums_of(session) == [(session.names(honest), session.sum_of(honest))]
+    assert claims_broken(session) == set()
+
+
 def test_a_book_counts_the_sums_of_all_sessions(observe):
     first = observe(4, threshold=3)
     second = observe(4, threshold=3, facts=first.facts, number=2)
@@ -253,6 +281,19 @@ def test_a_seed_left_on_a_disk_gives_both_secrets(observe, write):
     }
 
 
+def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
+    session = observe(5, threshold=4)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    seed = session.seed(2)
+    stream = SeededEntropy(seed, b"encryption key/" + session.session_id)
+    session.facts.disk(identity_of(2), "in round 2", stream.token(32), seed=seed)
+    with pytest.raises(ForbiddenKnowledgeError, match="4 shares") as caught:
+        check(session.facts, charged=session.charged)
+    assert caught.value.violations[0].claim is Claim.HONEST_PART
+    harmed = {v.who for v in caught.value.violations if v.claim is Claim.ONE_SECRET}
+    assert harmed == {(identity_of(2),)}
+
+
 def test_an_answer_and_public_records_on_a_disk_give_nothing(observe):
     session = observe(5, threshold=3)
     session.play()
@@ -399,6 +440,16 @@ def test_a_corrupt_client_whose_seed_does_not_fit_its_keys_is_refused(observe):
     session.facts.corrupt(identity_of(1), session.seed(0))
     with pytest.raises(ValueError, match="no seed that was recorded"):
         close(session.facts)
+
+
+def test_a_corrupt_client_may_say_anything(observe):
+    session = observe(3, threshold=2, corrupt={0}, min_survivors=3)
+    session.reach(Round.SHARE_KEYS)
+    to = (session.session_id, identity_of(0))
+    session.facts.heard_bundles(*to, b"garbage")
+    session.facts.heard_vector(*to, session.inputs[0])
+    session.facts.heard_answer(*to, b"garbage")
+    assert check(session.facts, charged={}) == ()
 
 
 def test_what_no_client_can_read_is_passed_over(observe):
