@@ -69,10 +69,8 @@ class RevealedSum:
 
     @property
     def is_plain_sum(self) -> bool:
-        """Whether it adds up one input of each member."""
-        factors = {factor for _, factor in self.terms}
-        once = len(self.members) == len(self.terms)
-        return factors == {1} and once and not self.is_parity
+        """Whether it adds up inputs, without factors."""
+        return not self.is_parity and all(factor == 1 for _, factor in self.terms)
 
 
 def revealed_sums(closure: Closure) -> tuple[RevealedSum, ...]:

@@ -15,6 +15,7 @@ from secagg.errors import ErrorCode
 from secagg.messages import Roster
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.transcript import encode_set
+from secagg.protocol.events import SurvivorsReceived
 from secagg.protocol.rounds import Round
 from secagg.testing.in_process import ROUNDS, identity_of
 from secagg.testing.knowledge import (
@@ -246,19 +247,22 @@ def test_two_inputs_under_one_mask_show_their_difference(observe):
     assert Claim.HONEST_PART in claims_broken(session)
 
 
-def test_the_same_message_twice_is_one_fact(observe):
-    session = observe(4, threshold=3)
-    session.play()
-    known = (len(session.facts.vectors), len(session.facts.answers))
-    for vector in list(session.facts.vectors):
+def test_what_is_said_or_heard_twice_is_one_fact(observe):
+    session = observe(4, threshold=4)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    bitmap = encode_set(range(4), 4)
+    for number, vector in enumerate(list(session.facts.vectors)):
         to = (session.session_id, vector.sender)
-        session.facts.heard_vector(*to, vector.residues)
         session.facts.said_roster(*to, vector.view.roster.roster.encode())
+        (answer,) = session.to_client(number, SurvivorsReceived(bitmap))
+        session.facts.said_sharers(*to, bitmap)
+        session.facts.heard_vector(*to, vector.residues)
+        session.server_event(number, answer)
+        # Read under the set that came with it, not under a later one.
         session.facts.said_survivors(*to, encode_set(range(3), 4))
-    for number, answer in enumerate(list(session.facts.answers)):
-        to = (session.session_id, identity_of(number))
-        session.facts.heard_answer(*to, answer.data)
-    assert (len(session.facts.vectors), len(session.facts.answers)) == known
+        session.server_event(number, answer)
+    assert (len(session.facts.vectors), len(session.facts.answers)) == (4, 4)
+    assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))]
     assert claims_broken(session) == set()
 
 
@@ -295,7 +299,7 @@ def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
 
 
 def test_an_answer_and_public_records_on_a_disk_give_nothing(observe):
-    session = observe(5, threshold=3)
+    session = observe(6, threshold=3, corrupt={4, 5})
     session.play()
     found = b"".join(a.data for a in session.facts.answers)
     found += b"".join(b.data for b in session.facts.bundles)
@@ -359,6 +363,17 @@ def test_a_wrong_sign_shows_the_parity_of_the_sum(observe):
     assert claims_broken(session) == {Claim.HONEST_PART}
 
 
+def test_a_wrong_sign_between_two_honest_clients_shows_their_difference(observe):
+    session = observe(3, threshold=2, corrupt={2}, min_survivors=3)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    wrong = dict(session.facts.vectors[1].masks) | {PairMask(0, 1): 1}
+    session.facts.vectors[1] = replace(session.facts.vectors[1], masks=wrong)
+    session.ask(range(3), range(3))
+    (revealed,) = revealed_sums(close(session.facts))
+    assert [factor for _, factor in revealed.terms] == [1, -1]
+    assert claims_broken(session) == {Claim.HONEST_PART}
+
+
 def test_an_odd_modulus_has_no_parity_to_show(observe):
     session = observe(3, threshold=2, modulus=MODULUS + 1)
     session.reach(Round.MASKED_INPUT_COLLECTION)
@@ -383,6 +398,22 @@ def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, h
     except ForbiddenKnowledgeError as error:
         broken = {violation.claim for violation in error.violations}
     assert broken == (set() if holds else {Claim.NOISE})
+
+
+@pytest.mark.parametrize("noise", [b"", b"noise"], ids=["plain", "noise"])
+def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
+    session = observe(
+        5,
+        threshold=4,
+        corrupt={3, 4},
+        colluders=1,
+        min_survivors=5,
+        noise_block=noise,
+    )
+    session.play()
+    assert claims_broken(session) == (
+        {Claim.SIZE, Claim.NOISE} if noise else {Claim.SIZE}
+    )
 
 
 def test_a_violation_says_who_where_what_and_why(observe):
@@ -453,7 +484,7 @@ def test_a_corrupt_client_may_say_anything(observe):
 
 
 def test_what_no_client_can_read_is_passed_over(observe):
-    session = observe(3, threshold=2)
+    session = observe(3, threshold=3, corrupt={2}, min_survivors=3)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     to = (session.session_id, identity_of(0))
     for roster in (b"noise", Roster(()).encode()):
@@ -461,9 +492,11 @@ def test_what_no_client_can_read_is_passed_over(observe):
     session.facts.said_sharers(*to, b"too long")
     session.facts.said_survivors(*to, b"too long")
     session.facts.heard_answer(*to, b"no survivors were named")
-    session.ask(range(3), range(3))
+    session.facts.said_survivors(*to, encode_set(range(3), 3))
     session.facts.heard_answer(*to, b"not a multiple of a share")
-    assert sums_of(session) == [(session.names(range(3)), session.sum_of(range(3)))]
+    session.facts.heard_bundles(*to, b"nobody can open this")
+    session.ask(range(3), range(3))
+    assert sums_of(session) == [(session.names(range(2)), session.sum_of(range(2)))]
 
 
 # --- any losses, any colluders ------------------------------------------------------
