@@ -18,12 +18,12 @@ from enum import Enum, unique
 from typing import Final
 
 from secagg.testing.knowledge.closure import Closure, Kind, close, shortened
-from secagg.testing.knowledge.facts import Facts, MaskView, PairMask, SelfMask
+from secagg.testing.knowledge.facts import Facts, SelfMask, Session
 from secagg.testing.knowledge.sums import RevealedSum, revealed_sums
 
 __all__ = ["Claim", "ForbiddenKnowledgeError", "Violation", "check", "violations"]
 
-_SHOWN: Final = 6  # reasons of one sum: enough to see how, few enough to read
+_SHOWN: Final = 2  # secrets of a kind: enough to see how, few enough to read
 
 
 @unique
@@ -45,27 +45,41 @@ class Violation:
     Attributes:
         claim: Which.
         who: The honest clients that it harms, ascending.
-        lines: Where, what, and from which facts it follows.
+        lines: Where, and by how much.
+        sums: The sums that break it.
     """
 
     claim: Claim
     who: tuple[str, ...]
     lines: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "\n  ".join((f"not so: {self.claim.value}", *self.lines))
+    sums: tuple[RevealedSum, ...] = ()
 
 
 class ForbiddenKnowledgeError(AssertionError):
     """The adversary knows more than the protocol promises.
 
+    Its text lists the claims that do not hold, and then how each sum in question
+    became computable.
+
     Attributes:
         violations: Every claim that does not hold.
     """
 
-    def __init__(self, found: Iterable[Violation]) -> None:
+    def __init__(self, found: Iterable[Violation], closure: Closure) -> None:
         self.violations = tuple(found)
-        super().__init__("\n" + "\n".join(map(str, self.violations)))
+        sums = {each: None for violation in self.violations for each in violation.sums}
+        number_of = {each: number for number, each in enumerate(sums, 1)}
+        lines = [""]
+        for violation in self.violations:
+            lines.append(f"not so: {violation.claim.value}")
+            lines += [f"  {line}" for line in violation.lines]
+            if violation.sums:
+                numbers = [str(number_of[each]) for each in violation.sums]
+                lines.append(f"  see below: sum {shortened(numbers)}")
+        for each, number in number_of.items():
+            lines.append(f"sum {number}: {_description(each)}")
+            lines += [f"  {line}" for line in _derivation(closure, each)]
+        super().__init__("\n".join(lines))
 
 
 def check(
@@ -98,7 +112,7 @@ def check(
         )
     )
     if found:
-        raise ForbiddenKnowledgeError(found)
+        raise ForbiddenKnowledgeError(found, closure)
     return sums
 
 
@@ -110,29 +124,26 @@ def violations(
     counted_noise_shares: int | None = None,
 ) -> Iterator[Violation]:
     """Yield every claim that does not hold; see `check`."""
-    yield from _one_sum(closure, sums)
+    yield from _one_sum(sums)
     for each in sums:
         yield from _honest_part(closure, each)
-        yield from _size(closure, each)
-        yield from _noise(closure, each, counted_noise_shares)
+        yield from _size(each)
+        yield from _noise(each, counted_noise_shares)
     yield from _one_secret(closure)
-    yield from _budget(closure, sums, charged)
+    yield from _budget(sums, charged)
 
 
-def _one_sum(closure: Closure, sums: tuple[RevealedSum, ...]) -> Iterator[Violation]:
-    by_session: dict[bytes, list[RevealedSum]] = {}
+def _one_sum(sums: tuple[RevealedSum, ...]) -> Iterator[Violation]:
+    by_session: dict[Session, list[RevealedSum]] = {}
     for each in sums:
-        by_session.setdefault(each.view.roster.session.session_id, []).append(each)
-    for together in by_session.values():
+        by_session.setdefault(each.view.roster.session, []).append(each)
+    for session, together in by_session.items():
         if len(together) > 1:
-            session = together[0].view.roster.session
             yield Violation(
                 Claim.ONE_SUM,
                 _names(name for each in together for name in each.members),
-                (
-                    f"{session}: {len(together)} sums",
-                    *(line for each in together for line in _derivation(closure, each)),
-                ),
+                (f"{session}: {len(together)} sums",),
+                tuple(together),
             )
 
 
@@ -144,42 +155,34 @@ def _honest_part(closure: Closure, revealed: RevealedSum) -> Iterator[Violation]
     ]
     if revealed.is_plain_sum and revealed.members in stated:
         return
-    told = " or ".join(f"{{{shortened(sorted(part))}}}" for part in stated) or "none"
+    told = " or ".join(f"{{{shortened(sorted(part))}}}" for part in stated) or "nobody"
     yield Violation(
         Claim.HONEST_PART,
         _names(revealed.members),
-        (
-            f"{view.roster.session}: honest part of U3 is {told}",
-            *_derivation(closure, revealed),
-        ),
+        (f"{view.roster.session}: the honest part of U3 is {told}",),
+        (revealed,),
     )
 
 
-def _size(closure: Closure, revealed: RevealedSum) -> Iterator[Violation]:
-    parameters = revealed.view.roster.session.parameters
-    promised = parameters.min_survivors - parameters.colluders
-    if len(revealed.members) < promised:
+def _size(revealed: RevealedSum) -> Iterator[Violation]:
+    session = revealed.view.roster.session
+    promised = session.parameters.min_survivors - session.parameters.colluders
+    present = len(revealed.members)
+    if present < promised:
         yield Violation(
             Claim.SIZE,
             _names(revealed.members),
-            (
-                (
-                    f"{revealed.view.roster.session}: {len(revealed.members)} inputs, "
-                    f"{promised} were promised"
-                ),
-                *_derivation(closure, revealed),
-            ),
+            (f"{session}: {present} inputs, promised were {promised}",),
+            (revealed,),
         )
 
 
-def _noise(
-    closure: Closure, revealed: RevealedSum, counted: int | None
-) -> Iterator[Violation]:
-    parameters = revealed.view.roster.session.parameters
-    if not parameters.noise_block:
+def _noise(revealed: RevealedSum, counted: int | None) -> Iterator[Violation]:
+    session = revealed.view.roster.session
+    if not session.parameters.noise_block:
         return
     if counted is None:
-        counted = parameters.min_survivors - parameters.colluders - 1
+        counted = session.parameters.min_survivors - session.parameters.colluders - 1
     # The observed client may know or choose its own input: its share does not count.
     present = len(revealed.members) - 1
     if present < counted:
@@ -188,11 +191,11 @@ def _noise(
             _names(revealed.members),
             (
                 (
-                    f"{revealed.view.roster.session}: {present} noise shares beside "
-                    f"an observed client, the report counts {counted}"
+                    f"{session}: {present} noise shares beside an observed client, the "
+                    f"report counts {counted}"
                 ),
-                *_derivation(closure, revealed),
             ),
+            (revealed,),
         )
 
 
@@ -210,7 +213,7 @@ def _one_secret(closure: Closure) -> Iterator[Violation]:
                 Claim.ONE_SECRET,
                 (advert.identity,),
                 (
-                    f"{view.session}: both secrets of {advert.identity!r}",
+                    f"{view.session}: both secrets of {advert.identity}",
                     f"s^SK: {key.because}",
                     f"b: {seed.because}",
                 ),
@@ -218,7 +221,7 @@ def _one_secret(closure: Closure) -> Iterator[Violation]:
 
 
 def _budget(
-    closure: Closure, sums: tuple[RevealedSum, ...], charged: Mapping[str, int]
+    sums: tuple[RevealedSum, ...], charged: Mapping[str, int]
 ) -> Iterator[Violation]:
     of_client: dict[str, list[RevealedSum]] = {}
     for each in sums:
@@ -229,54 +232,48 @@ def _budget(
         for name, known in of_client.items()
         if len(known) > charged.get(name, 0)
     }
-    if not overdrawn:
-        return
-    worst = max(sorted(overdrawn), key=lambda name: len(overdrawn[name]))
-    known = overdrawn[worst]
-    yield Violation(
-        Claim.BUDGET,
-        _names(overdrawn),
-        (
-            f"{shortened(map(repr, _names(overdrawn)))}: in more sums than charged for",
-            f"{worst!r}: charged {charged.get(worst, 0)}, in {len(known)} sums",
-            *(line for each in known[:2] for line in _derivation(closure, each)),
-        ),
-    )
+    if overdrawn:
+        lines = [
+            f"{name}: charged {charged.get(name, 0)}, in {len(known)} sums"
+            for name, known in sorted(overdrawn.items())
+        ]
+        yield Violation(
+            Claim.BUDGET,
+            _names(overdrawn),
+            (shortened(lines),),
+            tuple({each: None for known in overdrawn.values() for each in known}),
+        )
 
 
 def _names(members: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(members)))
 
 
+def _description(revealed: RevealedSum) -> str:
+    """Say what is added up."""
+    inputs = [
+        vector.sender if factor == 1 else f"{factor:+d} times {vector.sender}"
+        for vector, factor in revealed.terms
+    ]
+    parity = "parity of " if revealed.is_parity else ""
+    session = revealed.view.roster.session
+    return f"{parity}{len(inputs)} inputs of {session}: {shortened(inputs)}"
+
+
 def _derivation(closure: Closure, revealed: RevealedSum) -> Iterator[str]:
-    """Say in a few lines what a sum is and what made it computable."""
-    view = revealed.view
-    what = "parity of the sum" if revealed.is_parity else "sum"
-    if revealed.is_plain_sum or revealed.is_parity:
-        listed = shortened(sorted(revealed.members))
-    else:
-        listed = shortened(f"{n:+d} {v.sender}" for v, n in revealed.terms)
-    yield f"{what} of {len(revealed.terms)} inputs of {view.roster.session}: {listed}"
-    reasons: dict[str, None] = {}  # in order, without repetition
+    """Say in a few lines what made a sum computable."""
+    adverts = revealed.view.roster.roster.adverts
+    known: dict[Kind, dict[str, str]] = {Kind.SELF_MASK_SEED: {}, Kind.MASK_KEY: {}}
     for vector, _ in revealed.terms:
         for mask in vector.masks:
-            known = closure.knows_mask(view, mask)
-            if known is not None:
-                owner = _source_of(closure, view, mask)
-                reasons.setdefault(f"{owner} by {known.because}")
-    for reason in list(reasons)[:_SHOWN]:
-        yield f"  knows {reason}"
-    if len(reasons) > _SHOWN:
-        yield f"  knows {len(reasons) - _SHOWN} more secrets in the same way"
-    yield "  what other masks it has cancel among its members"
-
-
-def _source_of(closure: Closure, view: MaskView, mask: SelfMask | PairMask) -> str:
-    """Name the secret that gives a known mask."""
-    adverts = view.roster.roster.adverts
-    match mask:
-        case SelfMask(client):
-            return f"b of {adverts[client].identity!r}"
-        case PairMask(low, high):
-            has_low = closure.knows(Kind.MASK_KEY, adverts[low]) is not None
-            return f"s^SK of {adverts[low if has_low else high].identity!r}"
+            kind = Kind.SELF_MASK_SEED if isinstance(mask, SelfMask) else Kind.MASK_KEY
+            for client in mask:
+                secret = closure.knows(kind, adverts[client])
+                if secret is not None:
+                    known[kind][adverts[client].identity] = secret.because
+    for kind, reasons in known.items():
+        for name in sorted(reasons)[:_SHOWN]:
+            yield f"{kind.value} of {name}: {reasons[name]}"
+        if len(reasons) > _SHOWN:
+            yield f"{kind.value} of {len(reasons) - _SHOWN} more in the same way"
+    yield "what other masks there are cancel"

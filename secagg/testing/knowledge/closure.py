@@ -88,7 +88,8 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class _Share:
     encoded: bytes = field(repr=False)
-    source: str
+    way: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +178,20 @@ class Closure:
         kind: Kind,
         point: int,
         encoded: bytes,
-        source: str,
+        way: str,
+        name: str,
     ) -> bool:
-        """Add a share of a dealer's secret; return whether it is new."""
+        """Add a share of a dealer's secret; return whether it is new.
+
+        Args:
+            view: Under which roster it was dealt.
+            dealer: Whose secret.
+            kind: Which secret.
+            point: The share's abscissa.
+            encoded: Its 34 bytes.
+            way: How it became known, such as "answer of", for the report.
+            name: By which client.
+        """
         advert = view.roster.adverts[dealer]
         shared = self._shared.setdefault(
             kind.public_part(advert), _SharedSecret(view.session, advert, kind)
@@ -187,7 +199,7 @@ class Closure:
         points = shared.points.setdefault(view.ctx1, {})
         if point in points:
             return False
-        points[point] = _Share(encoded, source)
+        points[point] = _Share(encoded, way, name)
         return True
 
     def unknown_shared_secrets(self) -> Iterator[_SharedSecret]:
@@ -233,8 +245,7 @@ def _learn_from_seeds(closure: Closure) -> None:
                     f"keys in {view.session}"
                 )
             for shared, secret in own:
-                because = f"seed of the corrupt client {name!r}"
-                closure.learn(shared.public_part, secret, because)
+                closure.learn(shared.public_part, secret, "corrupt, by its seed")
 
 
 def _own_secrets(
@@ -258,7 +269,7 @@ _LABELS: Final[Mapping[Kind, bytes]] = {
 
 def _learn_from_thefts(closure: Closure) -> None:
     for theft in closure.facts.thefts:
-        source = f"disk of {theft.identity!r} {theft.when}"
+        source = f"{theft.when}, on the disk"
         whole = _shows(theft.contents, theft.seed.reveal())
         for view in closure.facts.rosters:
             if theft.identity not in view.index_of:
@@ -277,7 +288,7 @@ def _learn_held_shares(
     closure: Closure, view: RosterView, holder: int, keys: KeyPair, theft: Theft
 ) -> None:
     """Look on a disk for the shares that others dealt to its owner."""
-    source = f"disk of {theft.identity!r} {theft.when}"
+    way = f"{theft.when}, disk of"
     for bundles in closure.facts.bundles:
         if bundles.view is not view or holder not in _receivers(view, bundles.dealer):
             continue
@@ -285,7 +296,9 @@ def _learn_held_shares(
         channel = keys.agree(dealer.encryption_key)
         for point, kind, share in _open(bundles, holder, channel):
             if _shows(theft.contents, share):
-                closure.learn_share(view, bundles.dealer, kind, point, share, source)
+                closure.learn_share(
+                    view, bundles.dealer, kind, point, share, way, theft.identity
+                )
 
 
 def _shows(contents: bytes, secret: bytes) -> bool:
@@ -306,9 +319,11 @@ def _open_bundles(closure: Closure) -> bool:
             channel = closure.channel(view, dealer, holder)
             if channel is None or not closure.is_first_time((bundles, holder)):
                 continue
-            source = f"bundle to {view.identity(holder)!r}"
+            name = view.identity(holder)
             for point, kind, share in _open(bundles, holder, channel):
-                learned |= closure.learn_share(view, dealer, kind, point, share, source)
+                learned |= closure.learn_share(
+                    view, dealer, kind, point, share, "bundle to", name
+                )
     return learned
 
 
@@ -354,7 +369,7 @@ def _read_answers(closure: Closure) -> None:
         for dealer, kind, share in _shares_in(answer):
             # A holder's point is its index + 1 (PROTOCOL §7).
             point = answer.holder + 1
-            closure.learn_share(view, dealer, kind, point, share, f"answer of {name!r}")
+            closure.learn_share(view, dealer, kind, point, share, "answer of", name)
 
 
 def _shares_in(answer: Answer) -> Iterator[tuple[int, Kind, bytes]]:
@@ -381,19 +396,26 @@ def _combine_shares(closure: Closure) -> bool:
         pools = [(points, "") for points in rosters]
         if len(rosters) > 1:
             everywhere = {p: share for points in rosters for p, share in points.items()}
-            pools.append((everywhere, f" over {len(rosters)} rosters"))
+            pools.append((everywhere, f", over {len(rosters)} rosters"))
         for points, note in pools:
             secret = _combine(shared, points)
             if secret is not None:
-                threshold = shared.session.parameters.threshold
-                sources = [points[point].source for point in sorted(points)]
-                because = (
-                    f"{len(points)} shares{note}, {threshold} are enough: "
-                    f"{shortened(sources)}"
-                )
+                because = _counted(shared, points) + note
                 learned |= closure.learn(shared.public_part, secret, because)
                 break
     return learned
+
+
+def _counted(shared: _SharedSecret, points: Mapping[int, _Share]) -> str:
+    """Say how many shares there are, and where they come from."""
+    by_way: dict[str, list[str]] = {}
+    for share in points.values():
+        by_way.setdefault(share.way, []).append(share.name)
+    sources = "; ".join(
+        f"{way} {shortened(sorted(names))}" for way, names in sorted(by_way.items())
+    )
+    threshold = shared.session.parameters.threshold
+    return f"{len(points)} shares where {threshold} are enough ({sources})"
 
 
 def _combine(shared: _SharedSecret, points: Mapping[int, _Share]) -> SecretBytes | None:

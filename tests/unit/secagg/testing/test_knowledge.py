@@ -216,7 +216,7 @@ def test_a_polynomial_used_under_two_rosters_gives_its_secrets(observe, bound):
         assert check(session.facts, charged={}) == ()
         return
     with pytest.raises(
-        ForbiddenKnowledgeError, match="6 shares over 2 rosters"
+        ForbiddenKnowledgeError, match=r"6 shares .*, over 2 rosters"
     ) as caught:
         check(session.facts, charged={})
     assert [v.claim for v in caught.value.violations] == [Claim.ONE_SECRET]
@@ -424,13 +424,20 @@ def test_a_violation_says_who_where_what_and_why(observe):
     (violation,) = caught.value.violations
     assert violation.who == (identity_of(3),)
     text = str(caught.value)
-    assert "no client is in more sums than it was charged for" in text
-    assert f"{identity_of(3)!r}: charged 0, in 1 sums" in text
-    assert "sum of 4 inputs of session 1 of task 'test-task'" in text
-    assert f"b of {identity_of(0)!r} by 5 shares, 5 are enough: answer of" in text
-    assert f"bundle to {identity_of(4)!r}" in text
-    assert f"s^SK of {identity_of(4)!r} by seed of the corrupt client" in text
-    assert len(text.splitlines()) <= 15
+    names = [identity_of(n) for n in range(5)]
+    four, where = ", ".join(names[:4]), f"({session.session_id[:4].hex()})"
+    for line in (
+        "not so: no client is in more sums than it was charged for",
+        f"  {names[3]}: charged 0, in 1 sums",
+        f"sum 1: 4 inputs of session 1 of task 'test-task' {where}: {four}",
+        (
+            f"  b of {names[0]}: 5 shares where 5 are enough "
+            f"(answer of {four}; bundle to {names[4]})"
+        ),
+        "  b of 2 more in the same way",
+        f"  s^SK of {names[4]}: corrupt, by its seed",
+    ):
+        assert line in text.splitlines()
 
 
 def test_secrets_do_not_show_in_what_the_ledger_prints(observe):
