@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 
 from secagg.messages import Advert
-from secagg.primitives.aead import AuthenticationError, open_sealed
+from secagg.primitives.aead import TAG_SIZE, AuthenticationError, open_sealed
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.kdf import share_channel_key
@@ -42,7 +42,6 @@ from secagg.primitives.shamir import (
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import domain_tag
 from secagg.protocol import context
-from secagg.protocol.rounds import BUNDLE_BYTES
 from secagg.testing.knowledge.facts import (
     Answer,
     Bundles,
@@ -57,6 +56,9 @@ from secagg.testing.knowledge.facts import (
 )
 
 __all__ = ["Closure", "Kind", "Known", "close", "shortened"]
+
+# Sealed: dealer, holder and point, 4 bytes each, and two shares (PROTOCOL §6.1).
+_BUNDLE_BYTES: Final = 3 * 4 + 2 * SHARE_SIZE + TAG_SIZE
 
 
 class Kind(Enum):
@@ -348,8 +350,8 @@ def _open(
     )
     tag = domain_tag("client", "share bundle", suite)
     associated = Writer().fixed(tag).blob(view.ctx1).u32(dealer).u32(holder)
-    start = _receivers(view, dealer).index(holder) * BUNDLE_BYTES
-    sealed = bundles.data[start : start + BUNDLE_BYTES]
+    start = _receivers(view, dealer).index(holder) * _BUNDLE_BYTES
+    sealed = bundles.data[start : start + _BUNDLE_BYTES]
     try:
         plaintext = open_sealed(key, sealed, associated.getvalue())
     except AuthenticationError:

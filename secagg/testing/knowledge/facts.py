@@ -302,11 +302,7 @@ class Facts:
             holder = told.masks.roster.index_of[sender]
             self.answers.append(Answer(told.masks, holder, told.survivors, shares))
 
-    # --- views ----------------------------------------------------------------------
-
-    def view(self, session_id: bytes, client: str) -> MaskView | None:
-        """Return what a client's masks are bound to, after what it was told last."""
-        return self._told_to(session_id, client).masks
+    # --- what follows from the bytes --------------------------------------------------
 
     def _session(self, session_id: bytes) -> Session:
         if session_id not in self._sessions:
