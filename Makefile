@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto clean
+.PHONY: demo test check format bench papers proto wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -43,6 +43,17 @@ papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
 	for script in benchmarks/papers/*_figure?.py benchmarks/papers/bao22_federated_noise.py; do \
 	  OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script --allow-invalid-theorem --out docs/pictures || exit 1; \
 	done
+
+build/wheel-venv/bin/python:
+	$(PYTHON) -m venv build/wheel-venv
+	$@ -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+
+wheel: build/wheel-venv/bin/python  ## dist/secagg-*.whl, to install on other machines
+	rm -f dist/secagg-*.whl
+	build/wheel-venv/bin/python -m build --wheel --outdir dist .
+
+docs: $(STAMP_DEV)   ## build/docs/index.html: every public name, from its docstring
+	$(BIN)/python docs/reference.py build/docs
 
 build/proto-venv/bin/python:
 	$(PYTHON) -m venv build/proto-venv

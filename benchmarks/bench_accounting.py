@@ -4,8 +4,6 @@ Every calibration gives two results: its time beside an analytic Gaussian calibr
 and the noise variance it needs beside that of the central Gaussian for the same target.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

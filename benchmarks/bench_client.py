@@ -2,23 +2,18 @@
 
 import sys
 import time
-from functools import partial
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
 
+from secagg.messages import Envelope, Round, Upload
 from secagg.primitives.modular import bit_width
 from secagg.protocol import masking
-from secagg.protocol.events import InputUploaded
-from secagg.protocol.outputs import UploadMasked
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import (
-    ROUNDS,
-    InProcessSession,
-    identity_of,
-    one_hot,
-    parameters_for,
-)
+from secagg.protocol.events import Received
+from secagg.protocol.outputs import MaskAndUpload
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation import InProcessSession, identity_of
+from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.wire.packing import pack
 
 # CPU seconds of a whole session at n = 100, d = 2^20, noise and rotation excluded.
@@ -57,12 +52,10 @@ def _client_seconds(clients: int, dimension: int) -> dict[str, float]:
     vector = one_hot(0, dimension, modulus)
     session = InProcessSession(parameters, [vector] * clients)
     seconds: dict[str, float] = {}
-    for which in ROUNDS:
+    for which in CLIENT_ROUNDS:
         for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            react = partial(session.offer if first else session.update, number)
             begin = time.process_time()
-            outputs = react()
+            outputs = session.act(number, which)
             if number == 0:
                 seconds[which.name.lower()] = time.process_time() - begin
             if which is Round.MASKED_INPUT_COLLECTION:
@@ -80,12 +73,12 @@ def _client_seconds(clients: int, dimension: int) -> dict[str, float]:
 
 
 def _record_upload(session: InProcessSession, number: int, digest: bytes) -> None:
-    event = InputUploaded(identity_of(number), digest, session.packed_bytes)
-    session.to_server(event)
+    upload = Envelope.of(Upload(session.packed_bytes, digest))
+    session.to_server(Received(upload, identity_of(number)))
 
 
 def _mask_seconds(outputs: tuple[object, ...], modulus: int) -> float:
-    (upload,) = (output for output in outputs if isinstance(output, UploadMasked))
+    (upload,) = (output for output in outputs if isinstance(output, MaskAndUpload))
 
     def mask() -> None:
         masked = masking.mask_input(upload.vector.residues, upload.job)

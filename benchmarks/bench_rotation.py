@@ -4,8 +4,6 @@ Target: the Hadamard rotation, signs and padding included, takes at most a third
 baseline's time.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 

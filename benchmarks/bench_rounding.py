@@ -4,8 +4,6 @@ The baseline is what a quick implementation does: floor, subtract, compare with 
 floats, and convert. It checks no norm and its probabilities are rounded.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

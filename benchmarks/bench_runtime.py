@@ -17,8 +17,8 @@ from secagg.primitives.modular import zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
 from secagg.runtime.journal_writer import JournalWriter
-from secagg.runtime.mask_executor import MaskExecutor
 from secagg.runtime.workers import Workers
+from secagg.server.mask_executor import MaskExecutor
 from secagg.storage.base import Role
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore

@@ -5,23 +5,20 @@ import time
 
 from measurement import emit
 
-from secagg.protocol import masking
-from secagg.protocol.events import (
-    BundlesSent,
-    InputUploaded,
-    KeysAdvertised,
-    RoundClosed,
-    ServerEvent,
-    SharesRevealed,
-)
-from secagg.protocol.outputs import ComputeSum
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import (
-    InProcessSession,
-    one_hot,
-    parameters_for,
-    run_session,
-)
+from secagg.messages import Advert, Bundles, Round, Shares, Upload
+from secagg.primitives.modular import UnsignedArray
+from secagg.protocol.events import Received, RoundClosed, ServerEvent
+from secagg.protocol.outputs import ComputeSum, ServerOutput
+from secagg.simulation import InProcessSession, run_session
+from secagg.testing.cohorts import one_hot, parameters_for
+
+_NAME_OF = {
+    Advert: "adverts",
+    Bundles: "bundles",
+    Upload: "uploads",
+    Shares: "answers",
+    RoundClosed: "close rounds and reconstruct",
+}
 
 
 def main(*, tiny: bool = False) -> None:
@@ -70,24 +67,17 @@ class _Timed(InProcessSession):
         self.seconds: dict[str, float] = {"remove masks": 0.0}
         super().__post_init__()
 
-    def to_server(self, event: ServerEvent) -> None:
-        names = {
-            KeysAdvertised: "adverts",
-            BundlesSent: "bundles",
-            InputUploaded: "uploads",
-            SharesRevealed: "answers",
-            RoundClosed: "close rounds and reconstruct",
-        }
-        name = names.get(type(event))
-        masks_before = self.seconds["remove masks"]
+    def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
+        what = event.envelope.kind if isinstance(event, Received) else type(event)
         begin = time.process_time()
-        super().to_server(event)
-        spent = time.process_time() - begin
+        outputs = super().step_server(event)
+        name = _NAME_OF.get(what)
         if name is not None:
-            spent -= self.seconds["remove masks"] - masks_before
+            spent = time.process_time() - begin
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+        return outputs
 
-    def compute_sum(self, job: ComputeSum) -> "masking.Residues":
+    def compute_sum(self, job: ComputeSum) -> UnsignedArray:
         begin = time.process_time()
         total = super().compute_sum(job)
         self.seconds["remove masks"] += time.process_time() - begin

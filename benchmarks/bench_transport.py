@@ -15,16 +15,16 @@ import grpc
 import grpc.aio
 from measurement import emit
 
-from secagg.runtime.connection import UploadStatus
-from secagg.testing.scripted_front import ScriptedFront
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.server.certificate_renewal import server_credentials
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.interceptors import CallLimits
+from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.certificate_renewal import server_credentials
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
-from secagg.transport.interceptors import CallLimits
 from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 
 _BARE = "/bare.Service/Echo"
 _MIB = 1 << 20
@@ -41,13 +41,11 @@ def main(*, tiny: bool = False) -> None:
 async def _measure_all(count: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         server, client = _identities(Path(name))
-        front = ScriptedFront(
-            script={"upload_chunk": UploadStatus(_MIB, complete=False)}
-        )
+        service = ScriptedService(script={UploadChunk: UploadStatus(_MIB)})
         bare_server, bare_call = await _bare(server, client)
         async with (
             await GrpcServer.start(
-                front, Address("127.0.0.1", 0), identity=server, limits=_UNLIMITED
+                service, Address("127.0.0.1", 0), identity=server, limits=_UNLIMITED
             ) as running,
             GrpcConnection(running.address, identity=client) as connection,
         ):
@@ -55,26 +53,24 @@ async def _measure_all(count: int) -> None:
             advert, data = bytes(200), bytes(_MIB)
 
             def advertise() -> Awaitable[object]:
-                return connection.advertise(session_id, advert)
+                return connection.call(AdvertiseKeys(session_id, advert))
 
             def upload() -> Awaitable[object]:
-                return connection.upload_chunk(
-                    session_id, offset=0, total_size=_MIB, digest=digest, data=data
-                )
+                return connection.call(UploadChunk(session_id, 0, _MIB, digest, data))
 
             for call, payload, size in (
                 (advertise, advert, len(advert)),
                 (upload, data, _MIB),
             ):
-                await _compare(call, partial(bare_call, payload), size, count, front)
+                await _compare(call, partial(bare_call, payload), size, count, service)
         await bare_server.stop(0)
 
 
 async def _compare(
-    ours: Call, bare: Call, size: int, count: int, front: ScriptedFront
+    ours: Call, bare: Call, size: int, count: int, service: ScriptedService
 ) -> None:
     seconds = await _seconds_per_call(ours, count)
-    front.calls.clear()
+    service.calls.clear()
     emit(
         "transport/unary_call",
         parameters={"request_bytes": size, "calls": count},

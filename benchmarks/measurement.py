@@ -1,14 +1,10 @@
 """Measuring and reporting, shared by all benchmarks: one JSON line per result.
 
-Numbered rules:
-
-1. Time is CPU time of the process, the minimum of several runs, with warm caches.
-2. A result carries its ratio to a baseline that the same run measured; absolute figures
-   do not carry over from one machine to another.
-3. A line also says what the machine was: CPU flags, versions, threads, load, commit.
+* Time is CPU time of the process, the minimum of several runs, with warm caches.
+* A result carries its ratio to a baseline that the same run measured; absolute figures
+  do not carry over from one machine to another.
+* A line also says what the machine was: CPU flags, versions, threads, load, commit.
 """
-
-from __future__ import annotations
 
 import functools
 import json

@@ -1,23 +1,18 @@
 """The exceptions of dpnoise, one class per kind of fault.
 
-Numbered rules:
+* Every exception raised on purpose by dpnoise derives from `DPNoiseError`, so one
+  `except DPNoiseError` at a boundary is complete.
+* A message says what was expected, what came, and the next step; a `ParameterError`
+  also carries the parameter's name, its value, and the nearest value that works.
+* No message holds a secret: parameters are public, the entries of a vector are not.
+  An `InputError` therefore names positions, lengths and kinds, never an entry.
+* Every class survives pickling and copying with all its fields, because errors cross
+  process boundaries in simulations.
 
-1. Every exception raised on purpose by dpnoise derives from `DPNoiseError`, so one
-   `except DPNoiseError` at a boundary is complete.
-2. A message says what was expected, what came, and the next step; a `ParameterError`
-   also carries the parameter's name, its value, and the nearest value that works.
-3. No message holds a secret: parameters are public, the entries of a vector are not.
-   An `InputError` therefore names positions, lengths and kinds, never an entry.
-4. Every class survives pickling and copying with all its fields, because errors cross
-   process boundaries in simulations.
-
-This module deliberately holds no checks. The code that knows a limit checks it.
+It holds no checks. The code that knows a limit checks it.
 """
 
-from __future__ import annotations
-
 __all__ = [
-    "BudgetExceededError",
     "CalibrationError",
     "CertificateError",
     "DPNoiseError",
@@ -101,16 +96,3 @@ class InputError(DPNoiseError, ValueError):
 
 class UnknownEventError(DPNoiseError, TypeError):
     """An accountant was handed a privacy event that it has no theorem for."""
-
-
-class BudgetExceededError(DPNoiseError):
-    """A release would cost more than an account may spend; nothing was recorded.
-
-    Args:
-        message: Which account, what it would have spent and what it may spend.
-        account: Name of the account.
-    """
-
-    def __init__(self, message: str, *, account: str = "") -> None:
-        super().__init__(message)
-        self.account = account

@@ -4,8 +4,6 @@ Every check raises `ParameterError` with the field's name and, where there is on
 nearest value that works. No theorem's hypothesis is checked here.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Final
@@ -13,7 +11,7 @@ from typing import Final
 from dpnoise.errors import ParameterError
 
 __all__ = [
-    "MAX_DIM",
+    "MAX_EVENT_DIM",
     "as_float",
     "check_count",
     "check_dim",
@@ -23,7 +21,7 @@ __all__ = [
     "check_variance",
 ]
 
-MAX_DIM: Final = 1 << 40
+MAX_EVENT_DIM: Final = 1 << 40
 """Largest dimension: 2^40 coordinates of one byte are a terabyte per client."""
 
 
@@ -48,12 +46,12 @@ def as_float(parameter: str, value: object) -> float:
 def check_dim(dim: object) -> None:
     """Refuse a dimension that no vector has."""
     check_count("dim", dim, at_least=1)
-    if isinstance(dim, int) and dim > MAX_DIM:
+    if isinstance(dim, int) and dim > MAX_EVENT_DIM:
         raise ParameterError(
-            f"dim must be at most {MAX_DIM}, got {dim}",
+            f"dim must be at most {MAX_EVENT_DIM}, got {dim}",
             parameter="dim",
             value=dim,
-            nearest=str(MAX_DIM),
+            nearest=str(MAX_EVENT_DIM),
         )
 
 

@@ -1,38 +1,37 @@
 """Records of what was released: the only language mechanisms and accountants share.
 
-Numbered rules:
+* An event states the release in full. Nothing that changes the privacy loss lives
+  outside it, so an accountant never asks a mechanism anything.
+* Every length is in grid steps and every variance in grid steps squared, after
+  rotation, scaling and rounding. `GaussianEvent` may use the caller's units, since
+  only the ratio of its two numbers matters.
+* "Aggregate" noise is the *counted* noise: the shares of the smallest set that may
+  ever be summed, less the colluders and the user's own share. More noise than is
+  counted is post-processing and needs no event.
+* Sensitivities are norms of one user's encoded vector, that is, they are stated for
+  `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
+* Noise variances are exact rationals, because a factor of two or a rounding of the
+  variance is a privacy error; the sampler is built from the same rational.
+* `noise_in_shares` says whether every participant adds noise of its own. The variance
+  of such a sum, and the number of its inputs, tell who took part, so the sampling of
+  users hides nothing (`PoissonSampled`).
+* An event that cannot describe a release is refused when it is built, with the
+  parameter's name and the nearest value that works.
 
-1. An event states the release in full. Nothing that changes the privacy loss lives
-   outside it, so an accountant never asks a mechanism anything.
-2. Every length is in grid steps and every variance in grid steps squared, after
-   rotation, scaling and rounding. `GaussianEvent` may use the caller's units, since
-   only the ratio of its two numbers matters.
-3. "Aggregate" noise is the *counted* noise: the shares of the smallest set that may
-   ever be summed, less the colluders and the user's own share. More noise than is
-   counted is post-processing and needs no event.
-4. Sensitivities are norms of one user's encoded vector, that is, they are stated for
-   `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
-5. Noise variances are exact rationals, because a factor of two or a rounding of the
-   variance is a privacy error; the sampler is built from the same rational.
-6. An event that cannot describe a release is refused when it is built, with the
-   parameter's name and the nearest value that works.
-
-This module deliberately computes no privacy loss and knows no theorem. It also has no
-event for strict add/remove adjacency: with one noise share per user the variance of
-the sum would tell whether a share is missing, which no sensitivity bound covers.
+It computes no privacy loss and knows no theorem. It also has no event for strict
+add/remove adjacency: with one noise share per user the variance of the sum would tell
+whether a share is missing, which no sensitivity bound covers.
 """
-
-from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from dpnoise.errors import ParameterError
 from dpnoise.event_quantities import (
-    MAX_DIM,
+    MAX_EVENT_DIM,
     as_float,
     check_count,
     check_dim,
@@ -43,7 +42,7 @@ from dpnoise.event_quantities import (
 )
 
 __all__ = [
-    "MAX_DIM",
+    "MAX_EVENT_DIM",
     "Adjacency",
     "Adversary",
     "BinomialEvent",
@@ -70,6 +69,11 @@ class Adjacency(enum.Enum):
 
     REPLACE_ONE = "replace-one"
     """One user's vector is replaced by any other admissible vector."""
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """How many encoded vectors the two worlds differ by."""
+        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
 
 
 class Adversary(enum.Enum):
@@ -114,6 +118,8 @@ class SkellamEvent:
         [Aga21] Definition 3.1, where the second parameter is the variance.
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     aggregate_noise_variance: Fraction
     l2_sensitivity: float
@@ -154,6 +160,8 @@ class SkellamMixtureEvent:
         ParameterError: A value is out of range; the error names it.
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     aggregate_noise_variance: Fraction
     l2_clip_squared_steps: float
@@ -189,6 +197,8 @@ class SkellamMixtureClippedEvent:
         [Bao22] Theorem 5, Eqs. (4) and (5).
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     aggregate_noise_variance: Fraction
     mixture_norm_bound: float
@@ -222,6 +232,8 @@ class DistributedDiscreteGaussianEvent:
     Raises:
         ParameterError: A value is out of range; the error names it.
     """
+
+    noise_in_shares: ClassVar[bool] = True
 
     dim: int
     num_noise_shares: int
@@ -259,6 +271,8 @@ class DiscreteGaussianEvent:
         [CKS20] Definition 1.
     """
 
+    noise_in_shares: ClassVar[bool] = False
+
     dim: int
     noise_variance: Fraction
     l2_sensitivity: float
@@ -289,6 +303,8 @@ class BinomialEvent:
         ParameterError: A value is out of range; the error names it.
     """
 
+    noise_in_shares: ClassVar[bool] = True
+
     dim: int
     num_trials: int
     l2_sensitivity: float
@@ -316,15 +332,20 @@ class GaussianEvent:
         l2_sensitivity: Bound on the vector's L2 norm, at least 0.
         sampler_distance: Total variation distance of all noise draws in the release
             from exact noise, in [0, 1).
+        simulated: Whether floating-point numbers stand in for the noise, at a distance
+            that nobody has bounded. No figure about it is proven or certified.
 
     Raises:
         ParameterError: A value is out of range; the error names it.
     """
 
+    noise_in_shares: ClassVar[bool] = False
+
     dim: int
     noise_variance: float
     l2_sensitivity: float
     sampler_distance: float = 0.0
+    simulated: bool = False
 
     def __post_init__(self) -> None:
         check_dim(self.dim)
@@ -333,9 +354,25 @@ class GaussianEvent:
         check_distance(self.sampler_distance)
 
 
+NoiseEvent: TypeAlias = (
+    SkellamEvent
+    | SkellamMixtureEvent
+    | SkellamMixtureClippedEvent
+    | DistributedDiscreteGaussianEvent
+    | DiscreteGaussianEvent
+    | BinomialEvent
+    | GaussianEvent
+)
+"""One release of one noisy vector."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoissonSampled:
     """A release in which every user takes part with its own coin.
+
+    Amplification needs noise and a count of inputs that do not depend on the coins.
+    One trusted party can see to both; noise in shares never does, and accountants then
+    count the rate as 1.
 
     Args:
         event: The release, given that the user takes part.
@@ -383,7 +420,7 @@ class Repeated:
         ParameterError: The count is not a positive integer.
     """
 
-    event: PrivacyEvent
+    event: "PrivacyEvent"
     count: int
 
     def __post_init__(self) -> None:
@@ -402,7 +439,7 @@ class Composed:
         ParameterError: There is no event.
     """
 
-    events: tuple[PrivacyEvent, ...]
+    events: tuple["PrivacyEvent", ...]
 
     def __post_init__(self) -> None:
         if not self.events:
@@ -413,17 +450,6 @@ class Composed:
                 nearest="a tuple of one event",
             )
 
-
-NoiseEvent: TypeAlias = (
-    SkellamEvent
-    | SkellamMixtureEvent
-    | SkellamMixtureClippedEvent
-    | DistributedDiscreteGaussianEvent
-    | DiscreteGaussianEvent
-    | BinomialEvent
-    | GaussianEvent
-)
-"""One release of one noisy vector."""
 
 PrivacyEvent: TypeAlias = NoiseEvent | PoissonSampled | Repeated | Composed
 """Anything an accountant can be asked to compose."""

@@ -5,8 +5,6 @@ thousand clients, adds the residues as a secure aggregation would, decodes the s
 prints the measured error beside the forecast and beside the central Gaussian's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpnoise.errors import DPNoiseError
@@ -44,7 +42,9 @@ def measured_error(name: str) -> tuple[float, float, float, float]:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     total = np.zeros(mechanism.encoded_dim, np.uint64)
     for vector in vectors:
-        total += mechanism.encode(vector, private_seed=fresh_seed(), public_seed=public)
+        total += mechanism.encode(
+            vector, private_seed=fresh_seed(), public_seed=public
+        ).residues
         total %= np.uint64(mechanism.modulus)
     if isinstance(mechanism, CentralMechanism):
         total = mechanism.add_noise(total, private_seed=fresh_seed()).astype(np.uint64)

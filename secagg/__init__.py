@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from secagg.client.grpc_connection import GrpcConnection
+    from secagg.client.runner import ClientRunner, SessionOutcome
     from secagg.distributed_dp import (
         NoisedTask,
         NoisePolicy,
@@ -33,15 +35,13 @@ if TYPE_CHECKING:
     )
     from secagg.plain_sums import decode_integers, encode_integers
     from secagg.policy import ClientPolicy
-    from secagg.runtime.aggregator import Aggregator
-    from secagg.runtime.client_runner import ClientRunner, SessionOutcome
-    from secagg.runtime.task import SessionSum, TaskDefinition
+    from secagg.server.aggregator import Aggregator
+    from secagg.server.grpc_server import GrpcServer
+    from secagg.server.task import SessionSum, TaskDefinition
     from secagg.storage.memory import MemorySessionStore
     from secagg.storage.spool import MemorySpool, UploadSpool
     from secagg.storage.sqlite import SQLiteSessionStore
     from secagg.transport.address import Address
-    from secagg.transport.grpc_client import GrpcConnection
-    from secagg.transport.grpc_server import GrpcServer
     from secagg.transport.in_memory import InMemoryConnection
     from secagg.transport.tls import TLSIdentity
 
@@ -106,15 +106,15 @@ _MODULES: Final = {
     ),
     "plain_sums": ("decode_integers", "encode_integers"),
     "policy": ("ClientPolicy",),
-    "runtime.aggregator": ("Aggregator",),
-    "runtime.client_runner": ("ClientRunner", "SessionOutcome"),
-    "runtime.task": ("SessionSum", "TaskDefinition"),
+    "server.aggregator": ("Aggregator",),
+    "client.runner": ("ClientRunner", "SessionOutcome"),
+    "server.task": ("SessionSum", "TaskDefinition"),
     "storage.memory": ("MemorySessionStore",),
     "storage.spool": ("MemorySpool", "UploadSpool"),
     "storage.sqlite": ("SQLiteSessionStore",),
     "transport.address": ("Address",),
-    "transport.grpc_client": ("GrpcConnection",),
-    "transport.grpc_server": ("GrpcServer",),
+    "client.grpc_connection": ("GrpcConnection",),
+    "server.grpc_server": ("GrpcServer",),
     "transport.in_memory": ("InMemoryConnection",),
     "transport.tls": ("TLSIdentity",),
 }

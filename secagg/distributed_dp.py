@@ -9,7 +9,8 @@ Rule 1: noise is calibrated to min_survivors - colluders - 1 shares: neither cli
 Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
         block takes nothing else.
 Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
-Rule 4: no amplification by sampling against the server, which knows who takes part.
+Rule 4: no amplification by sampling: the server knows who takes part, and readers see
+        it in the noise that every participant adds.
 Rule 5: noise and rounding derive from one secret seed per session, so that a restarted
         client sends the same bytes; the rotation from the public session id.
 
@@ -19,9 +20,10 @@ It does no input or output.
 import json
 import math
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,7 @@ import numpy.typing as npt
 from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.errors import InputError as NoiseInputError
-from dpnoise.events import Adversary, NoiseEvent, PoissonSampled, Repeated
+from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
@@ -44,6 +46,7 @@ __all__ = [
     "DPNoiseError",
     "NoiseBudget",
     "NoisePolicy",
+    "NoisedInput",
     "NoisedTask",
     "ParameterError",
     "Plan",
@@ -65,16 +68,24 @@ class NoiseBudget:
     """What a task claims to spend on each of its users.
 
     Attributes:
-        epsilon: Over all sessions of the task, against the server.
-        delta: Failure probability, over all sessions of the task.
-        steps: Sessions of the task, at most.
+        epsilon: Over all sessions that it covers, against the server.
+        delta: Failure probability, over all sessions that it covers.
+        steps: Sums that the task is to release.
+        spare: Sessions on top of them, for those that end after they may have shown
+            something: a fault then costs a spare session and not the task.
         accountant: Name of the accountant that computes epsilon.
     """
 
     epsilon: float
     delta: float
     steps: int
+    spare: int
     accountant: str
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that the budget covers, and that one client may be charged for."""
+        return self.steps + self.spare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +111,22 @@ class PrivacyReport:
     """Privacy figures, each with the adversary that it holds against.
 
     Attributes:
-        server: Against the server and its colluders; never any amplification.
-        model_reader: Against readers of the released sums.
+        server: Against the server and its colluders.
+        model_reader: Against readers of the released sums.  Neither counts any
+            amplification by sampling.
         local_noise_stddev: One client's own noise, caller's units: all that is left
             if secure aggregation is broken.
         counted_shares: Noise shares that the figures rely on.
+        steps: Sums that the task is to release.
+        spare: Sessions that the figures cover beyond them.
     """
 
     server: PrivacyStatement
     model_reader: PrivacyStatement
     local_noise_stddev: float
     counted_shares: int
+    steps: int
+    spare: int
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
@@ -119,7 +135,40 @@ class PrivacyReport:
             "model_reader": self.model_reader.to_dict(),
             "local_noise_stddev": self.local_noise_stddev,
             "counted_shares": self.counted_shares,
+            "steps": self.steps,
+            "spare": self.spare,
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the report that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a report can have.
+        """
+        return cls(
+            server=PrivacyStatement.from_dict(document["server"]),
+            model_reader=PrivacyStatement.from_dict(document["model_reader"]),
+            local_noise_stddev=float(document["local_noise_stddev"]),
+            counted_shares=int(document["counted_shares"]),
+            steps=int(document["steps"]),
+            spare=int(document["spare"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedInput:
+    """What a client hands to its session, and what only the client should know.
+
+    Attributes:
+        vector: For the session.
+        shortened_by: Length of the client's vector over what clipping left of it, 1.0
+            if it fitted.  It says something about the vector: tell its owner alone.
+    """
+
+    vector: NoisedVector
+    shortened_by: float = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +188,28 @@ class NoisedTask:
     budget: NoiseBudget
 
     @classmethod
-    def from_plan(cls, made: Plan, protocol: ProtocolParameters) -> Self:
+    def from_plan(
+        cls, made: Plan, protocol: ProtocolParameters, *, spare: int = 0
+    ) -> Self:
         """Join a plan with protocol parameters.
 
         Args:
             made: From `plan`; its accountant and budget are what the task claims.
             protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
                 noise block are replaced by the plan's.
+            spare: How many of the plan's steps are spare sessions.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG, if the two contradict each other.
+            RemoteProtocolError: BAD_CONFIG, if they contradict each other.
         """
+        if not 0 <= spare < made.request.steps:
+            raise _bad_block(f"of {made.request.steps} planned steps {spare} are spare")
         mechanism = make_mechanism(made.parameters)
         budget = NoiseBudget(
             epsilon=float(made.request.epsilon),
             delta=float(made.request.delta),
-            steps=made.request.steps,
+            steps=made.request.steps - spare,
+            spare=spare,
             accountant=made.accountant,
         )
         parameters = replace(
@@ -237,7 +292,7 @@ class NoisedTask:
         *,
         session_id: bytes,
         noise_seed: SecretBytes,
-    ) -> NoisedVector:
+    ) -> NoisedInput:
         """Clip, rotate, scale, round, add the noise share, and reduce modulo m.
 
         Args:
@@ -249,14 +304,17 @@ class NoisedTask:
             InputError: NaN, infinity, or a wrong length or dtype.
         """
         try:
-            residues = self.mechanism.encode(
+            encoded = self.mechanism.encode(
                 np.asarray(vector),
                 private_seed=noise_seed.reveal(),
                 public_seed=_rotation_seed(session_id, self.parameters.suite),
             )
         except NoiseInputError as error:
             raise InputError(str(error)) from None
-        return NoisedVector(residues, self.parameters.noise_block)
+        return NoisedInput(
+            NoisedVector(encoded.residues, self.parameters.noise_block),
+            encoded.shortened_by,
+        )
 
     def decode(
         self, residues: npt.NDArray[np.unsignedinteger[Any]], *, session_id: bytes
@@ -266,37 +324,38 @@ class NoisedTask:
             residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
         )
 
-    def report(self, *, sampling_rate: float | None = None) -> PrivacyReport:
-        """State what the whole task costs its users, adversary by adversary.
-
-        Args:
-            sampling_rate: Probability that a user takes part in a session, if users
-                decide by independent coins; helps against model readers only.
-        """
+    def report(self) -> PrivacyReport:
+        """State what the whole task costs its users, adversary by adversary."""
         given = self.mechanism.parameters
         return PrivacyReport(
-            server=self._statement(Adversary.SERVER, None),
-            model_reader=self._statement(Adversary.MODEL_READER, sampling_rate),
+            server=_statement(self.parameters.noise_block, Adversary.SERVER),
+            model_reader=_statement(
+                self.parameters.noise_block, Adversary.MODEL_READER
+            ),
             local_noise_stddev=math.sqrt(given.local_noise_variance)
             / given.scale_factor,
             counted_shares=given.num_noise_shares,
+            steps=self.budget.steps,
+            spare=self.budget.spare,
         )
 
-    def _statement(
-        self, adversary: Adversary, sampling_rate: float | None
-    ) -> PrivacyStatement:
-        return _statement(self.parameters.noise_block, adversary, sampling_rate)
-
-    def check(self, policy: NoisePolicy) -> PrivacyReport:
+    def check(
+        self, policy: NoisePolicy, *, report: PrivacyReport | None = None
+    ) -> PrivacyReport:
         """Compare the task with a client's privacy floors.
 
+        Args:
+            policy: The floors.
+            report: What this client itself computed for this very task before;
+                computed now by default.
+
         Returns:
-            The report, recomputed from the mechanism.
+            The report.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor.
         """
-        report = self.report()
+        report = report or self.report()
         stated = report.server
         for holds, complaint in (
             (
@@ -363,17 +422,11 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 
 
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
-def _statement(
-    noise_block: bytes, adversary: Adversary, sampling_rate: float | None
-) -> PrivacyStatement:
+def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget = _decode_block(noise_block)
-    release = mechanism.event()
-    if sampling_rate is not None:
-        # A mechanism states one release, never a composition.
-        release = PoissonSampled(cast(NoiseEvent, release), sampling_rate)
     try:
         accountant = make_accountant(budget.accountant, adversary=adversary)
-        accountant.compose(Repeated(release, budget.steps))
+        accountant.compose(Repeated(mechanism.event(), budget.sessions))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
         # The block names the accountant: whoever offers it is at fault.
@@ -392,6 +445,7 @@ def _encode_block(mechanism: Mechanism, budget: NoiseBudget) -> bytes:
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "steps": budget.steps,
+        "spare": budget.spare,
         "accountant": budget.accountant,
     }
     return _canonical_json(entries)
@@ -419,6 +473,7 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
         "epsilon",
         "delta",
         "steps",
+        "spare",
         "accountant",
     }
     if not is_canonical:
@@ -431,7 +486,8 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
         budget = NoiseBudget(
             epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
             delta=_positive(entries["delta"], "delta", 1.0),
-            steps=int(_positive(entries["steps"], "steps", MAX_STEPS + 1)),
+            steps=_whole(entries["steps"], "steps", lowest=1),
+            spare=_whole(entries["spare"], "spare", lowest=0),
             accountant=str(entries["accountant"]),
         )
         if not isinstance(entries["mechanism"], dict):
@@ -453,9 +509,15 @@ def _positive(value: object, name: str, below: float) -> float:
     # Compared before it is converted: a server's whole number may exceed all floats.
     if not 0 < value < min(below, sys.float_info.max):
         raise _bad_block(f"{name} must lie between 0 and {below}")
-    if name == "steps" and not isinstance(value, int):
-        raise _bad_block("steps must be a whole number")
     return float(value)
+
+
+def _whole(value: object, name: str, *, lowest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _bad_block(f"{name} must be a whole number")
+    if not lowest <= value <= MAX_STEPS:
+        raise _bad_block(f"{name} must lie between {lowest} and {MAX_STEPS}")
+    return value
 
 
 def _bad_block(complaint: str) -> RemoteProtocolError:

@@ -11,7 +11,8 @@ One question sorts them: *whose fault is it?*
 
 Rule 1: messages say what was expected and what came, and whose turn it is to act.
 Rule 2: messages never contain keys, seeds, shares or vector entries.
-Rule 3: numbers are never reused.  Peers, dashboards and exit codes match on them;
+Rule 3: what a peer says is made safe to show by `printable` before anybody shows it.
+Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on them;
         1 to 27 are the abort codes of PROTOCOL §9.
 """
 
@@ -28,6 +29,8 @@ __all__ = [
     "ServiceError",
     "SessionAbortedError",
     "ThresholdNotMetError",
+    "error_code",
+    "printable",
 ]
 
 
@@ -180,3 +183,21 @@ class ServiceError(SecAggError):
     ) -> None:
         super().__init__(message, code=code, next_step=next_step)
         self.retry_after_seconds: Final = retry_after_seconds
+
+
+def error_code(number: int) -> ErrorCode:
+    """Return the code with this number; INTERNAL for one of a later release."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.INTERNAL
+
+
+def printable(text: str, *, max_bytes: int) -> str:
+    """Return a peer's text, safe to show: one line, no control characters.
+
+    Terminals obey escape sequences and log readers trust line ends; a peer gets to
+    write neither.  The text is cut at `max_bytes` of UTF-8.
+    """
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown.encode(errors="replace")[:max_bytes].decode(errors="ignore")

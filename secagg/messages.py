@@ -1,34 +1,46 @@
-"""One frozen dataclass per protocol message: the vocabulary of core, wire and storage.
+"""One frozen class per protocol message, in both directions: what is said.
 
-Rule 1: `encode` is the canonical encoding of PROTOCOL §3; what is hashed, stored or
-        compared is always these bytes and never a serialisation of the transport.
+Rule 1: `encode` is the canonical encoding of PROTOCOL §3; what is hashed, journalled,
+        sent and compared is always these bytes and never a serialisation of the
+        transport.
 Rule 2: every decoder is total: a value, or `RemoteProtocolError` naming what is wrong.
 Rule 3: sets travel as bitmaps over the roster, so that duplicates, foreign ids and
         unsorted lists cannot be expressed (PROTOCOL §3.3).
+Rule 4: an `Envelope` is a message on its way: its class and its canonical bytes.  The
+        state machines take and give envelopes; journal and wire carry them unread.
 
 It checks form only.  Whether a message is acceptable now is the business of
 `secagg.protocol`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, unique
 from itertools import pairwise
-from typing import Final, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError, error_code, printable
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 
 __all__ = [
+    "BUNDLE_BYTES",
+    "KINDS",
     "MAX_IDENTITY_BYTES",
+    "Aborted",
     "Advert",
+    "Bundles",
+    "Delivery",
+    "Envelope",
+    "Message",
+    "Released",
     "Roster",
-    "RosterPublished",
-    "ServerUpdate",
-    "SessionAborted",
-    "SharesDelivered",
-    "SumReleased",
-    "UnmaskRequested",
+    "Round",
+    "Shares",
+    "Survivors",
+    "Update",
+    "Upload",
 ]
 
 # A SPIFFE id has at most 2048 bytes, but people read these in logs and tables.
@@ -38,9 +50,26 @@ COMMITMENT_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 # identity, two keys, commitment, signature and the length prefixes between them
 MAX_ADVERT_BYTES: Final = MAX_IDENTITY_BYTES + 3 * 32 + SIGNATURE_BYTES + 16
+# Sealed: sender, receiver, abscissa (4 bytes each), two shares of 34 bytes, 16 of tag.
+BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
 MAX_REASON_BYTES: Final = 1000
+MAX_SET_BYTES: Final = -(-MAX_CLIENTS // 8)
+DIGEST_BYTES: Final = 32
+_MAX_BYTES: Final = (1 << 32) - 1  # what a length prefix can say
 
 _Message = TypeVar("_Message")
+
+
+@unique
+class Round(IntEnum):
+    """Which round a session is in.  Numbers are those of [Bon17]."""
+
+    ADVERTISE_KEYS = 0
+    SHARE_KEYS = 1
+    MASKED_INPUT_COLLECTION = 2
+    CONSISTENCY_CHECK = 3
+    UNMASKING = 4
+    FINISHED = 5
 
 
 def _decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Message:
@@ -68,6 +97,9 @@ class Advert:
         signature: Ed25519 over ctx0 and the rest; empty in profiles without
             identities of their own.
     """
+
+    KIND: ClassVar[int] = 1
+    ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
     identity: str
     encryption_key: bytes
@@ -114,8 +146,87 @@ class Advert:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundles:
+    """Round 1, client to server: the sealed bundles for its neighbours (PROTOCOL §5.2).
+
+    Attributes:
+        sealed: One bundle of `BUNDLE_BYTES` per holder, in order of index, without
+            separators.
+    """
+
+    KIND: ClassVar[int] = 2
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+
+    sealed: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.sealed
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote."""
+        return cls(bytes(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Round 2: a masked input, named; the vector itself travels beside the messages.
+
+    The upload desk makes it when bytes, hash and range are checked (PROTOCOL §5.3).
+
+    Attributes:
+        size: Bytes of the packed vector.
+        digest: SHA-256 of the packed vector; the blob is stored under this name.
+    """
+
+    KIND: ClassVar[int] = 3
+    ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
+
+    size: int
+    digest: bytes
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return Writer().u64(self.size).fixed(self.digest).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode("upload", data, lambda r: cls(r.u64(), r.fixed(DIGEST_BYTES)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Round 4, client to server: what it reveals (PROTOCOL §5.5).
+
+    Attributes:
+        revealed: One share of 34 bytes per dealer of U2 that the sender holds, in
+            order of index, without separators.
+    """
+
+    KIND: ClassVar[int] = 4
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
+    revealed: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.revealed
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote."""
+        return cls(bytes(data))
+
+
+@dataclass(frozen=True, slots=True)
 class Roster:
-    """U1: the adverts of everybody, in order of identity (PROTOCOL §5.1).
+    """Opens round 1: U1, the adverts of everybody by identity (PROTOCOL §5.1).
 
     A client's index is the rank of its identity; its Shamir abscissa is index + 1.
 
@@ -123,6 +234,9 @@ class Roster:
         adverts: Strictly ascending by the UTF-8 bytes of the identity.
         graph_seed: 32 bytes that order the ring, or b"" on the complete graph.
     """
+
+    KIND: ClassVar[int] = 5
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
     adverts: tuple[Advert, ...]
     graph_seed: bytes = b""
@@ -169,42 +283,69 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
-class RosterPublished:
-    """Opens round 1; server to every client of U1."""
-
-    roster: bytes  # canonical bytes of `Roster`: they are hashed as received
-
-
-@dataclass(frozen=True, slots=True)
-class SharesDelivered:
+class Delivery:
     """Opens round 2; server to each client of U2 (PROTOCOL §5.3).
 
     Attributes:
         sharers: Bitmap of U2 over the roster.
         bundles: The sealed bundles addressed to the reader, one per neighbour in U2,
-            in order of index, without separators (`BUNDLE_BYTES` each).
+            in order of index, without separators.
     """
 
+    KIND: ClassVar[int] = 6
+    ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
+
     sharers: bytes
-    bundles: bytes = b""
+    bundles: bytes = field(default=b"", repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return Writer().blob(self.sharers).blob(self.bundles).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode(
+            "delivery",
+            data,
+            lambda r: cls(
+                r.blob(max_bytes=MAX_SET_BYTES), r.blob(max_bytes=_MAX_BYTES)
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class UnmaskRequested:
+class Survivors:
     """Opens round 4; server to each client of U3 (PROTOCOL §5.5).
 
     One bit per client decides which of the two shares is revealed, so that "both"
     cannot be expressed.
 
     Attributes:
-        survivors: Bitmap of U3 over the roster.
+        bitmap: U3 over the roster.
     """
 
-    survivors: bytes
+    KIND: ClassVar[int] = 7
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
+    bitmap: bytes
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.bitmap
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote."""
+        return cls(bytes(data))
 
 
 @dataclass(frozen=True, slots=True)
-class SumReleased:
+class Released:
     """The session is over and a sum exists; server to every client.
 
     Attributes:
@@ -213,13 +354,32 @@ class SumReleased:
         survivors: |U3|, how many inputs the sum adds up.
     """
 
+    KIND: ClassVar[int] = 8
+    ROUND: ClassVar[Round] = Round.FINISHED
+
     sum_hash: bytes
     size: int
     survivors: int
 
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer().fixed(self.sum_hash).u64(self.size).u32(self.survivors)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode(
+            "release", data, lambda r: cls(r.fixed(DIGEST_BYTES), r.u64(), r.u32())
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class SessionAborted:
+class Aborted:
     """The session is over and no sum exists; server to every client.
 
     Attributes:
@@ -227,10 +387,80 @@ class SessionAborted:
         reason: One sentence for people, at most 1000 bytes.
     """
 
+    KIND: ClassVar[int] = 9
+    ROUND: ClassVar[Round] = Round.FINISHED
+
     code: ErrorCode
     reason: str
 
+    def encode(self) -> bytes:
+        """Return the canonical encoding; a reason that is too long is cut."""
+        reason = printable(self.reason, max_bytes=MAX_REASON_BYTES)
+        return Writer().u16(self.code).text(reason).getvalue()
 
-ServerUpdate = (
-    RosterPublished | SharesDelivered | UnmaskRequested | SumReleased | SessionAborted
-)
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote, or a liar; the reason is safe to show.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode("abort", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        # A code of a later release must not hide that the session is over.
+        code = error_code(reader.u16())
+        reason = reader.text(max_bytes=MAX_REASON_BYTES)
+        return cls(code, printable(reason, max_bytes=MAX_REASON_BYTES))
+
+
+Update = Roster | Delivery | Survivors | Released | Aborted
+Message = Advert | Bundles | Upload | Shares | Update
+
+# Numbers of the journal and of the wire; none is ever given a second meaning.
+KINDS: Final[Mapping[int, type[Message]]] = {
+    kind.KIND: kind
+    for kind in (
+        Advert,
+        Bundles,
+        Upload,
+        Shares,
+        Roster,
+        Delivery,
+        Survivors,
+        Released,
+        Aborted,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message on its way: what it is, and its canonical bytes.
+
+    Attributes:
+        kind: Class of the message.
+        data: Its canonical bytes, as received or as encoded once.
+    """
+
+    kind: type[Message]
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Encode a message."""
+        return cls(type(message), message.encode())
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the bytes: tells a repetition from a contradiction."""
+        return hashlib.sha256(self.data).digest()
+
+    def open(self) -> Message:
+        """Decode the message.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return self.kind.decode(self.data)

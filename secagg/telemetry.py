@@ -10,8 +10,10 @@ It configures no logging and knows no metrics backend.
 from typing import Final
 
 __all__ = [
+    "AGGREGATOR_UNREACHABLE",
     "CALL_FAILED",
     "CALL_REFUSED",
+    "CERTIFICATE_EXPIRES",
     "CERTIFICATE_REFUSED",
     "CERTIFICATE_RENEWED",
     "CLIENT_DROPPED",
@@ -47,6 +49,7 @@ STORAGE_REFUSED: Final = "storage_refused"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
 UPLOAD_PROGRESS: Final = "upload_progress"
+AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 
 # Of the transport: calls, its life, and what it found in certificates.
 CALL_REFUSED: Final = "call_refused"
@@ -56,4 +59,5 @@ TRANSPORT_DRAINING: Final = "transport_draining"
 TRANSPORT_STOPPED: Final = "transport_stopped"
 KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
+CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"

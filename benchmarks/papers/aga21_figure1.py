@@ -7,8 +7,6 @@ bounds, the direct analysis with advanced composition, and this project's certif
 The transcribed caption has lost its numbers: noise, δ and the range of T are assumed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from fractions import Fraction

@@ -7,8 +7,6 @@ Right: scaled, where every bound approaches the Gaussian.
 The transcribed caption has lost the values of s, n and δ: they are assumed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -9,8 +9,6 @@ script that the authors published are used, and its two standard deviations of r
 the modulus. Beside it stands this project's planner with the same bits.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics
@@ -29,7 +27,7 @@ from required_noise import Budget, Setting, gaussian_variance
 from sum_experiment import Cohort, build_mechanism, measured_mse, predicted_mse
 
 from dpnoise.accounting.conversion import renyi_epsilon
-from dpnoise.accounting.skellam_bounds import vector_bound
+from dpnoise.accounting.renyi.skellam_bounds import vector_bound
 from dpnoise.encoding.rotation import encoded_dim
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.mechanisms.base import Mechanism

@@ -4,17 +4,13 @@
 ε = 1 … 5; m = 2^10 … 2^18 with two scales each. Published curves use the publication's
 accountants; ours are the default mechanism under two of this project's.
 
-Numbered rules:
-
-1. Without `--allow-invalid-theorem` the published mixture is calibrated with the
-   conditions of its theorem, so where they fail it pays more noise. With it, the
-   formula alone is drawn as a broken line: no privacy follows from that line.
-2. Circles are measured: 100 clients encoded, summed modulo m, decoded.
-3. cpSGD's constants are recalled from its publication; its error is computed only,
-   because it lies far outside the picture, as in the publication.
+* Without `--allow-invalid-theorem` the published mixture is calibrated with the
+  conditions of its theorem, so where they fail it pays more noise. With it, the
+  formula alone is drawn as a broken line: no privacy follows from that line.
+* Circles are measured: 100 clients encoded, summed modulo m, decoded.
+* cpSGD's constants are recalled from its publication; its error is computed only,
+  because it lies far outside the picture, as in the publication.
 """
-
-from __future__ import annotations
 
 import math
 import os

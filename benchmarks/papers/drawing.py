@@ -1,14 +1,10 @@
 """Drawing figures with matplotlib, small enough to live in a repository.
 
-Numbered rules:
+* Colours, line widths and sizes are decided here and nowhere else.
+* The PNG has few colours and no date: equal figures give equal bytes.
 
-1. Colours, line widths and sizes are decided here and nowhere else.
-2. The PNG has few colours and no date: equal figures give equal bytes.
-
-This module deliberately decides nothing about what is shown; `figure` is the data.
+It decides nothing about what is shown; `figure` is the data.
 """
-
-from __future__ import annotations
 
 import io
 import math

@@ -1,28 +1,22 @@
 """A picture of curves in panels, as values, and one way to draw it.
 
-Numbered rules:
+* A figure is data. Scripts fill it, `drawing` turns it into a PNG, and nothing in
+  it depends on the library that draws.
+* A mechanism has the same colour and the same marker in every figure.
+* A broken line means that no theorem covers what is shown. An open circle was
+  measured by running the mechanism; lines are computed.
+* matplotlib is optional. Without it the error says how to get it, before any work.
 
-1. A figure is data. Scripts fill it, `drawing` turns it into a PNG, and nothing in
-   it depends on the library that draws.
-2. A mechanism has the same colour and the same marker in every figure.
-3. A broken line means that no theorem covers what is shown. An open circle was
-   measured by running the mechanism; lines are computed.
-4. matplotlib is optional. Without it the error says how to get it, before any work.
-
-This module deliberately computes nothing.
+It computes nothing.
 """
 
-from __future__ import annotations
-
-import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["Curve", "Figure", "MissingPlotLibraryError", "Panel", "draw", "require"]
+__all__ = ["Curve", "Figure", "MissingPlotLibraryError", "Panel", "require"]
 
 # Colours that stay apart for colour-blind readers, after M. Okabe and K. Ito.
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -125,20 +119,5 @@ def require() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingPlotLibraryError(
             "pictures need matplotlib, which is not installed; run "
-            "pip install 'secagg[viz]', or pass --table-only"
+            "pip install matplotlib, or pass --table-only"
         )
-
-
-def draw(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG.
-
-    Args:
-        figure: What to draw.
-        path: Where to write it; an existing file is replaced.
-
-    Raises:
-        MissingPlotLibraryError: matplotlib is not installed.
-    """
-    require()
-    # Imported here: a table needs none of it, and it takes half a second.
-    importlib.import_module("drawing").write_png(figure, path)

@@ -1,20 +1,17 @@
 """One reproduction of a published figure: its table, its picture, and its command.
 
-Numbered rules:
+* Every script offers `reproduce(options)`, which computes, and `main`, which writes
+  `<name>.json` and `<name>.png` and prints what was found.
+* A table states the settings that the publication gives apart from those that were
+  assumed because it does not.
+* Nothing here is random from run to run: experiments expand fixed seeds. The noise
+  of a deployment never comes from here.
 
-1. Every script offers `reproduce(options)`, which computes, and `main`, which writes
-   `<name>.json` and `<name>.png` and prints what was found.
-2. A table states the settings that the publication gives apart from those that were
-   assumed because it does not.
-3. Nothing here is random from run to run: experiments expand fixed seeds. The noise
-   of a deployment never comes from here.
-
-This module deliberately knows no mechanism.
+It knows no mechanism.
 """
 
-from __future__ import annotations
-
 import argparse
+import importlib
 import json
 import math
 import sys
@@ -102,7 +99,8 @@ def run(
     written = [str(table)]
     if not options.table_only:
         picture = options.out / f"{made.name}.png"
-        figure.draw(made.figure, picture)
+        # Imported here: a table needs none of it, and it takes half a second.
+        importlib.import_module("drawing").write_png(made.figure, picture)
         written.append(str(picture))
     for sentence in made.findings:
         print(f"{made.name}: {sentence}")

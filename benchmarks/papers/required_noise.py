@@ -1,19 +1,15 @@
 """How much noise each mechanism needs for a budget, under each accountant by name.
 
-Numbered rules:
+* Everything is an aggregate variance per coordinate in grid steps squared, at a given
+  scale; all n shares count, as in the publications.
+* "Published" means: the publication's theorem with its conditions, through this
+  project's accountant of that name. `smm_formula_only` leaves the conditions out; it
+  is no privacy claim and is reachable from the reproduction scripts only.
+* Conditional rounding uses the norm bound of [Aga21] Proposition 4.2 with its
+  β = e^(−1/2), floored to what integer vectors can reach.
 
-1. Everything is an aggregate variance per coordinate in grid steps squared, at a given
-   scale; all n shares count, as in the publications.
-2. "Published" means: the publication's theorem with its conditions, through this
-   project's accountant of that name. `smm_formula_only` leaves the conditions out; it
-   is no privacy claim and is reachable from the reproduction scripts only.
-3. Conditional rounding uses the norm bound of [Aga21] Proposition 4.2 with its
-   β = e^(−1/2), floored to what integer vectors can reach.
-
-This module deliberately runs no mechanism; `sum_experiment` does.
+It runs no mechanism; `sum_experiment` does.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -23,7 +19,7 @@ from typing import Final, cast
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
-from dpnoise.accounting.mixture_bounds import largest_linf_bound
+from dpnoise.accounting.published.smm import largest_linf_bound
 from dpnoise.encoding.rounding import conditional_squared_bound
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
@@ -79,6 +75,14 @@ class Budget:
         """Sampling hides nothing from anybody but readers of the model."""
         sampled = self.sampling_rate < 1.0
         return Adversary.MODEL_READER if sampled else Adversary.SERVER
+
+    def accountant(self, name: str) -> str:
+        """The accountant that counts the sampling as the publications do.
+
+        They sample users whose noise comes in shares, which no deployment can hide:
+        the figures are comparisons, and accountant and output say "hypothetical".
+        """
+        return f"hypothetical-{name}" if self.sampling_rate < 1.0 else name
 
     def releases(self, one: NoiseEvent) -> PrivacyEvent:
         """All releases, given one of them."""
@@ -222,7 +226,7 @@ class Setting:
         least = Fraction(gaussian_variance * norm) * _SLIGHTLY_LESS
         return calibrate(
             build,
-            accountant=accountant,
+            accountant=budget.accountant(accountant),
             epsilon=budget.epsilon,
             delta=budget.delta,
             adversary=budget.adversary,
@@ -233,7 +237,8 @@ class Setting:
         self, accountant: str, budget: Budget, noise_variance: Fraction
     ) -> bool:
         """Whether an accountant accepts a variance: one evaluation, no search."""
-        account = make_accountant(accountant, adversary=budget.adversary)
+        name = budget.accountant(accountant)
+        account = make_accountant(name, adversary=budget.adversary)
         account.compose(budget.releases(self.release(accountant, noise_variance)))
         return account.delta(budget.epsilon) <= budget.delta
 

@@ -4,19 +4,15 @@ A scalar release has a loss distribution that can be written down atom by atom, 
 every bound can be held against the truth. The pmfs are computed here from their
 recurrences, apart from the tables of the accountants that are compared.
 
-Numbered rules:
+* Noise is named by its variance. The shift is the query's sensitivity in grid steps.
+* What lies outside the tabulated window counts as lost: its mass goes to infinite
+  loss in both directions. The window is wide enough that it is below 1e-20.
+* `direct_epsilon` bounds the loss in one step, without Rényi divergences: a bound on
+  ratios of neighbouring Bessel functions, and Chernoff's bound for the tail. Composed,
+  it needs advanced composition. It stands for the analyses that came before [Aga21].
 
-1. Noise is named by its variance. The shift is the query's sensitivity in grid steps.
-2. What lies outside the tabulated window counts as lost: its mass goes to infinite
-   loss in both directions. The window is wide enough that it is below 1e-20.
-3. `direct_epsilon` bounds the loss in one step, without Rényi divergences: a bound on
-   ratios of neighbouring Bessel functions, and Chernoff's bound for the tail. Composed,
-   it needs advanced composition. It stands for the analyses that came before [Aga21].
-
-This module deliberately treats one coordinate only.
+It treats one coordinate only.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Final, TypeAlias
@@ -24,8 +20,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.accounting.loss_distribution import DominatingPair
-from dpnoise.accounting.loss_distribution_sum import ComposedLoss
+from dpnoise.accounting.loss.composed_loss import ComposedLoss
+from dpnoise.accounting.loss.dominating_pair import DominatingPair
 
 __all__ = [
     "LogPmf",

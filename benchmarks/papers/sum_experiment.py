@@ -1,22 +1,19 @@
 """A distributed sum run for real: encode every client, add modulo m, decode, compare.
 
-Numbered rules:
-
-1. Clients hold vectors drawn uniformly from a sphere, as both publications do.
-2. Every client goes through `Mechanism.encode` with its own seed; sums are modular.
-3. As in the publications all n shares count as privacy noise. (The planner of this
-   project leaves out the share of the user at stake, 1 % of the noise at n = 100.)
-4. Seeds are fixed: the same table comes out of every run.
+* Clients hold vectors drawn uniformly from a sphere, as both publications do.
+* Every client goes through `Mechanism.encode` with its own seed; sums are modular.
+* As in the publications all n shares count as privacy noise. (The planner of this
+  project leaves out the share of the user at stake, 1 % of the noise at n = 100.)
+* Seeds are fixed: the same table comes out of every run.
 
 `predicted_mse` forecasts what `measured_mse` measures, wrap-around included.
 """
-
-from __future__ import annotations
 
 import hashlib
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +50,7 @@ class Cohort:
     radius: float
 
     @classmethod
-    def on_sphere(cls, *, clients: int, dim: int, radius: float, label: str) -> Cohort:
+    def on_sphere(cls, *, clients: int, dim: int, radius: float, label: str) -> Self:
         """Draw vectors uniformly from a sphere.
 
         Args:
@@ -68,7 +65,7 @@ class Cohort:
         return cls(vectors, radius)
 
     @classmethod
-    def aligned(cls, *, clients: int, dim: int, radius: float, label: str) -> Cohort:
+    def aligned(cls, *, clients: int, dim: int, radius: float, label: str) -> Self:
         """Give every client one and the same point of a sphere.
 
         Args:
@@ -142,7 +139,7 @@ def measured_mse(mechanism: Mechanism, cohort: Cohort, *, label: str) -> float:
             vector,
             private_seed=_seed(f"{label}/client {client}"),
             public_seed=public_seed,
-        )
+        ).residues
     total %= np.uint64(mechanism.modulus)
     residues = total.astype(np.min_scalar_type(mechanism.modulus - 1))
     estimate = mechanism.decode(residues, public_seed=public_seed)

@@ -2,6 +2,7 @@
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.calibration import calibrate
+from dpnoise.accounting.interoperability import to_dp_accounting
 from dpnoise.accounting.registry import (
     accountant_names,
     default_accountant,
@@ -17,4 +18,5 @@ __all__ = [
     "calibrate",
     "default_accountant",
     "make_accountant",
+    "to_dp_accounting",
 ]

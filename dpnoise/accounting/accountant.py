@@ -1,23 +1,22 @@
 """The accountant interface: add up releases, then ask what they cost.
 
-Numbered rules:
+* An accountant refuses every release it has no theorem for. There is no default to
+  "about as good as a Gaussian".
+* Amplification by sampling is claimed against `Adversary.MODEL_READER` only, and only
+  where one party adds all noise. Otherwise the sampling rate is treated as 1, and the
+  statement says so. An accountant named `hypothetical-...` (`registry`) counts it for
+  noise in shares too, as publications do, and marks its figures.
+* The sampler's distance from exact noise, and any other probability mass that a
+  theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
+  distance: replacing both worlds by nearby ones costs that much by the triangle
+  inequality.
+* Every answer is an upper bound on the loss. Searches end on the safe side.
+* Events, their number and their noise are fixed in advance; inputs may depend on
+  earlier outputs. Budgets chosen from the outcomes need a filter,
+  which is not here.
 
-1. An accountant refuses every release it has no theorem for. There is no default to
-   "about as good as a Gaussian".
-2. Amplification by sampling is claimed against `Adversary.MODEL_READER` only. Against
-   everyone else the sampling rate is treated as 1, and the statement says so.
-3. The sampler's distance from exact noise, and any other probability mass that a
-   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
-   distance: replacing both worlds by nearby ones costs that much by the triangle
-   inequality.
-4. Every answer is an upper bound on the loss. Searches end on the safe side.
-5. Events, their number and their noise are fixed in advance; inputs may depend on
-   earlier outputs. Budgets chosen from the outcomes need a filter (`ledger`).
-
-This module deliberately holds no theorem; each subclass brings its own.
+It holds no theorem; each subclass brings its own.
 """
-
-from __future__ import annotations
 
 import abc
 import math
@@ -25,9 +24,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
-from dpnoise.accounting.statement import PrivacyStatement, Status
+from dpnoise.accounting.statement import PrivacyStatement, Status, weakest
 from dpnoise.errors import ParameterError, UnknownEventError
-from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent, flatten
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    GaussianEvent,
+    NoiseEvent,
+    PrivacyEvent,
+    flatten,
+)
 
 __all__ = ["MAX_EPSILON", "Accountant", "check_delta", "check_epsilon"]
 
@@ -103,6 +109,8 @@ class Accountant(abc.ABC):
     name: ClassVar[str]
     adjacencies: ClassVar[frozenset[Adjacency]]
     status_of_theorem: ClassVar[Status]
+    counts_sampled_shares: ClassVar[bool] = False
+    """Whether sampling is counted although noise in shares gives it away."""
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
@@ -122,6 +130,7 @@ class Accountant(abc.ABC):
         self._releases = 0
         self._ignored_sampling = False
         self._claimed_sampling = False
+        self._simulated = False
 
     @property
     def adversary(self) -> Adversary:
@@ -135,8 +144,9 @@ class Accountant(abc.ABC):
 
     @property
     def status(self) -> Status:
-        """How the answers are known; a subclass may weaken it as it composes."""
-        return self.status_of_theorem
+        """How the answers are known: as the weakest thing that they rest on."""
+        known = self._status_of_theorems
+        return weakest((known, Status.NUMERICAL)) if self._simulated else known
 
     def compose(self, event: PrivacyEvent) -> Self:
         """Add a release, or several, to the account.
@@ -157,9 +167,12 @@ class Accountant(abc.ABC):
             # Under REPLACE_ONE the sampled pair is a mixture in both worlds, which no
             # theorem here covers. Rate 1 is sound: the loss of a mixture with equal
             # weights is at most the loss of its parts (joint convexity).
+            # Where u adds noise of its own, a sum that u joins with zeros is not the
+            # sum that u stays out of, and only their equality would hide the coin.
             if rate < 1.0 and (
                 self._adversary.sees_participation
                 or self._adjacency is Adjacency.REPLACE_ONE
+                or (release.noise_in_shares and not self.counts_sampled_shares)
             ):
                 claimed_rate = 1.0
                 self._ignored_sampling = True
@@ -167,6 +180,7 @@ class Accountant(abc.ABC):
             self._claimed_sampling |= claimed_rate < 1.0
             self._charge_distance(count * release.sampler_distance)
             self._releases += count
+            self._simulated |= isinstance(release, GaussianEvent) and release.simulated
         return self
 
     def epsilon(self, delta: float) -> float:
@@ -249,6 +263,11 @@ class Accountant(abc.ABC):
             details=MappingProxyType(details),
         )
 
+    @property
+    def _status_of_theorems(self) -> Status:
+        """How the theorems are known; a subclass may weaken it as it composes."""
+        return self.status_of_theorem
+
     @abc.abstractmethod
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         """Add `count` copies of one release, at a sampling rate that may be claimed."""
@@ -308,14 +327,24 @@ class Accountant(abc.ABC):
             )
         if self._ignored_sampling:
             sentences.append(
-                "Sampling of users was not counted: this adversary or adjacency "
-                "admits no amplification."
+                "Sampling of users was not counted: this adversary, this adjacency or "
+                "noise in shares admits no amplification."
             )
         if self._claimed_sampling:
             sentences.append(
                 "Every user takes part by its own independent coin of the stated "
                 "rate, small cohorts are neither refilled nor drawn again, and the "
                 "total noise does not depend on who takes part."
+            )
+        if self._simulated:
+            sentences.append(
+                "Floating-point numbers stand in for the noise: for simulations only."
+            )
+        if self.counts_sampled_shares:
+            sentences.append(
+                "Hypothetical: where every participant adds a share of the noise, the "
+                "variance and the number of inputs of a sum tell who took part, so no "
+                "deployment has this privacy. For comparison with publications only."
             )
         return tuple(sentences)
 

@@ -1,17 +1,13 @@
 """Calibration: the least noise that reaches a privacy target.
 
-Numbered rules:
+* The search is bracketed on a monotone function: more noise never costs privacy. An
+  event that a theorem does not cover counts as having no privacy at all.
+* The result is a dyadic rational of at most 24 significant bits, rounded *up*, and
+  the target is checked again at exactly that value.
+* A target that no noise in the bracket reaches is an error, never the nearest miss.
 
-1. The search is bracketed on a monotone function: more noise never costs privacy. An
-   event that a theorem does not cover counts as having no privacy at all.
-2. The result is a dyadic rational of at most 24 significant bits, rounded *up*, and
-   the target is checked again at exactly that value.
-3. A target that no noise in the bracket reaches is an error, never the nearest miss.
-
-This module deliberately knows no mechanism: the caller builds the event.
+It knows no mechanism: the caller builds the event.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable

@@ -1,17 +1,13 @@
 """The exact privacy profile of the Gaussian mechanism: target and yardstick.
 
-Numbered rules:
+* The tail of the normal law is evaluated through its Mills ratio, so that no term
+  underflows or overflows while its product with e^epsilon is moderate.
+* Every delta carries an upward margin for its own rounding errors; every search
+  ends on the side that claims less privacy.
 
-1. The tail of the normal law is evaluated through its Mills ratio, so that no term
-   underflows or overflows while its product with e^epsilon is moderate.
-2. Every delta carries an upward margin for its own rounding errors; every search
-   ends on the side that claims less privacy.
-
-This module deliberately knows no sampling and no composition: a composition of
-Gaussians is a Gaussian, and sampling belongs to the loss-distribution accountants.
+It knows no sampling and no composition: a composition of Gaussians is a Gaussian, and
+sampling belongs to the loss-distribution accountants.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Final

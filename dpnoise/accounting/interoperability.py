@@ -1,23 +1,20 @@
 """Export to the event types of Google's dp-accounting.
 
-Numbered rules:
+* An exported event is at most as private as the original: Skellam and discrete
+  Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
+* What has no dominating Gaussian is refused, not approximated: mixtures, sums of
+  discrete Gaussians, binomial noise.
+* Sampling of releases whose noise comes in shares is left out: it hides nothing.
+* The target types have no field for probability mass that must be charged to delta, so
+  it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
 
-1. An exported event is at most as private as the original: Skellam and discrete
-   Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
-2. What has no dominating Gaussian is refused, not approximated: mixtures, sums of
-   discrete Gaussians, binomial noise.
-3. The target types have no field for probability mass that must be charged to delta, so
-   it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
-
-This module deliberately imports dp-accounting inside the function: it is an optional
-dependency, installed by the extra `dp-accounting`.
+It imports dp-accounting inside the function: it is an optional dependency, installed by
+the extra `dp-accounting`.
 """
-
-from __future__ import annotations
 
 import math
 
-from dpnoise.accounting.skellam_gdp import gaussian_equivalent
+from dpnoise.accounting.shift.skellam_gdp import gaussian_equivalent
 from dpnoise.errors import DPNoiseError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
@@ -46,7 +43,7 @@ def to_dp_accounting(
         distance per world that must be charged to delta on top.
 
     Raises:
-        DPNoiseError: dp-accounting is not installed; install secagg[dp-accounting].
+        DPNoiseError: dp-accounting is not installed; install it.
         UnknownEventError: A part of the event is dominated by no Gaussian. Account for
             it with this package.
     """
@@ -54,8 +51,7 @@ def to_dp_accounting(
         import dp_accounting  # noqa: PLC0415 - an extra, absent by default
     except ImportError as error:
         raise DPNoiseError(
-            "the export needs dp-accounting; install it with "
-            "pip install 'secagg[dp-accounting]'"
+            "the export needs dp-accounting; install it with pip install dp-accounting"
         ) from error
     exported: list[object] = []
     distance = 0.0
@@ -72,7 +68,7 @@ def to_dp_accounting(
         if math.isinf(equivalent.noise_multiplier):
             continue
         once = dp_accounting.GaussianDpEvent(equivalent.noise_multiplier)
-        if rate < 1.0:
+        if rate < 1.0 and not release.noise_in_shares:
             once = dp_accounting.PoissonSampledDpEvent(rate, once)
         exported.append(dp_accounting.SelfComposedDpEvent(once, count))
     if not exported:

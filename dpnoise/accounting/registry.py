@@ -1,18 +1,15 @@
 """The accountants by name.
 
-Numbered rules:
+* A name always means the same accountant; nothing here falls back to another one.
+* Modules are imported when their name is first asked for, so that asking for a
+  closed form does not pay for a table.
+* `default_accountant` names proven or certified accountants only.
 
-1. A name always means the same accountant; nothing here falls back to another one.
-2. Modules are imported when their name is first asked for, so that asking for a
-   closed form does not pay for a table.
-3. `default_accountant` names proven or certified accountants only.
-
-This module deliberately holds no theorem.
+It holds no theorem.
 """
 
-from __future__ import annotations
-
 import difflib
+import functools
 import importlib
 from types import MappingProxyType
 from typing import Final
@@ -38,20 +35,21 @@ __all__ = ["accountant_class", "accountant_names", "make_accountant"]
 
 _PLACES: Final = MappingProxyType(
     {
-        "skellam-gdp": ("skellam_gdp", "SkellamGDPAccountant"),
-        "skellam-rdp": ("skellam_rdp", "SkellamRDPAccountant"),
-        "mixture-rdp": ("mixture_rdp", "MixtureRDPAccountant"),
-        "mixture-contour": ("contour", "MixtureContourAccountant"),
-        "mixture-pld": ("mixture_pld", "MixturePLDAccountant"),
-        "zcdp": ("published", "ZCDPAccountant"),
-        "gaussian-pld": ("gaussian_pld", "GaussianPLDAccountant"),
-        "skellam-paper": ("published", "SkellamPaperAccountant"),
-        "smm-paper": ("published", "SMMPaperAccountant"),
-        "ddgauss-paper": ("published", "DDGaussPaperAccountant"),
-        "cpsgd-recalled": ("cpsgd", "BinomialPaperAccountant"),
+        "skellam-gdp": ("shift.skellam_gdp", "SkellamGDPAccountant"),
+        "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
+        "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
+        "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
+        "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),
+        "zcdp": ("renyi.concentrated", "ZCDPAccountant"),
+        "gaussian-pld": ("loss.gaussian_pld", "GaussianPLDAccountant"),
+        "skellam-paper": ("published.skellam", "SkellamPaperAccountant"),
+        "smm-paper": ("published.smm", "SMMPaperAccountant"),
+        "ddgauss-paper": ("published.ddgauss", "DDGaussPaperAccountant"),
+        "cpsgd-recalled": ("published.cpsgd", "BinomialPaperAccountant"),
     }
 )
 
+_HYPOTHETICAL: Final = "hypothetical-"
 _TRUSTED: Final = frozenset({Status.PROVEN, Status.CERTIFIED})
 _ONE_RELEASE_ONLY: Final = frozenset({"mixture-contour"})
 
@@ -96,7 +94,10 @@ def accountant_class(name: str) -> type[Accountant]:
     """Return the class behind a name.
 
     Args:
-        name: One of `accountant_names()`.
+        name: One of `accountant_names()`, or one with "hypothetical-" before it: the
+            accountant that counts the sampling of users even where every participant
+            adds noise of its own, as published experiments do. Its figures are
+            marked `Status.HYPOTHETICAL`, because no deployment has that privacy.
 
     Returns:
         The accountant class.
@@ -104,6 +105,8 @@ def accountant_class(name: str) -> type[Accountant]:
     Raises:
         ParameterError: There is no such accountant; the error names the nearest one.
     """
+    if name.startswith(_HYPOTHETICAL):
+        return _hypothetical(name.removeprefix(_HYPOTHETICAL))
     if name not in _PLACES:
         near = difflib.get_close_matches(name.replace("_", "-"), _PLACES, n=1)
         raise ParameterError(
@@ -116,6 +119,19 @@ def accountant_class(name: str) -> type[Accountant]:
     module = importlib.import_module(f"dpnoise.accounting.{module_name}")
     found: type[Accountant] = getattr(module, class_name)
     return found
+
+
+@functools.cache
+def _hypothetical(name: str) -> type[Accountant]:
+    """Derive the accountant that counts sampling where noise comes in shares."""
+    real = accountant_class(name)
+    facts = {
+        "__doc__": f"{real.__name__}, counting sampling that no deployment hides.",
+        "name": _HYPOTHETICAL + real.name,
+        "status_of_theorem": Status.HYPOTHETICAL,
+        "counts_sampled_shares": True,
+    }
+    return type(f"Hypothetical{real.__name__}", (real,), facts)
 
 
 def default_accountant(event: PrivacyEvent) -> str:
@@ -159,7 +175,7 @@ def make_accountant(
     """Build an empty accountant.
 
     Args:
-        name: One of `accountant_names()`.
+        name: As for `accountant_class`.
         adversary: Whom its answers must hold against.
         adjacency: Which two worlds must look alike.
 

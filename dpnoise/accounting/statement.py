@@ -1,21 +1,18 @@
 """The privacy statement: a figure together with everything it depends on.
 
-Numbered rules:
+* No epsilon leaves this package without the accountant's name, its status, the
+  adversary, the adjacency and the assumptions it rests on.
+* `status` says how the figure is known. It is never upgraded on the way out, and a
+  combination of figures carries the weakest status among them.
 
-1. No epsilon leaves this package without the accountant's name, its status, the
-   adversary, the adjacency and the assumptions it rests on.
-2. `status` says how the figure is known. It is never upgraded on the way out, and a
-   combination of figures carries the weakest status among them.
-
-This module deliberately computes nothing.
+It computes nothing.
 """
-
-from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, Self
 
 from dpnoise.events import Adjacency, Adversary
 
@@ -36,6 +33,9 @@ class Status(enum.StrEnum):
 
     RECALLED = "recalled"
     """A published constant that was not verified; for comparisons only."""
+
+    HYPOTHETICAL = "hypothetical"
+    """Rests on an assumption that no deployment meets; for comparisons only."""
 
 
 _STRENGTH = {status: rank for rank, status in enumerate(Status)}
@@ -87,3 +87,24 @@ class PrivacyStatement:
             "assumptions": list(self.assumptions),
             "details": dict(self.details),
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the statement that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a statement can have.
+        """
+        return cls(
+            epsilon=float(document["epsilon"]),
+            delta=float(document["delta"]),
+            accountant=str(document["accountant"]),
+            status=Status(document["status"]),
+            adversary=Adversary(document["adversary"]),
+            adjacency=Adjacency(document["adjacency"]),
+            assumptions=tuple(str(each) for each in document["assumptions"]),
+            details=MappingProxyType(
+                {str(key): str(value) for key, value in document["details"].items()}
+            ),
+        )

@@ -1,17 +1,13 @@
 """The boundary where a caller's vector enters: checked, then clipped.
 
-Numbered rules:
-
-1. Nothing but a one-dimensional vector of finite real numbers of the agreed length
-   passes. An error names the argument and the position, never the entry.
-2. A clipped vector is never longer than the bound, not even by a rounding error.
-3. A vector within the bound comes back unchanged, except within 2^-40 of it.
+Rule 1: Nothing but a one-dimensional vector of finite real numbers of the agreed length
+        passes. An error names the argument and the position, never the entry.
+Rule 2: A clipped vector is never longer than the bound, not even by a rounding error.
+Rule 3: A vector within the bound comes back unchanged, except within 2^-40 of it.
 
 What this module does not do: the norm that privacy rests on is measured again in grid
 steps, after rotation and scaling (`dpnoise.encoding.scaling`).
 """
-
-from __future__ import annotations
 
 import math
 from fractions import Fraction

@@ -1,17 +1,13 @@
 """Hadamard matrices and products with their Kronecker products.
 
-Numbered rules:
-
-1. A Hadamard matrix has entries ±1 and orthogonal rows: A·Aᵀ = n·I. Kronecker products
-   of Hadamard matrices are Hadamard matrices.
-2. Factors have orders 2, 4, 8, 16, 32 (Sylvester, symmetric) and 12 or 20 (Paley, not
-   symmetric; the inverse uses the transpose).
-3. A product with the big matrix is a chain of small matrix products. Factors of 32
-   keep the matrix and its operands in the fastest cache, which two factors of 1024
-   would not.
+* A Hadamard matrix has entries ±1 and orthogonal rows: A·Aᵀ = n·I. Kronecker products
+  of Hadamard matrices are Hadamard matrices.
+* Factors have orders 2, 4, 8, 16, 32 (Sylvester, symmetric) and 12 or 20 (Paley, not
+  symmetric; the inverse uses the transpose).
+* A product with the big matrix is a chain of small matrix products. Factors of 32
+  keep the matrix and its operands in the fastest cache, which two factors of 1024
+  would not.
 """
-
-from __future__ import annotations
 
 import functools
 import math

@@ -5,18 +5,14 @@ expected square of the result is x² + f − f² = k² + (2k + 1)·f: the square
 integers, joined by straight lines. The *mixture norm* of a vector is the sum of that
 over its coordinates.
 
-Numbered rules:
-
-1. The result g satisfies Σ_j (g_j² + f_j − f_j²) ≤ mixture_norm_bound and
-   ⌈|g_j|⌉ ≤ linf_bound, both checked in exact integers on the fixed-point vector.
-2. The mixture norm grows with every |g_j|, so truncation to fixed point is safe.
+* The result g satisfies Σ_j (g_j² + f_j − f_j²) ≤ mixture_norm_bound and
+  ⌈|g_j|⌉ ≤ linf_bound, both checked in exact integers on the fixed-point vector.
+* The mixture norm grows with every |g_j|, so truncation to fixed point is safe.
 
 What this module does not do: it is not needed by the default mechanism, which clips the
 plain L2 norm. For |x| < 1 the mixture norm is |x|, so at coarse grids this clip shrinks
 a spread-out vector far more than an L2 clip would.
 """
-
-from __future__ import annotations
 
 from fractions import Fraction
 from typing import Final

@@ -1,13 +1,11 @@
 """Random rotations: they spread a vector evenly over its coordinates.
 
-Numbered rules:
-
-1. A rotation is an orthonormal matrix times random signs, one sign per coordinate of
-   the unrotated vector. The signs come from a public seed that everybody in the session
-   knows; draw a fresh one for every session.
-2. `inverse(forward(x))` is x up to float rounding, for vectors of any length.
-3. No privacy rests on a rotation. It may lose bits: the norm is measured again in fixed
-   point afterwards (`dpnoise.encoding.scaling`).
+* A rotation is an orthonormal matrix times random signs, one sign per coordinate of
+  the unrotated vector. The signs come from a public seed that everybody in the session
+  knows; draw a fresh one for every session.
+* `inverse(forward(x))` is x up to float rounding, for vectors of any length.
+* No privacy rests on a rotation. It may lose bits: the norm is measured again in fixed
+  point afterwards (`dpnoise.encoding.scaling`).
 
 | name | matrix | padding | flatness ρ |
 |---|---|---|---|
@@ -19,8 +17,6 @@ Numbered rules:
 A coordinate of a rotated vector of norm R is sub-Gaussian with variance at most ρR²/d,
 because no squared entry of the matrix exceeds ρ/d.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
@@ -39,7 +35,7 @@ from dpnoise.samplers.bit_source import BitSource
 from dpnoise.samplers.exact_parameter import whole_parameter
 
 __all__ = [
-    "MAX_DIM",
+    "MAX_ROTATED_DIM",
     "Rotation",
     "encoded_dim",
     "flatness",
@@ -47,7 +43,7 @@ __all__ = [
     "rotation_names",
 ]
 
-MAX_DIM: Final = 1 << 31
+MAX_ROTATED_DIM: Final = 1 << 31
 """Largest number of coordinates: 16 GB of float64."""
 
 _Vector = npt.NDArray[np.float64]
@@ -92,7 +88,7 @@ def encoded_dim(name: str, dim: int) -> int:
     Raises:
         ParameterError: Unknown name, or `dim` out of range.
     """
-    whole_parameter("dim", dim, 1, MAX_DIM)
+    whole_parameter("dim", dim, 1, MAX_ROTATED_DIM)
     if _require_name(name).startswith("hadamard"):
         return padded_dim(dim, paley=name == "hadamard-kronecker")
     return dim
@@ -104,7 +100,7 @@ def flatness(name: str, dim: int) -> float:
     Raises:
         ParameterError: Unknown name, or `dim` out of range.
     """
-    whole_parameter("dim", dim, 1, MAX_DIM)
+    whole_parameter("dim", dim, 1, MAX_ROTATED_DIM)
     if _require_name(name) == "none":
         return float(dim)
     return 2.0 if name == "dft" else 1.0

@@ -1,20 +1,16 @@
 """From fixed point to integers: three ways to round, each with exact probabilities.
 
-Numbered rules:
-
-1. A coordinate k + f/2^32 becomes k + 1 with probability f/2^32 exactly: a uniform
-   32-bit word is compared with the integer f. No float is compared with anything.
-2. Coordinate j of attempt a reads word `start + a·dim + j` of the stream, so that
-   rounding is reproducible whatever the blocks.
-3. Conditional and truncating rounding keep a hard norm bound, checked in exact
-   integers. They are biased: conditional rounding prefers short vectors, truncation
-   shrinks every coordinate. Stochastic rounding is unbiased and has no hard bound.
+* A coordinate k + f/2^32 becomes k + 1 with probability f/2^32 exactly: a uniform
+  32-bit word is compared with the integer f. No float is compared with anything.
+* Coordinate j of attempt a reads word `start + a·dim + j` of the stream, so that
+  rounding is reproducible whatever the blocks.
+* Conditional and truncating rounding keep a hard norm bound, checked in exact
+  integers. They are biased: conditional rounding prefers short vectors, truncation
+  shrinks every coordinate. Stochastic rounding is unbiased and has no hard bound.
 
 What this module does not do: it adds no noise, and claims no privacy for the bits of
 rounding. What the rounding means for privacy is the accountant's business.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Final

@@ -1,18 +1,14 @@
 """From floats to fixed point: the integers on which every privacy claim rests.
 
-Numbered rules:
-
-1. The input is the rotated vector times `scale_factor`, in grid steps. The result is an
-   integer vector in units of 2^-32 grid steps.
-2. Conversion truncates towards zero: no coordinate ever grows, and every float64 of
-   magnitude up to 2^25 is truncated exactly.
-3. The squared norm of the result, in exact arithmetic, is at most the bound, and no
-   coordinate exceeds the coordinate bound. Rotation and scaling may have lost a few
-   bits; whatever they did, the check comes after them.
-4. Entries are secret: a representation shows the length only.
+* The input is the rotated vector times `scale_factor`, in grid steps. The result is an
+  integer vector in units of 2^-32 grid steps.
+* Conversion truncates towards zero: no coordinate ever grows, and every float64 of
+  magnitude up to 2^25 is truncated exactly.
+* The squared norm of the result, in exact arithmetic, is at most the bound, and no
+  coordinate exceeds the coordinate bound. Rotation and scaling may have lost a few
+  bits; whatever they did, the check comes after them.
+* Entries are secret: a representation shows the length only.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass

@@ -1,17 +1,13 @@
 """Norms of float and integer vectors, with the direction of every error known.
 
-Numbered rules:
-
-1. `squared_norm_bound` never returns less than the exact squared norm.
-2. `integer_squared_norm` is exact.
-3. Both work in blocks, so that the error of a sum does not grow with the dimension and
-   no partial sum overflows.
+* `squared_norm_bound` never returns less than the exact squared norm.
+* `integer_squared_norm` is exact.
+* Both work in blocks, so that the error of a sum does not grow with the dimension and
+  no partial sum overflows.
 
 Source: [Hig02] section 3.1: however
 n products are added up, the relative error is at most n·u/(1 − n·u), u = 2^-53.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Final

@@ -1,17 +1,13 @@
 """Residues modulo m: into the group and back out of it.
 
-Numbered rules:
-
-1. Residues are unsigned integers in [0, m), in the smallest of uint16, uint32, uint64.
-2. They become signed through `centre` only: z < m/2 stays, any other z becomes z − m.
-   For even m the residue m/2 is −m/2.
-3. Wrapping around costs accuracy, never privacy.
+* Residues are unsigned integers in [0, m), in the smallest of uint16, uint32, uint64.
+* They become signed through `centre` only: z < m/2 stays, any other z becomes z − m.
+  For even m the residue m/2 is −m/2.
+* Wrapping around costs accuracy, never privacy.
 
 What this module does not do: it does not say how often a sum wraps around. That is part
 of the forecast of a mechanism.
 """
-
-from __future__ import annotations
 
 from typing import Final
 

@@ -4,7 +4,7 @@ from dpnoise.mechanisms.adaptive_clipping import (
     ClippingSchedule,
     suggest_flag_amplitude,
 )
-from dpnoise.mechanisms.base import CentralMechanism, Mechanism, Residues
+from dpnoise.mechanisms.base import CentralMechanism, Encoded, Mechanism, Residues
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
@@ -13,6 +13,7 @@ from dpnoise.mechanisms.skellam import scale_from_bits
 __all__ = [
     "CentralMechanism",
     "ClippingSchedule",
+    "Encoded",
     "ErrorForecast",
     "Mechanism",
     "MechanismParameters",

@@ -1,23 +1,19 @@
 """Adaptive clipping: the clip follows a quantile of the clients' norms.
 
-Numbered rules:
+* Every client says with one extra coordinate, +a or −a, whether its vector fitted the
+  clip. The coordinate lies in the same L2 ball of radius √(r² + a²) and carries
+  noise like the others, so one release and one privacy figure cover both, and no
+  party ever sees the flags without noise.
+* The clip of the next session is computed from the released share, so it is
+  post-processing and costs nothing more.
+* The clip stays between two bounds that the client's own policy holds. A server
+  cannot drive it to a value of its choice.
+* The schedule has to be planned at its highest clip if noise is fixed in caller's
+  units; here noise is in grid steps and the scale follows the clip (`scaled`), so the
+  noise multiplier, and with it the privacy figure, never changes.
 
-1. Every client says with one extra coordinate, +a or −a, whether its vector fitted the
-   clip. The coordinate lies in the same L2 ball of radius √(r² + a²) and carries
-   noise like the others, so one release and one privacy figure cover both, and no
-   party ever sees the flags without noise.
-2. The clip of the next session is computed from the released share, so it is
-   post-processing and costs nothing more.
-3. The clip stays between two bounds that the client's own policy holds. A server
-   cannot drive it to a value of its choice.
-4. The schedule has to be planned at its highest clip if noise is fixed in caller's
-   units; here noise is in grid steps and the scale follows the clip (`scaled`), so the
-   noise multiplier, and with it the privacy figure, never changes.
-
-This module deliberately neither encodes nor decodes the flag: mechanisms do.
+It neither encodes nor decodes the flag: mechanisms do.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import math
@@ -85,7 +81,7 @@ class ClippingSchedule:
                 nearest=repr(min(max(clip, self.lowest_clip), self.highest_clip)),
             )
 
-    def advance(self, unclipped_share: float) -> ClippingSchedule:
+    def advance(self, unclipped_share: float) -> "ClippingSchedule":
         """Move the clip after a session.
 
         Args:

@@ -1,28 +1,26 @@
 """The mechanism interface: float vector in, residues with a noise share out, and back.
 
-Numbered rules:
+* `encode` is a function of the vector, the two seeds and the parameters. Replaying
+  it gives the same residues on every platform, so a client that restarts never
+  sends two different messages.
+* The order is: check, clip in the caller's units, rotate, scale, turn into fixed
+  point with a proven norm bound, round, add the noise share, reduce modulo m. The
+  norm that counts is the one handed to the rounding step.
+* Noise and rounding read separate streams derived from the private seed, under
+  labels of their own. A private seed serves one vector once: the difference of two
+  encodings under one seed would be free of noise.
+* What `encode` enforces is exactly what `event` states. A mechanism whose theorem
+  does not cover its parameters refuses to be built.
+* `decode` estimates the sum, not the mean: who was summed is the protocol's business.
 
-1. `encode` is a function of the vector, the two seeds and the parameters. Replaying
-   it gives the same residues on every platform, so a client that restarts never
-   sends two different messages.
-2. The order is: check, clip in the caller's units, rotate, scale, turn into fixed
-   point with a proven norm bound, round, add the noise share, reduce modulo m. The
-   norm that counts is the one handed to the rounding step.
-3. Noise and rounding read separate streams derived from the private seed, under
-   labels of their own. A private seed serves one vector once: the difference of two
-   encodings under one seed would be free of noise.
-4. What `encode` enforces is exactly what `event` states. A mechanism whose theorem
-   does not cover its parameters refuses to be built.
-5. `decode` estimates the sum, not the mean: who was summed is the protocol's business.
-
-This module deliberately computes no privacy loss; `event` hands an accountant all it
-needs. It draws no seed: the caller draws one with `dpnoise.samplers.fresh_seed`.
+It computes no privacy loss; `event` hands an accountant all it needs. It draws no seed:
+the caller draws one with `dpnoise.samplers.fresh_seed`.
 """
-
-from __future__ import annotations
 
 import abc
 import math
+import sys
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import ClassVar, Final, Protocol
@@ -32,18 +30,25 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.clipping import check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
-from dpnoise.encoding.scaling import FixedPointVector, to_fixed_point
+from dpnoise.encoding.scaling import (
+    FRACTIONAL_BITS,
+    FixedPointVector,
+    to_fixed_point,
+)
 from dpnoise.encoding.wrapping import Residues, centre, wrap
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
+from dpnoise.floats import float_above
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.samplers import SEED_BYTES, BitSource
+from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
 __all__ = [
     "NOISE_LABEL",
     "ROUNDING_LABEL",
     "CentralMechanism",
+    "Encoded",
     "Mechanism",
     "NoiseSource",
     "Residues",
@@ -56,6 +61,8 @@ ROUNDING_LABEL: Final = b"dpnoise/v1/rounding"
 """Label of the stream that rounding bits are drawn from."""
 
 
+_SHARE_BITS: Final = 20
+_SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
 
@@ -74,6 +81,25 @@ class NoiseSource(Protocol):
         self, vector: NDArray[np.int64], seed: bytes, label: bytes, *, start: int = 0
     ) -> None:
         """Add one draw to every entry, in place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Encoded:
+    """One client's contribution, ready to be summed.
+
+    Args:
+        residues: Shape `(encoded_dim,)`, the smallest unsigned type that holds the
+            modulus; equal arguments of `encode` give equal residues.
+        shortened_by: Length of the vector over what the clips left of it: 1.0 for a
+            vector that fitted, 10.0 for one ten times too long. To six digits. It
+            says something about the vector: show it to its owner alone.
+    """
+
+    residues: Residues
+    shortened_by: float
+
+    def __repr__(self) -> str:
+        return f"Encoded(length={self.residues.size}, entries=<redacted>)"
 
 
 class Mechanism(abc.ABC):
@@ -96,6 +122,16 @@ class Mechanism(abc.ABC):
     noise_is_central: ClassVar[bool] = False
     """Whether one trusted party adds all noise, instead of every client its share."""
 
+    least_variance: ClassVar[Fraction] = MIN_TABLE_VARIANCE
+    """Smallest variance of one draw that the sampler accepts, grid steps²."""
+
+    largest_variance: ClassVar[Fraction] = MAX_TABLE_VARIANCE
+    """Largest variance of one draw that the sampler holds, grid steps²."""
+
+    published_accountant: ClassVar[str | None] = None
+    """The accountant whose theorem ties the noise to an integer `linf_bound`, which
+    must then be given; None where noise and bound are chosen apart."""
+
     def __init__(self, parameters: MechanismParameters) -> None:
         if parameters.mechanism != self.name:
             raise ParameterError(
@@ -109,6 +145,37 @@ class Mechanism(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._parameters!r})"
+
+    @classmethod
+    def round_share_up(cls, variance: Fraction) -> Fraction:
+        """Round the variance of one draw up to a rational that the sampler accepts.
+
+        More noise than required is post-processing, so the least variance stands in
+        for anything below it. Few digits keep configurations readable.
+
+        Args:
+            variance: Required variance, grid steps², greater than 0.
+
+        Returns:
+            A dyadic rational, at least the argument and above it by at most one part
+            in 2^20, or the sampler's least variance.
+        """
+        least = max(variance, cls.least_variance)
+        unit = Fraction(2) ** (math.floor(math.log2(least)) - _SHARE_BITS)
+        return math.ceil(least / unit) * unit
+
+    @classmethod
+    def mixture_norm_bound(cls, l2_clip_squared_steps: float) -> float | None:
+        """Return the bound c of a special clip that shortens vectors inside the ball.
+
+        Args:
+            l2_clip_squared_steps: Squared norm of the ball, grid steps².
+
+        Returns:
+            Bound on Σ(x² + f − f²), f being fractional parts; None for a plain clip.
+        """
+        del l2_clip_squared_steps
+        return None
 
     @property
     def parameters(self) -> MechanismParameters:
@@ -209,7 +276,7 @@ class Mechanism(abc.ABC):
         *,
         private_seed: bytes,
         public_seed: bytes,
-    ) -> Residues:
+    ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
 
         Args:
@@ -221,8 +288,7 @@ class Mechanism(abc.ABC):
                 rotation.
 
         Returns:
-            Residues of shape `(encoded_dim,)`, in the smallest unsigned type that
-            holds the modulus. Equal arguments give equal residues.
+            The residues, and by what factor the vector was shortened.
 
         Raises:
             InputError: The vector or a seed has a wrong type, shape or length, or an
@@ -230,10 +296,17 @@ class Mechanism(abc.ABC):
         """
         check_seed("private_seed", private_seed)
         check_seed("public_seed", public_seed)
-        steps = self._quantise(vector, private_seed, public_seed)
+        checked = check_vector(vector, self.dim)
+        fixed = self._fixed_point(checked, public_seed)
+        steps = self._round(fixed, private_seed)
         if not self.noise_is_central:
             self.table.add_to(steps, private_seed, NOISE_LABEL)
-        return wrap(steps, self.modulus)
+        return Encoded(
+            wrap(steps, self.modulus),
+            _shortened_by(
+                checked, fixed.values[: self.rotated_dim], self._parameters.scale_factor
+            ),
+        )
 
     def decode(
         self, modular_sum: NDArray[np.unsignedinteger], *, public_seed: bytes
@@ -347,8 +420,12 @@ class Mechanism(abc.ABC):
             flatness=self.flatness,
             rounding=self.rounding,
             coordinate_cap=float(self.coordinate_cap),
-            mixture_norm_bound=self._mixture_norm_bound(),
+            mixture_norm_bound=self.mixture_norm_bound(self.l2_clip_squared_steps),
         )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return sentences that whoever configures this mechanism should not miss."""
+        return ()
 
     def _check(self) -> None:  # noqa: B027  # most mechanisms cover all parameters
         """Refuse parameters that the mechanism's theorem does not cover."""
@@ -361,19 +438,11 @@ class Mechanism(abc.ABC):
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         """Turn the fixed-point vector into integers within the event's bounds."""
 
-    def _mixture_norm_bound(self) -> float | None:
-        """The bound of a special clip that shortens vectors inside the ball."""
-        return None
-
-    def _quantise(
-        self,
-        vector: NDArray[np.floating] | NDArray[np.integer],
-        private_seed: bytes,
-        public_seed: bytes,
-    ) -> NDArray[np.int64]:
-        """Check, clip, rotate, scale and round; the result holds no noise yet."""
+    def _fixed_point(
+        self, checked: NDArray[np.float64], public_seed: bytes
+    ) -> FixedPointVector:
+        """Clip, rotate and scale; the result is within the bounds of `event`."""
         given = self._parameters
-        checked = check_vector(vector, self.dim)
         rotated = self._rotation(public_seed).forward(self._clip(checked))
         rotated *= given.scale_factor
         scaled = rotated
@@ -382,8 +451,7 @@ class Mechanism(abc.ABC):
             inside = np.array_equal(clip_l2(checked, given.l2_clip), checked)
             amplitude = given.scale_factor * given.clip_flag_amplitude
             scaled = np.append(scaled, amplitude if inside else -amplitude)
-        fixed = self._to_fixed_point(scaled)
-        return self._round(fixed, private_seed)
+        return self._to_fixed_point(scaled)
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
         """Clip in the caller's units, before the rotation."""
@@ -449,6 +517,29 @@ class CentralMechanism(Mechanism):
         return wrap(steps, self.modulus)
 
 
+def _shortened_by(
+    checked: NDArray[np.float64], fixed: NDArray[np.int64], scale_factor: float
+) -> float:
+    """Return the length before the clips over the length after them, at least 1.
+
+    Args:
+        checked: The caller's vector, caller's units.
+        fixed: What is left of it, in fixed point.
+        scale_factor: Grid steps per unit.
+    """
+    peak = float(np.abs(checked).max())
+    if peak == 0.0:
+        return 1.0
+    # Divided by the largest entry, whose square may be no float.
+    before = float(np.linalg.norm(checked / peak))
+    # Truncation took less than one fixed-point unit off each coordinate.
+    after = float(np.linalg.norm(fixed.astype(np.float64))) + math.sqrt(fixed.size)
+    ratio = before * (peak / after) * scale_factor * float(1 << FRACTIONAL_BITS)
+    if ratio <= _SHORTENED:
+        return 1.0
+    return float(f"{min(ratio, sys.float_info.max):.6g}")
+
+
 def check_seed(argument: str, seed: object) -> None:
     """Refuse anything but 32 bytes, without showing it.
 
@@ -485,14 +576,6 @@ def natural_coordinate_cap(
     if flatness is not None:
         cap = min(cap, 8.0 * norm * math.sqrt(flatness / dim))
     return max(1, math.ceil(cap), math.ceil(flag))
-
-
-def float_above(number: Fraction) -> float:
-    """Return the smallest float that is at least the given rational."""
-    nearest = float(number)
-    if Fraction(nearest) < number:
-        nearest = math.nextafter(nearest, math.inf)
-    return nearest
 
 
 @lru_cache(maxsize=_PUBLIC_ROTATIONS)

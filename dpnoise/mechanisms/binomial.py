@@ -1,19 +1,15 @@
 """The binomial mechanism (cpSGD), a baseline for comparisons.
 
-Numbered rules:
+* One noise share is the number of heads among an even number of fair coins, less its
+  mean; shares add up to the same law with more coins.
+* Binomial noise is bounded, so the privacy loss can be infinite. The published
+  guarantee is (ε, δ) only, and its constants have not been re-derived here:
+  accountants mark every figure for it as recalled.
+* The L∞ sensitivity enters the guarantee, so the coordinate cap is stated in full.
 
-1. One noise share is the number of heads among an even number of fair coins, less its
-   mean; shares add up to the same law with more coins.
-2. Binomial noise is bounded, so the privacy loss can be infinite. The published
-   guarantee is (ε, δ) only, and its constants have not been re-derived here:
-   accountants mark every figure for it as recalled.
-3. The L∞ sensitivity enters the guarantee, so the coordinate cap is stated in full.
-
-This module deliberately uses conditional rounding, which gives it a hard L2 bound; the
-published mechanism has only one that grows with the dimension.
+It uses conditional rounding, which gives it a hard L2 bound; the published mechanism
+has only one that grows with the dimension.
 """
-
-from __future__ import annotations
 
 import math
 from fractions import Fraction
@@ -23,6 +19,7 @@ from dpnoise.errors import ParameterError
 from dpnoise.events import BinomialEvent, PrivacyEvent
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.samplers import InversionTable, binomial_table
+from dpnoise.samplers.binomial import MAX_NUM_TRIALS
 
 __all__ = ["BinomialMechanism"]
 
@@ -35,6 +32,13 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
     """
 
     name: ClassVar[str] = "binomial"
+    least_variance: ClassVar[Fraction] = Fraction(1, 2)
+    largest_variance: ClassVar[Fraction] = Fraction(MAX_NUM_TRIALS, 4)
+
+    @classmethod
+    def round_share_up(cls, variance: Fraction) -> Fraction:
+        """Round up to the variance of an even number of fair coins, in halves."""
+        return Fraction(math.ceil(2 * max(variance, cls.least_variance)), 2)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
@@ -58,7 +62,7 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
                 f"is a multiple of 1/2; got {variance}",
                 parameter="local_noise_variance",
                 value=float(variance),
-                nearest=str(Fraction(math.ceil(2 * variance), 2)),
+                nearest=str(self.round_share_up(variance)),
             )
 
     def _table(self) -> InversionTable:

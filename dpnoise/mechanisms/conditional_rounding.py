@@ -1,18 +1,14 @@
 """Mechanisms with conditional rounding: integer vectors inside a hard L2 ball.
 
-Numbered rules:
+* Stochastic rounding is repeated until the integer vector's norm is at most the
+  bound of Proposition 4.2, so the bound is a fact about every encoded vector.
+* One bound, `l2_sensitivity`, serves the encoder and the event. It is floored to
+  what an integer vector can reach: a squared norm is an integer.
+* The L1 bound follows from integrality: |k| ≤ k² for integers, and Cauchy–Schwarz.
+* Conditioning makes the rounding slightly biased towards short vectors.
 
-1. Stochastic rounding is repeated until the integer vector's norm is at most the
-   bound of Proposition 4.2, so the bound is a fact about every encoded vector.
-2. One bound, `l2_sensitivity`, serves the encoder and the event. It is floored to
-   what an integer vector can reach: a squared norm is an integer.
-3. The L1 bound follows from integrality: |k| ≤ k² for integers, and Cauchy–Schwarz.
-4. Conditioning makes the rounding slightly biased towards short vectors.
-
-This module deliberately knows no noise; its subclasses bring theirs.
+It knows no noise; its subclasses bring theirs.
 """
-
-from __future__ import annotations
 
 import math
 from functools import cached_property

@@ -1,18 +1,14 @@
 """The distributed discrete Gaussian mechanism, a baseline.
 
-Numbered rules:
+* Every client adds a discrete Gaussian share. Sums of discrete Gaussians are not
+  discrete Gaussian; the accountant charges for the difference.
+* `local_noise_variance` is the variance parameter of one share. The variance itself
+  is a little smaller, and far smaller below one quarter: the sum is then hardly
+  noisy at all, and the charge explodes. The accountant sees the parameter.
 
-1. Every client adds a discrete Gaussian share. Sums of discrete Gaussians are not
-   discrete Gaussian; the accountant charges for the difference.
-2. `local_noise_variance` is the variance parameter of one share. The variance itself
-   is a little smaller, and far smaller below one quarter: the sum is then hardly
-   noisy at all, and the charge explodes. The accountant sees the parameter.
-
-This module deliberately shares clip, rotation and rounding with `skellam`, so that a
-comparison of the two compares the noise.
+It shares clip, rotation and rounding with `skellam`, so that a comparison of the two
+compares the noise.
 """
-
-from __future__ import annotations
 
 from fractions import Fraction
 from typing import ClassVar
@@ -20,7 +16,9 @@ from typing import ClassVar
 from dpnoise.events import DistributedDiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
+from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import discrete_gaussian_sampler
+from dpnoise.samplers.discrete_gaussian import MIN_VARIANCE_PARAMETER
 
 __all__ = ["DDGaussMechanism"]
 
@@ -33,6 +31,8 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
     """
 
     name: ClassVar[str] = "ddgauss"
+    least_variance: ClassVar[Fraction] = MIN_VARIANCE_PARAMETER
+    largest_variance: ClassVar[Fraction] = Fraction(MAX_SHARE_VARIANCE)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0

@@ -1,23 +1,19 @@
 """Server-added discrete Gaussian noise on truncated fixed-point vectors.
 
-Numbered rules:
-
-1. Client: clip, scale, round towards zero. Truncation never lengthens a vector, so
-   the clip is the sensitivity. No noise is added by clients.
-2. Whoever unmasks the sum adds one discrete Gaussian per coordinate before anything
-   is released. This protects against readers of the release and against nobody who
-   sees the raw sum; the raw sum stays out of logs and storage.
-3. If several parties add noise, each must add all of it: a party can subtract its own.
-4. Residues are centred, so no offset has to be added for negative numbers and taken
-   off again for the number of clients that were really summed.
+* Client: clip, scale, round towards zero. Truncation never lengthens a vector, so
+  the clip is the sensitivity. No noise is added by clients.
+* Whoever unmasks the sum adds one discrete Gaussian per coordinate before anything
+  is released. This protects against readers of the release and against nobody who
+  sees the raw sum; the raw sum stays out of logs and storage.
+* If several parties add noise, each must add all of it: a party can subtract its own.
+* Residues are centred, so no offset has to be added for negative numbers and taken
+  off again for the number of clients that were really summed.
 
 The modulus need not exceed the sensitivity for privacy: reduction modulo m is
 post-processing of the noisy sum. It must hold the sum for the estimate to be right.
 
-This module deliberately offers no mode in which clients may rely on this noise.
+It offers no mode in which clients may rely on this noise.
 """
-
-from __future__ import annotations
 
 import math
 from fractions import Fraction
@@ -32,7 +28,9 @@ from dpnoise.errors import ParameterError
 from dpnoise.events import DiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import discrete_gaussian_sampler
+from dpnoise.samplers.discrete_gaussian import MIN_VARIANCE_PARAMETER
 
 __all__ = ["DiscreteGaussianMechanism"]
 
@@ -47,6 +45,8 @@ class DiscreteGaussianMechanism(CentralMechanism):
 
     name: ClassVar[str] = "discrete-gaussian"
     rounding: ClassVar[Rounding] = Rounding.TOWARD_ZERO
+    least_variance: ClassVar[Fraction] = MIN_VARIANCE_PARAMETER
+    largest_variance: ClassVar[Fraction] = Fraction(MAX_SHARE_VARIANCE)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0

@@ -1,22 +1,18 @@
 """The error forecast: how far the decoded sum will be from the true sum.
 
-Numbered rules:
+* A forecast counts all noise that can arrive: every client of the cohort sends its
+  share. (Privacy counts only the shares that must arrive.)
+* Coordinates of a rotated vector are treated as normal with variance
+  flatness · ‖x‖² / dim. Without a rotation nothing is known about single
+  coordinates, and the worst case takes the place of the average.
+* Wrapping around the modulus is an error of its own: its whole displacement is added.
+  In truth it partly cancels noise, because a wrapped sum is bounded by the modulus; a
+  sum that is wrapped all the time even has a small squared error, and no content.
+  Counting that as a gain would reward useless moduli.
+* Forecasts decide about utility only. No privacy figure depends on one.
 
-1. A forecast counts all noise that can arrive: every client of the cohort sends its
-   share. (Privacy counts only the shares that must arrive.)
-2. Coordinates of a rotated vector are treated as normal with variance
-   flatness · ‖x‖² / dim. Without a rotation nothing is known about single
-   coordinates, and the worst case takes the place of the average.
-3. Wrapping around the modulus is an error of its own: its whole displacement is added.
-   In truth it partly cancels noise, because a wrapped sum is bounded by the modulus; a
-   sum that is wrapped all the time even has a small squared error, and no content.
-   Counting that as a gain would reward useless moduli.
-4. Forecasts decide about utility only. No privacy figure depends on one.
-
-This module deliberately draws no samples and knows no mechanism.
+It draws no samples and knows no mechanism.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass

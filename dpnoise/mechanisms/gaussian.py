@@ -1,17 +1,13 @@
 """The central Gaussian mechanism, the baseline of every comparison.
 
-Numbered rules:
+* For simulations only. The noise is a floating-point Gaussian put on a fine grid; an
+  attacker who sees low-order bits of floating-point noise may learn more than the
+  theorem says. Nothing here may protect real data.
+* Clients add no noise; the imagined trusted party does, with `add_noise`.
+* It has the same interface as the real mechanisms, so that one loop compares all.
 
-1. For simulations only. The noise is a floating-point Gaussian put on a fine grid; an
-   attacker who sees low-order bits of floating-point noise may learn more than the
-   theorem says. Nothing here may protect real data.
-2. Clients add no noise; the imagined trusted party does, with `add_noise`.
-3. It has the same interface as the real mechanisms, so that one loop compares all.
-
-This module deliberately has no exact sampler, and says so through its table's name.
+It has no exact sampler, and says so through its table's name.
 """
-
-from __future__ import annotations
 
 import hashlib
 import math
@@ -26,6 +22,7 @@ from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.events import GaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import CentralMechanism
 from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import BitSource
 
 __all__ = ["GaussianMechanism", "SimulatedGaussian"]
@@ -90,6 +87,7 @@ class GaussianMechanism(CentralMechanism):
 
     name: ClassVar[str] = "gaussian"
     rounding: ClassVar[Rounding] = Rounding.STOCHASTIC
+    largest_variance: ClassVar[Fraction] = Fraction(MAX_SHARE_VARIANCE)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
@@ -102,7 +100,12 @@ class GaussianMechanism(CentralMechanism):
                 math.sqrt(self.l2_clip_squared_steps), math.inf
             ),
             sampler_distance=sampler_distance,
+            simulated=True,
         )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return the warning that belongs to every use of this mechanism."""
+        return ("Floating-point noise: for simulations only.",)
 
     def _table(self) -> SimulatedGaussian:
         return SimulatedGaussian(self._parameters.local_noise_variance)

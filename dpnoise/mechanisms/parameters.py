@@ -1,26 +1,22 @@
 """The parameters of a mechanism: everything both sides must agree on.
 
-Numbered rules:
+* Two parties with equal parameters encode and decode alike, and state the same
+  privacy. Nothing that changes either lives outside this record.
+* The noise variance is an exact rational, because the sampler's table and the hash
+  of a configuration need it exactly.
+* `to_dict` is canonical: equal parameters give equal dictionaries of JSON values,
+  and `from_dict` inverts it without loss. An unknown key is an error, since a key
+  that one party ignores is a parameter on which the parties differ.
+* A parameter that cannot work is refused when the record is built. The error names
+  it and the nearest value that works. Every number may come from a server that lies,
+  so each has a limit with its reason beside it.
+* The noise that counts is the noise of `min_survivors − colluders − 1` shares: not
+  the shares of clients that may be lost, not those of parties that can subtract
+  their own, and not the share of the user whose privacy is at stake.
 
-1. Two parties with equal parameters encode and decode alike, and state the same
-   privacy. Nothing that changes either lives outside this record.
-2. The noise variance is an exact rational, because the sampler's table and the hash
-   of a configuration need it exactly.
-3. `to_dict` is canonical: equal parameters give equal dictionaries of JSON values,
-   and `from_dict` inverts it without loss. An unknown key is an error, since a key
-   that one party ignores is a parameter on which the parties differ.
-4. A parameter that cannot work is refused when the record is built. The error names
-   it and the nearest value that works. Every number may come from a server that lies,
-   so each has a limit with its reason beside it.
-5. The noise that counts is the noise of `min_survivors − colluders − 1` shares: not
-   the shares of clients that may be lost, not those of parties that can subtract
-   their own, and not the share of the user whose privacy is at stake.
-
-This module deliberately does not check a mechanism's theorem; each mechanism does
-that with these parameters in hand. It computes no privacy loss.
+It does not check a mechanism's theorem; each mechanism does that with these parameters
+in hand. It computes no privacy loss.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import difflib
@@ -28,17 +24,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final, Self, cast
 
+from dpnoise.encoding.rotation import rotation_names
+from dpnoise.encoding.wrapping import MAX_MODULUS
 from dpnoise.errors import ParameterError
 
 __all__ = [
     "DEFAULT_ROUNDING_BIAS",
     "MAX_CLIENTS",
     "MAX_DIM",
-    "MAX_MODULUS",
-    "MAX_NOISE_VARIANCE",
     "MAX_SCALED_CLIP",
+    "MAX_SHARE_VARIANCE",
     "MECHANISM_NAMES",
     "ROTATION_NAMES",
     "MechanismParameters",
@@ -55,14 +52,11 @@ MECHANISM_NAMES: Final = (
 )
 """Names of all mechanisms, the default one first."""
 
-ROTATION_NAMES: Final = ("hadamard", "hadamard-kronecker", "dft", "none")
+ROTATION_NAMES: Final = rotation_names()
 """Names of the rotations a configuration may ask for."""
 
 MAX_DIM: Final = 1 << 30
 """Largest dimension: one int64 working vector of that length takes 8 GiB."""
-
-MAX_MODULUS: Final = 1 << 62
-"""Largest modulus: sums of two residues must stay below 2^63."""
 
 MAX_CLIENTS: Final = 1 << 24
 """Largest cohort: the sum of its noise shares must stay far inside int64."""
@@ -70,7 +64,7 @@ MAX_CLIENTS: Final = 1 << 24
 MAX_SCALED_CLIP: Final = float(1 << 25)
 """Largest clip in grid steps: squares of fixed-point coordinates must stay exact."""
 
-MAX_NOISE_VARIANCE: Final = 1 << 64
+MAX_SHARE_VARIANCE: Final = 1 << 64
 """Largest variance of one share, grid steps squared; samplers have tighter limits."""
 
 MAX_VARIANCE_BITS: Final = 512
@@ -187,7 +181,7 @@ class MechanismParameters:
         return entries
 
     @classmethod
-    def from_dict(cls, entries: Mapping[str, object]) -> MechanismParameters:
+    def from_dict(cls, entries: Mapping[str, object]) -> Self:
         """Build parameters from what `to_dict` returned, or from a configuration.
 
         Args:
@@ -397,8 +391,8 @@ def _is_plain_integer(text: str) -> bool:
 
 def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        text = str(value)[:80].replace("_", "-")
-        near = difflib.get_close_matches(text, choices, n=1)
+        text = str(value)[:80]
+        near = difflib.get_close_matches(text.replace("_", "-"), choices, n=1)
         raise ParameterError(
             f"{parameter} must be one of {', '.join(choices)}; got {text!r}",
             parameter=parameter,
@@ -418,13 +412,13 @@ def _check_variance(variance: object) -> None:
                 f"Fraction({variance!r})" if isinstance(variance, int | float) else None
             ),
         )
-    if not 0 < variance <= MAX_NOISE_VARIANCE:
+    if not 0 < variance <= MAX_SHARE_VARIANCE:
         raise ParameterError(
             f"local_noise_variance must be greater than 0 and at most 2^64, got "
             f"{float(variance):.6g}",
             parameter="local_noise_variance",
             value=variance,
-            nearest=str(MAX_NOISE_VARIANCE) if variance > 0 else None,
+            nearest=str(MAX_SHARE_VARIANCE) if variance > 0 else None,
         )
     longest = max(variance.numerator.bit_length(), variance.denominator.bit_length())
     if longest > MAX_VARIANCE_BITS:

@@ -1,14 +1,10 @@
 """The mechanisms by name.
 
-Numbered rules:
+* A name always means the same mechanism; nothing here falls back to another one.
+* The default mechanism comes first.
 
-1. A name always means the same mechanism; nothing here falls back to another one.
-2. The default mechanism comes first.
-
-This module deliberately holds no mathematics.
+It holds no mathematics.
 """
-
-from __future__ import annotations
 
 from types import MappingProxyType
 from typing import Final

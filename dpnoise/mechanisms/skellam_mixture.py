@@ -1,20 +1,16 @@
 """The Skellam mixture with a plain L2 clip: the default mechanism.
 
-Numbered rules:
+* Every coordinate is rounded up or down at random with an exact probability, so the
+  decoded sum is unbiased, and no rounding is ever repeated or refused.
+* Two things are enforced before rounding, and nothing else: the plain squared L2
+  norm, and a cap on single coordinates that a rotation almost never reaches.
+* The released law of a coordinate is a mixture of two shifted Skellam laws. The
+  accountants of `SkellamMixtureEvent` analyse this mixture exactly; they need
+  neither a norm bound on the rounded vector nor a bound on the Rényi order.
 
-1. Every coordinate is rounded up or down at random with an exact probability, so the
-   decoded sum is unbiased, and no rounding is ever repeated or refused.
-2. Two things are enforced before rounding, and nothing else: the plain squared L2
-   norm, and a cap on single coordinates that a rotation almost never reaches.
-3. The released law of a coordinate is a mixture of two shifted Skellam laws. The
-   accountants of `SkellamMixtureEvent` analyse this mixture exactly; they need
-   neither a norm bound on the rounded vector nor a bound on the Rényi order.
-
-This module deliberately has no special clip: that belongs to the published proof,
-which `dpnoise.mechanisms.smm` follows.
+It has no special clip: that belongs to the published proof, which
+`dpnoise.mechanisms.smm` follows.
 """
-
-from __future__ import annotations
 
 from fractions import Fraction
 from typing import ClassVar

@@ -1,23 +1,19 @@
 """The Skellam mixture mechanism as published, with its typographical errors resolved.
 
-Numbered rules:
+* Client: rotate, scale, clip as in Algorithm 5, round stochastically, add a Skellam
+  share, reduce modulo m. Server: lift to [−m/2, m/2), rotate back, unscale. There is
+  no other clip: the norm that the theorem bounds is Σ(x² + f − f²).
+* Δ∞ is an integer. The theorem constrains ⌈|x|⌉, so a bound of 5.94 would admit 6.
+* The theorem holds for orders α with α < v/Δ∞ + 1 and
+  10.9α² − 1.8α − 9.1 < 2v/Δ∞², v being the counted noise variance. Parameters that
+  leave no integer order α ≥ 2 are refused: below it nothing useful is guaranteed, and
+  its composition with sampling (Theorem 6) is stated for integer orders.
+* For |x| < 1 the published clip acts like a clip of the L1 norm. On flat vectors with
+  few grid steps per coordinate it shortens the signal a great deal; `forecast` says
+  by how much, because noise hides it in small experiments.
 
-1. Client: rotate, scale, clip as in Algorithm 5, round stochastically, add a Skellam
-   share, reduce modulo m. Server: lift to [−m/2, m/2), rotate back, unscale. There is
-   no other clip: the norm that the theorem bounds is Σ(x² + f − f²).
-2. Δ∞ is an integer. The theorem constrains ⌈|x|⌉, so a bound of 5.94 would admit 6.
-3. The theorem holds for orders α with α < v/Δ∞ + 1 and
-   10.9α² − 1.8α − 9.1 < 2v/Δ∞², v being the counted noise variance. Parameters that
-   leave no integer order α ≥ 2 are refused: below it nothing useful is guaranteed, and
-   its composition with sampling (Theorem 6) is stated for integer orders.
-4. For |x| < 1 the published clip acts like a clip of the L1 norm. On flat vectors with
-   few grid steps per coordinate it shortens the signal a great deal; `forecast` says
-   by how much, because noise hides it in small experiments.
-
-This module deliberately improves nothing: `dpnoise.mechanisms.skellam_mixture` does.
+It improves nothing: `dpnoise.mechanisms.skellam_mixture` does.
 """
-
-from __future__ import annotations
 
 import math
 from fractions import Fraction
@@ -33,7 +29,7 @@ from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.events import PrivacyEvent, SkellamMixtureClippedEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.forecast import Rounding, mixture_clip_effect
 from dpnoise.samplers import InversionTable, skellam_table
 
 __all__ = ["SMMechanism", "largest_linf_bound", "smallest_noise_variance"]
@@ -52,6 +48,12 @@ class SMMechanism(Mechanism):
 
     name: ClassVar[str] = "smm"
     rounding: ClassVar[Rounding] = Rounding.STOCHASTIC
+    published_accountant: ClassVar[str | None] = "smm-paper"
+
+    @classmethod
+    def mixture_norm_bound(cls, l2_clip_squared_steps: float) -> float | None:
+        """Return the bound of Algorithm 5: the squared clip itself."""
+        return l2_clip_squared_steps
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
@@ -64,6 +66,30 @@ class SMMechanism(Mechanism):
             linf_bound=self.coordinate_cap,
             sampler_distance=sampler_distance,
         )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what the theorem covers and what the published clip takes away."""
+        given = self._parameters
+        bound, counted = self.coordinate_cap, self.counted_noise_variance
+        order = _LOWEST_ORDER
+        while largest_linf_bound(order + 1, counted) >= bound:
+            order += 1
+        kept = mixture_clip_effect(
+            given.scale_factor * given.l2_clip / self.rotated_dim**0.5,
+            self.l2_clip_squared_steps,
+            self.rotated_dim,
+            float(bound),
+        ).signal
+        covered = (
+            f"At this noise the published theorem covers integer orders up to {order} "
+            f"with coordinates up to {bound}; where that excludes the best order, the "
+            "noise has been raised until an order is covered."
+        )
+        shortened = (
+            f"The published clip leaves {100.0 * kept:.3g} percent of the length of a "
+            "vector that is as long as the clip and spread over all coordinates."
+        )
+        return covered, shortened
 
     def _check(self) -> None:
         bound = self._parameters.linf_bound
@@ -100,9 +126,6 @@ class SMMechanism(Mechanism):
 
     def _table(self) -> InversionTable:
         return skellam_table(self._parameters.local_noise_variance)
-
-    def _mixture_norm_bound(self) -> float | None:
-        return self.l2_clip_squared_steps
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
         # Algorithm 4 has no clip before the rotation. This one only keeps squares of

@@ -1,17 +1,13 @@
 """The central Gaussian mechanism: the yardstick of every plan.
 
-Numbered rules:
+* The yardstick has a trusted party, real-valued noise, no rounding and no modulus, and
+  spends the same ε and δ over the same steps, against the same adversary.
+* Without sampling it is the exact trade-off of the Gaussian mechanism; T steps are one
+  step with T times the variance.
+* With sampling it is the privacy-loss-distribution accountant of this package.
 
-1. The yardstick has a trusted party, real-valued noise, no rounding and no modulus, and
-   spends the same ε and δ over the same steps, against the same adversary.
-2. Without sampling it is the exact trade-off of the Gaussian mechanism; T steps are one
-   step with T times the variance.
-3. With sampling it is the privacy-loss-distribution accountant of this package.
-
-This module deliberately adds no noise.
+It adds no noise.
 """
-
-from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
@@ -62,8 +58,8 @@ def _variance(
     sampling_rate: float | None,
     adjacency: Adjacency,
 ) -> float:
-    sensitivity = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    unsampled = steps * analytic_gaussian_stddev(epsilon, delta, sensitivity) ** 2
+    stddev = analytic_gaussian_stddev(epsilon, delta, adjacency.sensitivity_factor)
+    unsampled = steps * stddev**2
     if sampling_rate is None or sampling_rate == 1.0:
         return unsampled
 

@@ -1,14 +1,10 @@
 """The error at other bit widths, from one calibrated plan.
 
-Numbered rules:
+* One calibration fixes the noise model; other widths are forecasts through it.
+* A width that cannot hold the sum has no point, rather than a misleading one.
 
-1. One calibration fixes the noise model; other widths are forecasts through it.
-2. A width that cannot hold the sum has no point, rather than a misleading one.
-
-This module deliberately calls no accountant.
+It calls no accountant.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from fractions import Fraction

@@ -1,29 +1,27 @@
 """From a privacy budget to parameters: what to configure, what it costs, what it gives.
 
-Numbered rules:
+* The accountant decides how much noise is needed; the plan only divides it. The noise
+  that counts comes from `min_survivors − colluders − 1` clients, so one share is the
+  required variance over that number, rounded up to a dyadic rational.
+* The finished parameters are accounted for again, sampler's distance included, and
+  the plan is refused if they exceed the budget.
+* Two adversaries are always reported apart: the server, and readers of the released
+  sums. Whoever sees less than the server learns no more than the server.
+* The forecast error counts the shares of all clients, since all may arrive.
+* A modulus that cannot hold the sum is refused, with the bits that can; no plan is
+  made whose estimate would be dominated by wrapping.
 
-1. The accountant decides how much noise is needed; the plan only divides it. The noise
-   that counts comes from `min_survivors − colluders − 1` clients, so one share is the
-   required variance over that number, rounded up to a dyadic rational.
-2. The finished parameters are accounted for again, sampler's distance included, and
-   the plan is refused if they exceed the budget.
-3. Two adversaries are always reported apart: the server, against whom sampling hides
-   nothing, and readers of the released sums.
-4. The forecast error counts the shares of all clients, since all may arrive.
-5. A modulus that cannot hold the sum is refused, with the bits that can; no plan is
-   made whose estimate would be dominated by wrapping.
-
-This module deliberately draws no noise and sends nothing.
+It draws no noise and sends nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final, ParamSpec, cast
 
 from dpnoise.accounting import (
     Accountant,
@@ -32,30 +30,27 @@ from dpnoise.accounting import (
     default_accountant,
     make_accountant,
 )
-from dpnoise.accounting.statement import Status
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
     TheoremNotApplicableError,
 )
-from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
+from dpnoise.events import Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.parameters import (
-    DEFAULT_ROUNDING_BIAS,
-    MAX_NOISE_VARIANCE,
+    MAX_SHARE_VARIANCE,
     MechanismParameters,
 )
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import model_through, packed_bytes
-from dpnoise.planning.noise_share import largest_share, round_share_up
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
     refuse_beyond_samplers,
     refuse_uncovered,
     refuse_wrapping,
 )
-from dpnoise.planning.request import DEFAULT_MAX_WRAP_PROBABILITY, PlanRequest
+from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.result import Plan
 from dpnoise.planning.scale_search import (
     UNBOUNDED_BITS,
@@ -66,19 +61,15 @@ from dpnoise.planning.scale_search import (
     smallest_scale,
 )
 
-__all__ = ["plan", "plan_request"]
+__all__ = ["plan"]
+
+_P = ParamSpec("_P")
 
 ERROR_FACTOR: Final = 1.05
 """Bits are saved as long as the error stays within this factor of the best."""
 
 _DISTANCE_PER_DRAW: Final = 2.0**-120
 """Charged per draw while calibrating; every sampler's real distance is smaller."""
-
-IDEAL_NOISE_ASSUMPTION: Final = (
-    "The noise has the exact law: at this epsilon the distance of any finite sampler, "
-    "charged as (1 + e^epsilon) times itself, would exceed delta. Take the figure as "
-    "no protection at all."
-)
 
 _CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
@@ -87,60 +78,33 @@ _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
 
-def plan(  # noqa: PLR0913  # one keyword per option of the command line
-    *,
-    clients: int,
-    dimension: int,
-    l2_clip: float,
-    epsilon: float,
-    delta: float,
-    bits: int | None = None,
-    mechanism: str = "skellam-mixture",
-    scale_factor: float | None = None,
-    steps: int = 1,
-    sampling_rate: float | None = None,
-    min_survivors: int | None = None,
-    colluders: int = 0,
-    accountant: str | None = None,
-    adjacency: Adjacency = Adjacency.ZERO_OUT,
-    rotation: str = "hadamard",
-    rounding_bias: float = DEFAULT_ROUNDING_BIAS,
-    linf_bound: int | None = None,
-    clip_flag_amplitude: float = 0.0,
-    sum_l2_norm: float | None = None,
-    max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY,
-) -> Plan:
+def _asked_by_keyword(
+    make: Callable[_P, PlanRequest],
+) -> Callable[[Callable[[PlanRequest], Plan]], Callable[_P, Plan]]:
+    """Let a function of a request be called with the request's fields.
+
+    So the parameters stand in one place, `PlanRequest`, and both type checkers and
+    `help` see them at the call.
+    """
+
+    def decorate(body: Callable[[PlanRequest], Plan]) -> Callable[_P, Plan]:
+        @functools.wraps(body)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> Plan:
+            return body(make(*args, **kwargs))
+
+        signature = inspect.signature(make).replace(return_annotation=Plan)
+        vars(call)["__signature__"] = signature
+        return call
+
+    return decorate
+
+
+@_asked_by_keyword(PlanRequest)
+def plan(request: PlanRequest) -> Plan:
     """Choose scale, modulus and noise for a privacy budget, and forecast the error.
 
-    Args:
-        clients: Cohort size of one session, at least 2.
-        dimension: Coordinates of the caller's vector, at least 1.
-        l2_clip: Bound on the L2 norm of one client's vector, caller's units.
-        epsilon: Privacy loss to spend over all steps, nats, greater than 0.
-        delta: Failure probability, in (0, 1).
-        bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
-            error is within 1.05 of the best.
-        mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
-        scale_factor: Grid steps per unit; None for the one with the least error.
-        steps: Number of sessions that spend the budget together, at least 1.
-        sampling_rate: Probability that a user takes part in a session, in (0, 1], by
-            independent coins. The noise is then calibrated for readers of the model;
-            the server's ε is reported without any amplification.
-        min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
-            session with a lost client is abandoned.
-        colluders: Tolerated parties that know and subtract their own noise.
-        accountant: One of `dpnoise.accounting.accountant_names()`; None for the
-            default, which is proven or certified.
-        adjacency: Which two worlds must look alike.
-        rotation: One of "hadamard", "hadamard-kronecker", "dft", "none".
-        rounding_bias: The β of conditional rounding, in [0, 1).
-        linf_bound: Bound on coordinates before rounding, grid steps; None to derive.
-        clip_flag_amplitude: Amplitude of the extra coordinate of adaptive clipping,
-            caller's units; 0 for none.
-        sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for the
-            largest possible. It decides how much room the modulus leaves.
-        max_wrap_probability: Largest acceptable probability that one coordinate wraps
-            around, in (0, 1]; 1 accepts useless sums, for reproductions.
+    Call it with the fields of `PlanRequest` as keywords; that class says what each of
+    them means.
 
     Returns:
         The plan. Its parameters spend at most ε against `request.calibrated_for`.
@@ -152,37 +116,12 @@ def plan(  # noqa: PLR0913  # one keyword per option of the command line
         UnknownEventError: The accountant has no theorem for the mechanism.
         CalibrationError: No amount of noise keeps the budget.
 
+    Example:
+        plan(clients=100, dimension=65536, l2_clip=1.0, epsilon=1.0, delta=1e-5)
+
     Source:
         [Aga21] section 5 for the choice of the scale, replaced by the whole forecast.
     """
-    return plan_request(
-        PlanRequest(
-            clients=clients,
-            dimension=dimension,
-            l2_clip=l2_clip,
-            epsilon=epsilon,
-            delta=delta,
-            bits=bits,
-            mechanism=mechanism,
-            scale_factor=scale_factor,
-            steps=steps,
-            sampling_rate=sampling_rate,
-            min_survivors=min_survivors,
-            colluders=colluders,
-            accountant=accountant,
-            adjacency=adjacency,
-            rotation=rotation,
-            rounding_bias=rounding_bias,
-            linf_bound=linf_bound,
-            clip_flag_amplitude=clip_flag_amplitude,
-            sum_l2_norm=sum_l2_norm,
-            max_wrap_probability=max_wrap_probability,
-        )
-    )
-
-
-def plan_request(request: PlanRequest) -> Plan:
-    """Make the plan for a request; see `plan`."""
     return _Planner(request).run()
 
 
@@ -282,7 +221,7 @@ class _Planner:
         published = self._model.is_published_mixture and request.linf_bound is None
         # The weakest demand on the noise; the bound is widened afterwards.
         linf_bound = 1 if published else request.linf_bound
-        if request.mechanism == "smm" and linf_bound is None:
+        if request.mechanism_class.published_accountant and linf_bound is None:
             linf_bound = self._model.natural_cap(scale_factor)
         mechanism = self._mechanism(scale_factor, linf_bound)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
@@ -341,7 +280,7 @@ class _Planner:
             candidate = self._mechanism(given.scale_factor, linf_bound)
             event = self._events(candidate)(variance)
             try:
-                account = self._account(event, request.calibrated_for)
+                account = self._account(event)
             except TheoremNotApplicableError:
                 return None
             within = account.epsilon(request.delta) <= request.epsilon
@@ -368,7 +307,7 @@ class _Planner:
                 l2_clip=float(request.l2_clip),
                 scale_factor=scale_factor,
                 modulus=1 << UNBOUNDED_BITS,
-                local_noise_variance=Fraction(MAX_NOISE_VARIANCE),
+                local_noise_variance=Fraction(MAX_SHARE_VARIANCE),
                 num_clients=request.clients,
                 min_survivors=request.survivors,
                 colluders=request.colluders,
@@ -384,9 +323,10 @@ class _Planner:
     ) -> MechanismParameters:
         """Divide the required noise among the shares that count."""
         request = self._request
-        share = round_share_up(variance / request.counted_shares, placeholder.mechanism)
-        if share > largest_share(placeholder.mechanism):
-            limit = largest_share(placeholder.mechanism)
+        kind = request.mechanism_class
+        share = kind.round_share_up(variance / request.counted_shares)
+        limit = kind.largest_variance
+        if share > limit:
             scale = placeholder.scale_factor * math.sqrt(limit / share)
             raise ParameterError(
                 f"one noise share would need a variance of {float(share):.4g} grid "
@@ -407,12 +347,8 @@ class _Planner:
         server: PrivacyStatement | None = None
         reader = calibrated
         if not request.is_central:
-            # Whoever sees less than the server learns no more than the server.
             server = calibrated
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
-            if request.sampling_rate is not None:
-                reader = calibrated
-                server = self._server_statement(mechanism)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
         refuse_wrapping(request, mechanism, forecast)
         unit = mechanism.parameters.scale_factor**2
@@ -427,7 +363,7 @@ class _Planner:
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
             gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
-            notes=plan_notes(request, mechanism, forecast, server),
+            notes=plan_notes(request, mechanism, forecast),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 
@@ -439,44 +375,29 @@ class _Planner:
         spent = math.inf
         for _ in range(_RETRIES):
             mechanism = make_mechanism(parameters)
-            statement = self._statement(mechanism, request.calibrated_for)
+            statement = self._statement(mechanism)
             spent = statement.epsilon
             if spent <= request.epsilon:
                 return mechanism, statement
             more = parameters.local_noise_variance * (1 + Fraction(1, 1 << 12))
             parameters = dataclasses.replace(
                 parameters,
-                local_noise_variance=round_share_up(more, parameters.mechanism),
+                local_noise_variance=request.mechanism_class.round_share_up(more),
             )
         raise CalibrationError(
             f"the finished parameters spend epsilon {spent:.6g}, more than "
             f"{request.epsilon:.6g}; ask for a slightly smaller epsilon"
         )
 
-    def _statement(
-        self, mechanism: Mechanism, adversary: Adversary
-    ) -> PrivacyStatement:
+    def _statement(self, mechanism: Mechanism) -> PrivacyStatement:
         event = self._request.releases(cast("NoiseEvent", mechanism.event()))
-        return self._account(event, adversary).statement(self._request.delta)
+        return self._account(event).statement(self._request.delta)
 
-    def _server_statement(self, mechanism: Mechanism) -> PrivacyStatement:
-        """State the server's epsilon, which may be far beyond the samplers' reach."""
-        stated = self._statement(mechanism, Adversary.SERVER)
-        if math.isfinite(stated.epsilon):
-            return stated
-        release = mechanism.event_with_noise(mechanism.counted_noise_variance)
-        event = self._request.releases(cast("NoiseEvent", release))
-        ideal = self._account(event, Adversary.SERVER).statement(self._request.delta)
-        # A number in place of infinity, for comparison; it is no promise.
-        return dataclasses.replace(
-            ideal,
-            status=Status.NUMERICAL,
-            assumptions=(*ideal.assumptions, IDEAL_NOISE_ASSUMPTION),
-        )
-
-    def _account(self, event: PrivacyEvent, adversary: Adversary) -> Accountant:
-        name = self._accountant or default_accountant(event)
+    def _account(self, event: PrivacyEvent) -> Accountant:
+        request = self._request
         accountant = make_accountant(
-            name, adversary=adversary, adjacency=self._request.adjacency
+            self._accountant or default_accountant(event),
+            adversary=request.calibrated_for,
+            adjacency=request.adjacency,
         )
         return accountant.compose(event)

@@ -4,8 +4,6 @@ Each function returns if nothing stands against the plan, and raises `ParameterE
 otherwise, with the parameter to change and a value of it that works.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import Final
@@ -19,6 +17,8 @@ from dpnoise.planning.scale_search import NoiseModel, smallest_bits
 
 __all__ = ["refuse_beyond_samplers", "refuse_uncovered", "refuse_wrapping"]
 
+_LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
+_LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 
 
@@ -68,18 +68,39 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
 
     Raises:
         ParameterError: Such an epsilon protects nobody; the error names the largest
-            that finite samplers can promise.
+            that finite samplers can promise at this delta, or, where delta itself is
+            as small as their distance, the smallest delta that they can.
     """
     limit = math.log(request.delta / 4.0) - math.log(request.steps * distance)
-    if request.epsilon > limit:
+    if request.epsilon <= limit:
+        return
+    if limit < _LEAST_EPSILON:
+        # No epsilon worth having; a larger delta is what is missing.
+        missing = request.epsilon - limit
+        needed = math.log10(request.delta) + missing / math.log(10.0)
         raise ParameterError(
-            f"epsilon {request.epsilon:g} is beyond what finite samplers can promise "
-            f"at delta {request.delta:g}: their distance from the exact law is charged "
-            "as (1 + e^epsilon) times itself; such an epsilon protects nobody",
-            parameter="epsilon",
-            value=request.epsilon,
-            nearest=f"{math.floor(10.0 * limit) / 10.0:g}",
+            f"delta {request.delta:g} is beyond what finite samplers can promise at "
+            f"epsilon {request.epsilon:g}: it is used up by the distance of all noise "
+            "draws from the exact law",
+            parameter="delta",
+            value=request.delta,
+            nearest=f"{_round_up(needed):g}" if needed < _LARGEST_EXPONENT else None,
         )
+    raise ParameterError(
+        f"epsilon {request.epsilon:g} is beyond what finite samplers can promise "
+        f"at delta {request.delta:g}: their distance from the exact law is charged "
+        "as (1 + e^epsilon) times itself; such an epsilon protects nobody",
+        parameter="epsilon",
+        value=request.epsilon,
+        nearest=f"{math.floor(10.0 * limit) / 10.0:g}",
+    )
+
+
+def _round_up(exponent: float) -> float:
+    """Return 10^exponent, rounded up to two digits."""
+    whole = math.floor(exponent)
+    digits = math.ceil(10.0 * math.pow(10.0, exponent - whole))
+    return digits * math.pow(10.0, whole - 1)
 
 
 def refuse_wrapping(

@@ -1,17 +1,13 @@
 """What a plan is asked for, checked once.
 
-Numbered rules:
+* Names are those of the command line. An error names the parameter as the caller
+  spelled it, and the nearest value that works.
+* What is not given has a default that is safe rather than flattering: every client
+  must survive is the only assumption that costs nothing, so it is written down in the
+  plan; nobody colludes is likewise.
 
-1. Names are those of the command line. An error names the parameter as the caller
-   spelled it, and the nearest value that works.
-2. What is not given has a default that is safe rather than flattering: every client
-   must survive is the only assumption that costs nothing, so it is written down in the
-   plan; nobody colludes is likewise.
-
-This module deliberately plans nothing.
+It plans nothing.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -27,6 +23,7 @@ from dpnoise.events import (
     PrivacyEvent,
     Repeated,
 )
+from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.parameters import (
     DEFAULT_ROUNDING_BIAS,
     MAX_CLIENTS,
@@ -40,6 +37,7 @@ from dpnoise.mechanisms.parameters import (
     check_positive,
     check_rounding_bias,
 )
+from dpnoise.mechanisms.registry import mechanism_class
 
 __all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
 
@@ -48,12 +46,41 @@ DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 
 _MAX_BITS = 62
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
-_CENTRAL = frozenset({"gaussian", "discrete-gaussian"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The question: see `dpnoise.planning.plan` for every field.
+    """The question that `dpnoise.plan` answers; its fields are the keywords of `plan`.
+
+    Args:
+        clients: Cohort size of one session, at least 2.
+        dimension: Coordinates of the caller's vector, at least 1.
+        l2_clip: Bound on the L2 norm of one client's vector, caller's units.
+        epsilon: Privacy loss to spend over all steps, nats, greater than 0.
+        delta: Failure probability, in (0, 1).
+        bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
+            error is within 1.05 of the best.
+        mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
+        scale_factor: Grid steps per unit; None for the one with the least error.
+        steps: Number of sessions that spend the budget together, at least 1.
+        sampling_rate: Probability that a user takes part in a session, in (0, 1], by
+            independent coins. For mechanisms whose noise one trusted party adds; noise
+            shares of the participants give the coins away and refuse it.
+        min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
+            session with a lost client is abandoned.
+        colluders: Tolerated parties that know and subtract their own noise.
+        accountant: One of `dpnoise.accounting.accountant_names()`; None for the
+            default, which is proven or certified.
+        adjacency: Which two worlds must look alike.
+        rotation: One of "hadamard", "hadamard-kronecker", "dft", "none".
+        rounding_bias: The β of conditional rounding, in [0, 1).
+        linf_bound: Bound on coordinates before rounding, grid steps; None to derive.
+        clip_flag_amplitude: Amplitude of the extra coordinate of adaptive clipping,
+            caller's units; 0 for none.
+        sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for the
+            largest possible. It decides how much room the modulus leaves.
+        max_wrap_probability: Largest acceptable probability that one coordinate wraps
+            around, in (0, 1]; 1 accepts useless sums, for reproductions.
 
     Raises:
         ParameterError: A value cannot work; the error names it and the nearest value
@@ -112,7 +139,22 @@ class PlanRequest:
                 nearest="0.0",
             )
         _check_probability("sampling_rate", self.sampling_rate)
+        self._check_sampling()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
+
+    def _check_sampling(self) -> None:
+        """Refuse to count coins that every participant's own noise gives away."""
+        if self.sampling_rate is None or self.sampling_rate == 1.0 or self.is_central:
+            return
+        raise ParameterError(
+            f"sampling_rate cannot be counted for {self.mechanism}: every participant "
+            "adds its own noise share, so the variance of a sum and the number of its "
+            "inputs tell who took part, and nothing is hidden by the coin. Leave "
+            "sampling_rate out: every step then counts in full",
+            parameter="sampling_rate",
+            value=self.sampling_rate,
+            nearest="1.0, which is the same as none",
+        )
 
     @property
     def survivors(self) -> int:
@@ -120,9 +162,14 @@ class PlanRequest:
         return self.clients if self.min_survivors is None else self.min_survivors
 
     @property
+    def mechanism_class(self) -> type[Mechanism]:
+        """The class of the mechanism, which holds the facts that planning needs."""
+        return mechanism_class(self.mechanism)
+
+    @property
     def is_central(self) -> bool:
         """Whether the mechanism's noise comes from one trusted party."""
-        return self.mechanism in _CENTRAL
+        return self.mechanism_class.noise_is_central
 
     @property
     def counted_shares(self) -> int:
@@ -138,12 +185,9 @@ class PlanRequest:
     def calibrated_for(self) -> Adversary:
         """The adversary that the noise is calibrated against.
 
-        Sampling protects against readers of the model only, and so does noise that
-        the server adds: whoever asks for either asks about those readers.
+        Noise that one party adds to the sum protects against readers of that sum only.
         """
-        if self.is_central or self.sampling_rate is not None:
-            return Adversary.MODEL_READER
-        return Adversary.SERVER
+        return Adversary.MODEL_READER if self.is_central else Adversary.SERVER
 
     @property
     def scaled_bound(self) -> float:

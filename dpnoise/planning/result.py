@@ -1,16 +1,13 @@
 """What a plan says: parameters, figures, and the grounds of each.
 
-Numbered rules:
+* A plan is a value. It holds the request, the parameters and the statements, so that
+  it can be checked again by anybody with the same version of this package.
+* The keys of `to_dict` are an interface; `secagg plan --json` prints them.
 
-1. A plan is a value. It holds the request, the parameters and the statements, so that
-   it can be checked again by anybody with the same version of this package.
-2. The keys of `to_dict` are an interface; `secagg plan --json` prints them.
-
-This module deliberately computes nothing that needs an accountant.
+It computes nothing that needs an accountant.
 """
 
-from __future__ import annotations
-
+import html
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -74,6 +71,56 @@ class Plan:
         """The ε of readers of the released sums."""
         return self.statement_model_reader.epsilon
 
+    def __str__(self) -> str:
+        """The plan as a table, with its notes below."""
+        rows = self.table()
+        width = max(len(label) for label, _ in rows)
+        lines = [f"{label:<{width}}  {text}" for label, text in rows]
+        return "\n".join([*lines, *(f"* {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        rows = "".join(
+            f"<tr><th>{html.escape(label)}</th><td>{html.escape(text)}</td></tr>"
+            for label, text in self.table()
+        )
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return f"<table>{rows}</table><ul>{notes}</ul>"
+
+    def table(self) -> tuple[tuple[str, str], ...]:
+        """Return what people want to read of the plan: labels, and figures as text."""
+        request, given, forecast = self.request, self.parameters, self.forecast
+        unit = "units² per entry"
+        ratio = forecast.expected_mse / self.gaussian_mse
+        wrapped = (
+            f"{forecast.expected_wrapped_coordinates:.3g} expected per sum "
+            f"({forecast.wrap_probability:.3g} per entry)"
+        )
+        if request.sum_l2_norm is None:
+            wrapped += ", if all vectors agree"
+        local = float(given.local_noise_variance)
+        return (
+            ("mechanism", f"{given.mechanism}, accountant {self.accountant}"),
+            ("grounds", self._calibrated.status.value),
+            ("steps", f"{request.steps}"),
+            ("modulus", f"{given.modulus} ({given.bits} bits)"),
+            ("scale factor", f"{given.scale_factor:.6g} steps per unit"),
+            ("noise that counts", f"variance {float(self.noise_variance):.6g} steps²"),
+            ("one client's share", f"variance {local:.6g} steps²"),
+            ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
+            ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
+            ("ratio", f"{ratio:.4f}"),
+            ("wrapped entries", wrapped),
+            ("epsilon, server", f"{self.epsilon_server:.6g}"),
+            ("epsilon, model reader", f"{self.epsilon_model_reader:.6g}"),
+            ("delta", f"{request.delta:.6g}"),
+            ("upload", f"{self.upload_bytes:,} bytes per client and step"),
+        )
+
+    @property
+    def _calibrated(self) -> PrivacyStatement:
+        return self.statement_server or self.statement_model_reader
+
     def to_dict(self) -> dict[str, object]:
         """Return the plan as JSON values.
 
@@ -81,11 +128,7 @@ class Plan:
         local variance is in `parameters`.
         """
         request, given, forecast = self.request, self.parameters, self.forecast
-        calibrated = (
-            self.statement_model_reader
-            if self.statement_server is None or request.sampling_rate is not None
-            else self.statement_server
-        )
+        calibrated = self._calibrated
         return {
             "mechanism": given.mechanism,
             "clients": request.clients,

@@ -1,22 +1,18 @@
 """The choice of the scale: the least total error that the bits allow.
 
-Numbered rules:
+* Candidates are compared by their whole forecast error: noise, rounding, clipping and
+  wrapping, with the shares of all clients.
+* Between calibrations the required noise is modelled as a multiple of the central
+  Gaussian's at the encoded sensitivity, plus a constant. One calibration fixes the
+  multiple. The model decides where to look; it never decides how much noise is added.
+* Of all scales within half a percent of the best of any modulus, the smallest is
+  taken: finer grids cost bits, larger tables and slower accounting, and gain nothing.
+* Only scales at which the sum wraps rarely enough are candidates, however small the
+  squared error of a sum that wraps all the time may be.
+* More bits never forecast a larger error: they admit more scales and remove wrapping.
 
-1. Candidates are compared by their whole forecast error: noise, rounding, clipping and
-   wrapping, with the shares of all clients.
-2. Between calibrations the required noise is modelled as a multiple of the central
-   Gaussian's at the encoded sensitivity, plus a constant. One calibration fixes the
-   multiple. The model decides where to look; it never decides how much noise is added.
-3. Of all scales within half a percent of the best of any modulus, the smallest is
-   taken: finer grids cost bits, larger tables and slower accounting, and gain nothing.
-4. Only scales at which the sum wraps rarely enough are candidates, however small the
-   squared error of a sum that wraps all the time may be.
-5. More bits never forecast a larger error: they admit more scales and remove wrapping.
-
-This module deliberately asks no accountant.
+It asks no accountant.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -29,9 +25,7 @@ from dpnoise.encoding.rotation import encoded_dim, flatness
 from dpnoise.encoding.rounding import conditional_squared_bound
 from dpnoise.mechanisms.base import natural_coordinate_cap
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
-from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
-from dpnoise.planning.noise_share import largest_share
 from dpnoise.planning.request import PlanRequest
 
 __all__ = [
@@ -83,7 +77,7 @@ class NoiseModel:
         """Return the variance that must be counted, grid steps²."""
         request = self.request
         norm = scale_factor * math.hypot(request.l2_clip, request.clip_flag_amplitude)
-        kind = mechanism_class(request.mechanism)
+        kind = request.mechanism_class
         squared = norm * norm
         # One step of rounding in 12 places is what integer noise costs in 5.1; the
         # mixture adds up to a quarter of variance per unit of Rényi order.
@@ -106,7 +100,8 @@ class NoiseModel:
     def is_published_mixture(self) -> bool:
         """Whether noise and coordinate bound follow the published mixture theorem."""
         request = self.request
-        return request.mechanism == "smm" and request.accountant in {None, "smm-paper"}
+        published = request.mechanism_class.published_accountant
+        return published is not None and request.accountant in {None, published}
 
     def natural_cap(self, scale_factor: float) -> int:
         """Return a coordinate bound that practically never acts, grid steps."""
@@ -180,7 +175,7 @@ class NoiseModel:
         """Whether one share's variance is within reach of the sampler tables."""
         share = self.counted_variance(scale_factor) / self.request.counted_shares
         # Half of what the sampler holds: the calibrated noise may be above the model's.
-        return share <= 0.5 * largest_share(self.request.mechanism)
+        return share <= 0.5 * float(self.request.mechanism_class.largest_variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +210,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         The forecast for a sum in which every client arrives.
     """
     request = model.request
-    kind = mechanism_class(request.mechanism)
+    kind = request.mechanism_class
     norm = scale_factor * request.l2_clip
     longest = request.clients * request.l2_clip
     sum_norm = longest if request.sum_l2_norm is None else request.sum_l2_norm
@@ -231,7 +226,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         flatness=flatness(request.rotation, request.dimension) if rotated else None,
         rounding=kind.rounding,
         coordinate_cap=float(model.coordinate_cap(scale_factor)),
-        mixture_norm_bound=norm * norm if request.mechanism == "smm" else None,
+        mixture_norm_bound=kind.mixture_norm_bound(norm * norm),
     )
 
 
@@ -298,7 +293,7 @@ def smallest_scale(model: NoiseModel) -> float:
     """
     request = model.request
     steps = _LOWEST_STEPS
-    if mechanism_class(request.mechanism).rounding is Rounding.TOWARD_ZERO:
+    if request.mechanism_class.rounding is Rounding.TOWARD_ZERO:
         # Truncation takes half a step off every coordinate. Where that is most of it,
         # the estimate of zero may have a small error and is worth nothing.
         steps = _STEPS_TO_TRUNCATE * math.sqrt(model.length)

@@ -1,13 +1,9 @@
 """The centred binomial law: the number of heads among fair coins, less its mean.
 
-Numbered rules:
-
-1. The number of trials is even, so that the mean is an integer and the centred law
-   lives on the integers.
-2. Up to 4096 trials the weights are exact integers; beyond, enclosures.
+* The number of trials is even, so that the mean is an integer and the centred law
+  lives on the integers.
+* Up to 4096 trials the weights are exact integers; beyond, enclosures.
 """
-
-from __future__ import annotations
 
 import functools
 import math

@@ -1,23 +1,19 @@
 """Random bits at fixed positions, expanded from a 32-byte seed.
 
-Numbered rules:
-
-1. This module is the only place in dpnoise that asks the operating system for
-   randomness (`fresh_seed`). Everything else is a function of a seed and a label.
-2. A stream is AES-256 in counter mode under a key that HKDF-SHA256 derives from the
-   seed and the label. Different labels of one seed are independent streams, as long
-   as AES is a pseudorandom permutation and HKDF a pseudorandom function.
-3. Byte `offset` of a stream never depends on how it is read. Chunking, skipping and
-   regenerating therefore give the same bits on every platform.
-4. Words are little-endian. Word `i` of width `w` bytes occupies bytes `w·i` to
-   `w·i + w − 1`; block `i` is the AES encryption of `i` as a 128-bit big-endian number.
-5. Neither a seed nor a key appears in a representation, an error, or a pickle.
+* This module is the only place in dpnoise that asks the operating system for
+  randomness (`fresh_seed`). Everything else is a function of a seed and a label.
+* A stream is AES-256 in counter mode under a key that HKDF-SHA256 derives from the
+  seed and the label. Different labels of one seed are independent streams, as long
+  as AES is a pseudorandom permutation and HKDF a pseudorandom function.
+* Byte `offset` of a stream never depends on how it is read. Chunking, skipping and
+  regenerating therefore give the same bits on every platform.
+* Words are little-endian. Word `i` of width `w` bytes occupies bytes `w·i` to
+  `w·i + w − 1`; block `i` is the AES encryption of `i` as a 128-bit big-endian number.
+* Neither a seed nor a key appears in a representation, an error, or a pickle.
 
 What this module does not do: it keeps no position, so it cannot notice that the same
 words are read twice. Whoever owns a seed gives every purpose a label of its own.
 """
-
-from __future__ import annotations
 
 import os
 from typing import Final, NoReturn, Protocol

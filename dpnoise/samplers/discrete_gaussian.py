@@ -1,14 +1,10 @@
 """The discrete Gaussian law: a Gaussian bell on the integers.
 
-Numbered rules:
-
-1. `variance_parameter` is σ² in P(X = k) ∝ exp(−k²/(2σ²)). It is not the variance: the
-   variance is a little smaller, and far smaller once σ² falls below 1/4.
-2. Sums of discrete Gaussians are not discrete Gaussian. The accounting of a sum is the
-   business of `dpnoise.accounting`.
+Rule 1: `variance_parameter` is σ² in P(X = k) ∝ exp(−k²/(2σ²)). It is not the variance:
+        the variance is a little smaller, and far smaller once σ² falls below 1/4.
+Rule 2: Sums of discrete Gaussians are not discrete Gaussian. The accounting of a sum is
+        the business of `dpnoise.accounting`.
 """
-
-from __future__ import annotations
 
 import functools
 import math

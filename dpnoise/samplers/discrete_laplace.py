@@ -1,13 +1,9 @@
 """The discrete Laplace law, also called the two-sided geometric law.
 
-Numbered rules:
-
-1. `decay_rate` is the reciprocal of what others call the scale: P(X = k) falls by the
-   factor e^(−decay_rate) per step. A counting query of L1 sensitivity D with this noise
-   is (decay_rate · D)-differentially private.
+* `decay_rate` is the reciprocal of what others call the scale: P(X = k) falls by the
+  factor e^(−decay_rate) per step. A counting query of L1 sensitivity D with this noise
+  is (decay_rate · D)-differentially private.
 """
-
-from __future__ import annotations
 
 import functools
 import math

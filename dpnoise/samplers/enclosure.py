@@ -1,19 +1,15 @@
 """Enclosures of probability weights, and the exact rounding of their tail sums.
 
-Numbered rules:
-
-1. Numbers are integers in fixed point, always in pairs: a lower end rounded down and
-   an upper end rounded up. No float takes part.
-2. What is rounded is the true, untruncated cumulative distribution function. The
-   threshold of a cell is `⌊2^256 · P⌋` of its tail probability P: a number that is
-   defined by mathematics, so that any correct implementation finds the same one.
-3. If an enclosure is too wide to decide a floor, the caller repeats the computation
-   with more bits. Nothing is ever rounded by guess.
+* Numbers are integers in fixed point, always in pairs: a lower end rounded down and
+  an upper end rounded up. No float takes part.
+* What is rounded is the true, untruncated cumulative distribution function. The
+  threshold of a cell is `⌊2^256 · P⌋` of its tail probability P: a number that is
+  defined by mathematics, so that any correct implementation finds the same one.
+* If an enclosure is too wide to decide a floor, the caller repeats the computation
+  with more bits. Nothing is ever rounded by guess.
 
 What this module does not do: it knows no particular law. Laws supply `Weights`.
 """
-
-from __future__ import annotations
 
 import decimal
 from collections.abc import Callable

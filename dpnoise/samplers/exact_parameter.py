@@ -1,14 +1,10 @@
 """Exact parameters: integers and rational numbers within stated limits.
 
-Numbered rules:
-
-1. A float is refused, although it is a rational number: whoever rounds a variance must
-   decide the direction, and an accountant and a sampler must see the same number.
-2. Numerator and denominator are limited in length, because a configuration that a peer
-   wrote may name them, and the time to build a table grows with their length.
+* A float is refused, although it is a rational number: whoever rounds a variance must
+  decide the direction, and an accountant and a sampler must see the same number.
+* Numerator and denominator are limited in length, because a configuration that a peer
+  wrote may name them, and the time to build a table grows with their length.
 """
-
-from __future__ import annotations
 
 from fractions import Fraction
 from typing import Final

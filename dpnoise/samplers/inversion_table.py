@@ -18,18 +18,16 @@ The 256 bits are read only as far as they matter:
 u > t_j implies U ≥ F_j, and u < t_j implies U < F_j, so that only equality needs more
 bits: the result is the one that all 256 bits would have given.
 
-Numbered rules:
-
-1. Coordinate i reads word i of the stream "cells" (16 bits; with 12 000 thresholds or
-   more, 32 bits whose leading 20 count) and bytes 32·i to 32·i + 31 of the stream
-   "refinement": the first 8 as one word whose leading 48 (or 44) bits count, then 24 as
-   three words. Both streams come from the caller's seed; a draw is thus a function of
-   (table, seed, label, i) alone, whatever the chunks, the order or the platform.
-2. Preconditions, checked when a table is made: thresholds in order, tails below 2^-136.
-3. Postcondition: the total variation distance of one draw from the law, given perfect
-   bits, is at most `distance_bound`. Accountants charge (1 + e^ε) times the sum of it
-   over all draws of a release to δ.
-4. Work is done in blocks, so memory beyond the result does not grow with the count.
+* Coordinate i reads word i of the stream "cells" (16 bits; with 12 000 thresholds or
+  more, 32 bits whose leading 20 count) and bytes 32·i to 32·i + 31 of the stream
+  "refinement": the first 8 as one word whose leading 48 (or 44) bits count, then 24 as
+  three words. Both streams come from the caller's seed; a draw is thus a function of
+  (table, seed, label, i) alone, whatever the chunks, the order or the platform.
+* Preconditions, checked when a table is made: thresholds in order, tails below 2^-136.
+* Postcondition: the total variation distance of one draw from the law, given perfect
+  bits, is at most `distance_bound`. Accountants charge (1 + e^ε) times the sum of it
+  over all draws of a release to δ.
+* Work is done in blocks, so memory beyond the result does not grow with the count.
 
 What this class does not do: `draw` is not constant-time. Table look-ups leave traces in
 caches and ambiguous cells take longer; whoever watches the caches of a client's machine
@@ -37,8 +35,6 @@ during a draw may learn about its noise. `draw_fixed_steps` gives the same sampl
 sequence of memory accesses that does not depend on them, at a price that grows with the
 number of thresholds.
 """
-
-from __future__ import annotations
 
 import hashlib
 import itertools
@@ -113,7 +109,7 @@ class InversionTable:
         law: Callable[[int], Weights],
         *,
         variance: Fraction | None,
-    ) -> InversionTable:
+    ) -> "InversionTable":
         """Build the table of a law from enclosures of its weights.
 
         Args:

@@ -1,13 +1,9 @@
 """The Poisson law; the parts of a Skellam variable, and a non-symmetric test case.
 
-Numbered rules:
-
-1. The table is centred at the integer part of the rate, where the weight is largest.
-2. Nothing in a release path draws Poisson variables: the difference of two draws costs
-   twice what one Skellam draw does.
+* The table is centred at the integer part of the rate, where the weight is largest.
+* Nothing in a release path draws Poisson variables: the difference of two draws costs
+  twice what one Skellam draw does.
 """
-
-from __future__ import annotations
 
 import functools
 import math

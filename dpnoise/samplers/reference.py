@@ -1,13 +1,11 @@
 """Slow samplers and probabilities that are easy to believe: the oracle of the tables.
 
-Numbered rules:
-
-1. No code is shared with the tables: probabilities are summed series in decimal
-   arithmetic, not recurrences of integers; samplers reject by comparing integers, they
-   look nothing up.
-2. A sampler's law is exact, given fair bits: every decision is a Bernoulli variable
-   with a rational probability.
-3. Probabilities are correct to `DIGITS` significant digits.
+* No code is shared with the tables: probabilities are summed series in decimal
+  arithmetic, not recurrences of integers; samplers reject by comparing integers, they
+  look nothing up.
+* A sampler's law is exact, given fair bits: every decision is a Bernoulli variable
+  with a rational probability.
+* Probabilities are correct to `DIGITS` significant digits.
 
 What this module does not do: it is not fast (some thousand draws a second) and no
 release path uses it.
@@ -16,8 +14,6 @@ Sources: [CKS20] Algorithms 1 to 3 for e^(−x), discrete Laplace and discrete G
 The Poisson sampler is an elementary rejection from a geometric variable; its docstring
 holds the proof.
 """
-
-from __future__ import annotations
 
 import decimal
 import functools

@@ -1,19 +1,15 @@
 """The Skellam law: the difference of two independent Poisson variables.
 
-Numbered rules:
-
-1. `noise_variance` is the variance of the law. Each of the two Poisson variables has
-   rate `noise_variance / 2`. [Aga21] writes the variance as μ; [Bao22] writes the
-   rate as λ, so that the variance is 2λ there.
-2. The variance is an exact rational number, never a float.
-3. Weights come from ratios of Bessel functions by a backward recurrence in which a
-   lower and an upper bound swap roles at every step. No Bessel function is evaluated.
+* `noise_variance` is the variance of the law. Each of the two Poisson variables has
+  rate `noise_variance / 2`. [Aga21] writes the variance as μ; [Bao22] writes the
+  rate as λ, so that the variance is 2λ there.
+* The variance is an exact rational number, never a float.
+* Weights come from ratios of Bessel functions by a backward recurrence in which a
+  lower and an upper bound swap roles at every step. No Bessel function is evaluated.
 
 What this module does not do: it splits no noise among clients. Skellam variables add
 up (the variances do), so a client draws from the table of its own share.
 """
-
-from __future__ import annotations
 
 import functools
 import math
@@ -29,12 +25,12 @@ from dpnoise.samplers.enclosure import (
 from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.inversion_table import InversionTable
 
-__all__ = ["MAX_NOISE_VARIANCE", "MIN_NOISE_VARIANCE", "skellam_table"]
+__all__ = ["MAX_TABLE_VARIANCE", "MIN_TABLE_VARIANCE", "skellam_table"]
 
-MIN_NOISE_VARIANCE: Final = Fraction(1, 1 << 20)
+MIN_TABLE_VARIANCE: Final = Fraction(1, 1 << 20)
 """Below this a draw is zero but for one chance in a million: a mistake in the units."""
 
-MAX_NOISE_VARIANCE: Final = Fraction(1 << 28)
+MAX_TABLE_VARIANCE: Final = Fraction(1 << 28)
 """A table at this variance has 440 000 cells, takes about a second to build and holds
 26 MB. Add independent draws for more noise: their variances add up."""
 
@@ -65,7 +61,7 @@ def skellam_table(noise_variance: Fraction | int) -> InversionTable:
     """
     return _build(
         exact_parameter(
-            "noise_variance", noise_variance, MIN_NOISE_VARIANCE, MAX_NOISE_VARIANCE
+            "noise_variance", noise_variance, MIN_TABLE_VARIANCE, MAX_TABLE_VARIANCE
         )
     )
 

@@ -13,24 +13,21 @@
 A kept k has weight exp(−(Wm)²/(2σ²))·e^(−x) = exp(−k²/(2σ²)): the law, exactly. Nearly
 all first attempts are kept, because a block is at most 1/2048 of σ.
 
-Numbered rules:
-
-1. The law is that of `discrete_gaussian_table`. The table holds what a table can; this
-   class serves larger variances, such as those of sums with 16 fractional bits.
-2. Attempt a of coordinate i reads fixed positions of streams that carry a in their
-   label, so that draws do not depend on chunks or platforms.
-3. A decision compares 64 bits of a uniform number with a float estimate of e^(−x) whose
-   error is below 2^-50. Within 2^-45 of it, 256 bits are compared with the floor of
-   2^256·e^(−x), found in exact arithmetic. Floats decide only where they cannot be
-   wrong, so the samples do not depend on them.
-4. Distance: a candidate and its decision differ from the exact ones by the table's
-   distance and by the rounding of e^(−x), 2^-256. Conditioning on being kept, which has
-   a chance above 1/4, makes that at most eight times as large.
+Rule 1: The law is that of `discrete_gaussian_table`. The table holds what a table can;
+        this class serves larger variances, such as those of sums with 16 fractional
+        bits.
+Rule 2: Attempt a of coordinate i reads fixed positions of streams that carry a in their
+        label, so that draws do not depend on chunks or platforms.
+Rule 3: A decision compares 64 bits of a uniform number with a float estimate of e^(−x)
+        whose error is below 2^-50. Within 2^-45 of it, 256 bits are compared with the
+        floor of 2^256·e^(−x), found in exact arithmetic. Floats decide only where they
+        cannot be wrong, so the samples do not depend on them.
+Rule 4: Distance: a candidate and its decision differ from the exact ones by the table's
+        distance and by the rounding of e^(−x), 2^-256. Conditioning on being kept,
+        which has a chance above 1/4, makes that at most eight times as large.
 
 What this class does not do: it is not constant-time; see `inversion_table`.
 """
-
-from __future__ import annotations
 
 import functools
 import hashlib
@@ -74,7 +71,7 @@ _PRECISIONS: Final = (CDF_BITS + 64, CDF_BITS + 256, CDF_BITS + 1024)
 
 def discrete_gaussian_sampler(
     variance_parameter: Fraction | int,
-) -> InversionTable | WideDiscreteGaussian:
+) -> "InversionTable | WideDiscreteGaussian":
     """Build, or fetch, the sampler of a discrete Gaussian of any supported width.
 
     Args:
@@ -106,7 +103,7 @@ def discrete_gaussian_sampler(
 
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
-def _build(variance_parameter: Fraction) -> WideDiscreteGaussian:
+def _build(variance_parameter: Fraction) -> "WideDiscreteGaussian":
     # 4^b ≤ σ²/2^22 < 4^(b+1): at least 2^11 blocks make up one standard deviation.
     ratio = math.floor(variance_parameter) >> (2 * _BLOCKS_PER_STDDEV_BITS)
     return WideDiscreteGaussian.with_blocks(
@@ -134,7 +131,7 @@ class WideDiscreteGaussian:
     @classmethod
     def with_blocks(
         cls, variance_parameter: Fraction, block_bits: int
-    ) -> WideDiscreteGaussian:
+    ) -> "WideDiscreteGaussian":
         """Build the sampler with blocks of size 2^block_bits.
 
         The law is right for every block size; how often a draw is rejected depends
@@ -231,7 +228,7 @@ class WideDiscreteGaussian:
         seed: bytes,
         label: bytes,
         start: int,
-        attempts: list[_Attempt],
+        attempts: list["_Attempt"],
     ) -> None:
         """Fill one block; coordinates that are rejected try again one by one."""
         samples[:], kept = self._try(attempts[0], start, samples.size)
@@ -245,7 +242,7 @@ class WideDiscreteGaussian:
                     break
 
     def _try(
-        self, attempt: _Attempt, start: int, count: int
+        self, attempt: "_Attempt", start: int, count: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """One attempt at a range of coordinates: candidates, and which are kept."""
         block = np.empty(count, np.int64)

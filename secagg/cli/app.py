@@ -11,18 +11,18 @@ Rule 3: tracebacks never show local variables: they may hold secrets.
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated, cast
+from typing import Annotated, Final, cast
 
 import typer
 
 from secagg.cli import client, demo, pki, plan, server, simulate
-from secagg.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code_of
+from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "run"]
 
 app = typer.Typer(
     name="secagg",
@@ -67,44 +67,60 @@ app.add_typer(pki.app, name="pki")
 # next; this subclass of it is public in all of them.
 _ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
+# What some releases of typer return for KeyboardInterrupt; others raise Abort.
+_TYPERS_INTERRUPT: Final = 130
 
-def main(arguments: Sequence[str] | None = None) -> int:
+
+def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     """Run one command.
 
     Args:
-        arguments: Words after ``secagg``; None for those of the process.
+        words: What follows ``secagg``.
+        was_stopped: Whether a signal asked the command to stop; what breaks after
+            that is its consequence, not a fault.
 
     Returns:
         The exit code, see `secagg.cli.exit_codes`.
+
+    Raises:
+        KeyboardInterrupt: A signal stopped the command.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
     output = Output(as_json="--json" in words)
     try:
         code = app(args=words, prog_name="secagg", standalone_mode=False)
-    except SecAggError as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:  # noqa: BLE001 - the outermost frame of the process
+        if was_stopped() or isinstance(error, typer.Abort):
+            raise KeyboardInterrupt from None
+        return _report(error, output)
+    except BaseException:  # noqa: BLE001 - asyncio's CancelledError, alone or in a group
+        raise KeyboardInterrupt from None
+    if code == _TYPERS_INTERRUPT:
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _report(error: Exception, output: Output) -> int:
+    """Print what became of the command, and return its exit code."""
+    if isinstance(error, SecAggError):
         output.error(error)
         return exit_code_of(error)
-    except _ClickError as error:
+    if isinstance(error, _ClickError):
         return _usage_error(error, output)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    if isinstance(error, BrokenPipeError):
         # The reader of a pipe has gone; a second write would raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except Exception as error:  # noqa: BLE001 - the outermost frame of the process
-        traceback.print_exc()
-        output.failure(
-            f"internal error: {type(error).__name__}",
-            next_step="This is a fault of secagg. Please report it with the lines "
-            "above.",
-            code=int(ErrorCode.INTERNAL),
-            name=ErrorCode.INTERNAL.name,
-            exit_code=exit_code_of(ErrorCode.INTERNAL),
-        )
-        return exit_code_of(ErrorCode.INTERNAL)
-    return code if isinstance(code, int) else EXIT_OK
+    traceback.print_exception(error)
+    output.failure(
+        f"internal error: {type(error).__name__}",
+        next_step="This is a fault of secagg. Please report it with the lines above.",
+        code=int(ErrorCode.INTERNAL),
+        name=ErrorCode.INTERNAL.name,
+        exit_code=exit_code_of(ErrorCode.INTERNAL),
+    )
+    return exit_code_of(ErrorCode.INTERNAL)
 
 
 def _usage_error(error: BaseException, output: Output) -> int:

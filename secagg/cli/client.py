@@ -1,5 +1,6 @@
 """`secagg client`: contribute one vector, and get the sum."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,12 +8,13 @@ import typer
 
 from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettingsOption
 from secagg.cli.output import Output
+from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
+    from secagg.client.file_input import FileInput
+    from secagg.client.program import ReleasedSum
+    from secagg.client.runner import ClientProgress
     from secagg.config import ClientSettings
-    from secagg.programs.contributor import ReleasedSum
-    from secagg.programs.file_input import FileInput
-    from secagg.runtime.client_runner import ClientProgress
 
 __all__ = ["client"]
 
@@ -22,14 +24,37 @@ def client(  # noqa: PLR0913 - one parameter per flag
     config: ConfigOption,
     vector: Annotated[
         Path,
-        typer.Option("--input", metavar="X.npy", help="The vector to contribute."),
+        typer.Option(
+            "--input",
+            metavar="X.npy",
+            help="The vector to contribute; {session} in it stands for the session's "
+            "number.",
+        ),
     ],
     sum_path: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="SUM.npy", help="Where to write the released sum."
+            "--output",
+            metavar="SUM.npy",
+            help="Where to write the released sum; {session} as in --input.",
         ),
     ] = None,
+    payload_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--payload-out",
+            metavar="FILE",
+            help="Where to write what the session hands out, for example a model; "
+            "{session} as in --input.",
+        ),
+    ] = None,
+    same_input_again: Annotated[
+        bool,
+        typer.Option(
+            "--same-input-again",
+            help="Give one vector to every session of client.sessions.",
+        ),
+    ] = False,
     overrides: SetOption = None,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
@@ -38,7 +63,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
 
     The vector never leaves this machine as it is: it is clipped, gets a share of
     noise, and is masked. A client that was stopped goes on where it stood when it is
-    started again with the same input.
+    started again with the same input. With client.sessions above one, every session
+    takes a file of its own, such as x-{session}.npy.
 
     Example: secagg client --config client.toml --input x.npy --output sum.npy
     """
@@ -46,20 +72,46 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
 
     from secagg.cli.logs import log_to_stderr
+    from secagg.cli.preflight import client_checks, require_all
+    from secagg.cli.settings_view import show_checked
+    from secagg.client.file_input import FileInput, check_reuse
     from secagg.config import load_client_settings
-    from secagg.programs.file_input import FileInput
 
     output = Output(as_json=as_json)
     loaded = load_client_settings(
         config, environment=os.environ, overrides=overrides or ()
     )
+    settings = loaded.settings
+    targets = {
+        option: path
+        for option, path in (("--output", sum_path), ("--payload-out", payload_path))
+        if path is not None
+    }
+    check_reuse(
+        sessions=settings.client.sessions,
+        source=vector,
+        targets=targets,
+        same_input_again=same_input_again,
+    )
     if show_settings:
-        output.table(("setting", "value", "from"), loaded.rows(), title="Settings")
+        checks = client_checks(
+            settings,
+            describe_input=lambda: FileInput(vector).describe(),
+            outputs=targets,
+        )
+        show_checked(loaded.rows(), checks, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
-    log_to_stderr(loaded.settings.client.log_level)
-    source = FileInput.load(vector)
-    released = asyncio.run(_contribute(loaded.settings, source, sum_path, output))
+    log_to_stderr(settings.client.log_level)
+    source = FileInput(vector, payload_path=payload_path)
+    require_all(
+        client_checks(settings, describe_input=source.describe, outputs=targets)
+    )
+    files = _Files(
+        sum_path=None if sum_path is None else SessionPath(sum_path),
+        payload_path=None if payload_path is None else SessionPath(payload_path),
+    )
+    released = asyncio.run(_contribute(settings, source, files, output))
     output.result(
         {
             "sessions": [
@@ -67,22 +119,40 @@ def client(  # noqa: PLR0913 - one parameter per flag
                     "session_number": each.outcome.descriptor.session_number,
                     "inputs": each.outcome.survivors,
                     "privacy": None if each.privacy is None else each.privacy.to_dict(),
+                    **files.of(each.outcome.descriptor.session_number),
                 }
                 for each in released
             ],
-            "output": None if sum_path is None else str(sum_path),
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What is written in each session."""
+
+    sum_path: SessionPath | None
+    payload_path: SessionPath | None
+
+    def of(self, session_number: int) -> dict[str, str | None]:
+        """Return the files of one session, by what is in them."""
+        return {
+            name: None if path is None else str(path.of(session_number))
+            for name, path in (
+                ("output", self.sum_path),
+                ("payload", self.payload_path),
+            )
+        }
 
 
 async def _contribute(
     settings: "ClientSettings",
     source: "FileInput",
-    sum_path: Path | None,
+    files: _Files,
     output: Output,
 ) -> "list[ReleasedSum]":
-    from secagg.programs.contributor import contributor
-    from secagg.programs.vector_files import write_vector
+    from secagg.client.program import contributor
+    from secagg.storage.vector_files import write_vector
 
     def show(progress: "ClientProgress") -> None:
         session = (
@@ -98,7 +168,7 @@ async def _contribute(
 
     released: list[ReleasedSum] = []
     async with contributor(
-        settings, source, fetch_sum=sum_path is not None, on_progress=show
+        settings, source, fetch_sum=files.sum_path is not None, on_progress=show
     ) as one:
         while len(released) < settings.client.sessions:
             result = await one.take_part()
@@ -111,7 +181,10 @@ async def _contribute(
                     f"{stated.delta:.3g} against the server ({stated.status}, "
                     f"{stated.accountant})"
                 )
-            if sum_path is not None and result.values is not None:
-                write_vector(sum_path, result.values)
-                output.line(f"wrote {sum_path}")
+            number = result.outcome.descriptor.session_number
+            if files.sum_path is not None and result.values is not None:
+                write_vector(files.sum_path.of(number), result.values)
+            for path in files.of(number).values():
+                if path is not None:
+                    output.line(f"wrote {path}")
     return released

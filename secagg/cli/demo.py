@@ -8,7 +8,7 @@ import typer
 from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
-from secagg.errors import ErrorCode, SessionAbortedError
+from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
     from secagg.demo.director import DemoResult
@@ -75,7 +75,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     from secagg.demo.director import run_demo
     from secagg.demo.layout import client_name
     from secagg.demo.settings_file import DemoPlan
-    from secagg.programs.directories import new_directory
+    from secagg.storage.directories import new_directory
 
     output = Output(as_json=as_json)
     planned = DemoPlan(
@@ -98,12 +98,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     with tempfile.TemporaryDirectory(prefix="secagg-demo-") as temporary:
         place = Path(temporary) if directory is None else new_directory(directory)
         with DemoLines(output, planned) as view:
-            try:
-                result = asyncio.run(run_demo(planned, place, losses=losses, view=view))
-            except asyncio.CancelledError:
-                raise SessionAbortedError(
-                    "the demo was stopped", code=ErrorCode.CANCELLED
-                ) from None
+            result = asyncio.run(run_demo(planned, place, losses=losses, view=view))
     _print(result, output)
     output.result(_payload(result))
     if not result.is_exact:

@@ -6,23 +6,17 @@ Rule 1: a pipe gets no live line: it would be one line per message of every clie
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from rich.status import Status
 
 from secagg.cli.output import Output
 from secagg.demo.settings_file import DemoPlan
 from secagg.demo.sum_check import SessionCheck
+from secagg.messages import Round
+from secagg.protocol.rounds import ROUNDS
 
 __all__ = ["DemoLines"]
-
-_ROUNDS: Final = {
-    "ADVERTISE_KEYS": "joining",
-    "SHARE_KEYS": "sharing keys",
-    "MASKED_INPUT_COLLECTION": "uploading",
-    "UNMASKING": "unmasking",
-    "FINISHED": "finished",
-}
 
 
 class DemoLines:
@@ -73,7 +67,7 @@ class DemoLines:
         if self._live is not None:
             self._live.update(
                 f"session {session['session']}: "
-                f"{_ROUNDS.get(session['round'], session['round'])}, "
+                f"{ROUNDS[Round[session['round']]].title}, "
                 f"{session['answered']} of {session['expected']} clients, "
                 f"{session['joined']} joined, {len(session['dropped'])} lost, "
                 f"{session['upload_bytes']:,} bytes uploaded"

@@ -1,7 +1,8 @@
 """Exit codes of the `secagg` command: one per `ErrorCode`, stable.
 
 Rule 1: 0 is success, 2 is a mistake on the command line (as in every Unix tool),
-        130 is Ctrl-C; every other failure is 10 + the number of its `ErrorCode`.
+        128 + a number is a signal; every other failure is 10 + the number of its
+        `ErrorCode`.
 Rule 2: a script may branch on these numbers; `docs/exit-codes.md` explains each.
 """
 
@@ -10,18 +11,19 @@ from typing import Final
 from secagg.errors import ErrorCode, SecAggError
 
 __all__ = [
-    "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_USAGE",
     "FIRST_ERROR_EXIT_CODE",
+    "FIRST_SIGNAL_EXIT_CODE",
     "exit_code_of",
 ]
 
 EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
 # Leaves 3 to 9 for shells and supervisors, which use them for their own purposes.
 FIRST_ERROR_EXIT_CODE: Final = 10
+# As shells count: 130 for SIGINT, 143 for SIGTERM.
+FIRST_SIGNAL_EXIT_CODE: Final = 128
 
 
 def exit_code_of(error: SecAggError | ErrorCode) -> int:

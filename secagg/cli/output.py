@@ -3,21 +3,20 @@
 Rule 1: with ``--json`` standard output holds JSON only and its last line is one
         object; everything meant for people goes to standard error.
 Rule 2: colours and boxes appear on a terminal only; a pipe gets plain lines.
-Rule 3: an error names what happened and the next step, in either form, and never
-        more than the exception itself says.
+
+Failures are written by `secagg.cli.failures`.
 """
 
 import io
-import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import to_json_line, write_failure
 from secagg.errors import SecAggError
 
-__all__ = ["Output", "to_json_line"]
+__all__ = ["Output"]
 
 
 class Output:
@@ -125,34 +124,11 @@ class Output:
         exit_code: int,
     ) -> None:
         """Print a failure of any kind to standard error, and as JSON if asked to."""
-        label = f"error {exit_code} ({name})" if code else "error"
-        sys.stderr.write(f"{label}: {message}\n")
-        if next_step:
-            sys.stderr.write(f"next step: {next_step}\n")
-        sys.stderr.flush()
-        self.result(
-            {
-                "error": {
-                    "code": code,
-                    "name": name,
-                    "exit_code": exit_code,
-                    "message": message,
-                    "next_step": next_step,
-                }
-            }
+        write_failure(
+            message,
+            next_step=next_step,
+            code=code,
+            name=name,
+            exit_code=exit_code,
+            as_json=self.as_json,
         )
-
-
-def to_json_line(payload: Mapping[str, object]) -> str:
-    """Return one line of strict JSON; numbers that JSON lacks become null."""
-    return json.dumps(_strict(payload), allow_nan=False, ensure_ascii=False)
-
-
-def _strict(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _strict(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(each) for each in value]
-    return value

@@ -1,7 +1,7 @@
 """`secagg plan`: from a privacy budget to scale, modulus, noise and error."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,9 +10,13 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from secagg.distributed_dp import Plan
 
 __all__ = ["plan"]
+
+_PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def plan(  # noqa: PLR0913 - one parameter per flag
@@ -58,8 +62,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         float | None,
         typer.Option(
             "--sampling-rate",
-            help="Probability that a client takes part in a step; counts for readers "
-            "of the model only.",
+            help="Probability that a client takes part in a step; for mechanisms whose "
+            "noise one trusted party adds.",
         ),
     ] = None,
     min_survivors: Annotated[
@@ -87,8 +91,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         Path | None,
         typer.Option(
             "--plot",
-            metavar="FILE.png",
-            help="Draw error against bits (extra: viz).",
+            metavar="FILE",
+            help="Draw error against bits into FILE.png, .svg or .pdf (extra: viz).",
         ),
     ] = None,
     as_json: JSONOption = False,
@@ -99,7 +103,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     --delta 1e-5 --bits 10
     """
     if plot is not None:
-        _require_matplotlib()
+        _check_picture(plot)
     from secagg import distributed_dp
 
     output = Output(as_json=as_json)
@@ -142,59 +146,59 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         ) from None
     _print(made, output)
     if plot is not None:
-        _draw(made, plot)
+        draw(made, plot)
         output.line(f"The picture is in {plot}.")
     output.result(made.to_dict())
 
 
 def _print(made: "Plan", output: Output) -> None:
-    shown = made.to_dict()
-    ratio = made.forecast.expected_mse / made.gaussian_mse
-    output.pairs(
-        (
-            ("mechanism", f"{shown['mechanism']}, accountant {made.accountant}"),
-            ("grounds", str(shown["status"])),
-            ("modulus", f"{shown['modulus']} ({shown['bits']} bits)"),
-            ("scale factor", f"{made.parameters.scale_factor:.6g} steps per unit"),
-            ("noise that counts", f"variance {float(made.noise_variance):.6g} steps²"),
-            (
-                "one client's share",
-                f"variance {float(made.parameters.local_noise_variance):.6g} steps²",
-            ),
-            ("expected error", f"{made.forecast.expected_mse:.6g} units² per entry"),
-            ("central Gaussian", f"{made.gaussian_mse:.6g} units² per entry"),
-            ("ratio", f"{ratio:.4f}"),
-            ("wrap probability", f"{made.forecast.wrap_probability:.3g} per entry"),
-            ("epsilon, server", f"{made.epsilon_server:.6g}"),
-            ("epsilon, model reader", f"{made.epsilon_model_reader:.6g}"),
-            ("delta", f"{made.request.delta:.6g}"),
-            ("upload", f"{made.upload_bytes:,} bytes per client and step"),
-        ),
-        title="Plan",
-    )
-    assumptions = shown["assumptions"]
+    output.pairs(made.table(), title="Plan")
+    assumptions = made.to_dict()["assumptions"]
     if isinstance(assumptions, list) and assumptions:
         output.heading("It holds if")
         for assumption in assumptions:
             output.line(f"  - {assumption}")
 
 
-def _require_matplotlib() -> None:
+def _check_picture(path: Path) -> None:
+    """Refuse a picture that could not be drawn, before anything is planned."""
     from importlib.util import find_spec
 
+    if path.suffix.lower() not in _PICTURES:
+        raise ServiceError(
+            f"{path} does not end like a picture that can be drawn",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step=f"End the name in {', '.join(_PICTURES)}.",
+        )
     if find_spec("matplotlib") is None:
         raise ServiceError(
             "--plot draws with matplotlib, which is not installed",
             code=ErrorCode.MISSING_EXTRA,
-            next_step="Run: pip install 'secagg[viz]'",
+            next_step="Run: pip install matplotlib (it is the extra 'viz').",
         )
 
 
-def _draw(made: "Plan", path: Path) -> None:
-    import matplotlib as mpl
+def draw(made: "Plan", path: Path) -> None:
+    """Draw error against bits into a file whose ending names its format.
 
-    mpl.use("Agg")  # no display is needed, and none may exist
-    from matplotlib import pyplot as plt
+    Raises:
+        ServiceError: STORAGE_FAILED; the file cannot be written.
+    """
+    try:
+        error_figure(made).savefig(path)
+    except OSError as error:
+        raise ServiceError(
+            f"the picture cannot be written to {path}: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Choose another path for --plot.",
+        ) from None
+
+
+def error_figure(made: "Plan") -> "Figure":
+    """Return error against bits, beside the plan and the central Gaussian."""
+    # Not pyplot: a figure alone needs no display and leaves no global state.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from secagg.distributed_dp import error_curve
 
@@ -203,7 +207,8 @@ def _draw(made: "Plan", path: Path) -> None:
         for point in error_curve(made)
         if point.expected_mse < 1e3 * made.gaussian_mse
     ]
-    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
     axes.plot(
         [point.bits for point in curve],
         [point.expected_mse for point in curve],
@@ -222,6 +227,7 @@ def _draw(made: "Plan", path: Path) -> None:
         label="this plan",
     )
     axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half bits
     axes.set_xlabel("bits per entry")
     axes.set_ylabel("expected squared error of the sum, per entry")
     axes.set_title(
@@ -229,13 +235,4 @@ def _draw(made: "Plan", path: Path) -> None:
         f"ε = {made.request.epsilon:g}, δ = {made.request.delta:g}"
     )
     axes.legend()
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ServiceError(
-            f"the picture cannot be written to {path}: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose another path for --plot.",
-        ) from None
-    finally:
-        plt.close(figure)
+    return figure

@@ -6,7 +6,7 @@ from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettings
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.programs.task_setup import PreparedTask
+    from secagg.server.task_setup import PreparedTask
 
 __all__ = ["server"]
 
@@ -29,26 +29,31 @@ def server(
     import os
 
     from secagg.cli.logs import log_to_stderr
+    from secagg.cli.preflight import check_port, require_all, server_checks
     from secagg.cli.session_view import SessionView
+    from secagg.cli.settings_view import show_checked
     from secagg.config import load_server_settings
-    from secagg.programs.aggregator import Observer, serve, task_memory
-    from secagg.programs.sum_files import SumFiles
-    from secagg.programs.task_setup import prepare_task
+    from secagg.server.program import Observer, serve, task_memory
+    from secagg.server.sum_files import SumFiles
+    from secagg.server.task_setup import prepare_task
 
     output = Output(as_json=as_json)
     loaded = load_server_settings(
         config, environment=os.environ, overrides=overrides or ()
     )
-    settings = loaded.settings
-    output.line("checking the task and planning its noise")
+    settings, memory = loaded.settings, task_memory(loaded.settings)
     if show_settings:
-        prepared = prepare_task(settings)
-        output.table(("setting", "value", "from"), loaded.rows(), title="Settings")
-        _print_task(prepared, output)
+        show_checked(loaded.rows(), server_checks(settings), output)
+        output.line("planning the noise of the task")
+        _print_task(prepare_task(settings, memory=memory, keep=False), output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level)
-    prepared = prepare_task(settings, memory=task_memory(settings))
+    output.line("checking certificates, directories and port")
+    require_all(server_checks(settings))
+    check_port(settings)
+    output.line("planning the noise of the task")
+    prepared = prepare_task(settings, memory=memory)
     _print_task(prepared, output)
     files = SumFiles(settings.server.output_dir, prepared)
 
@@ -93,12 +98,13 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
         f"{parameters.max_clients} clients, threshold {parameters.threshold}, "
         f"at least {parameters.min_survivors} inputs in a sum"
     )
-    if prepared.noised is None:
+    if prepared.noised is None or prepared.report is None:
         output.line("no noise: sums are released exactly", style="bold red")
         return
-    budget, report = prepared.noised.budget, prepared.noised.report()
+    budget, report = prepared.noised.budget, prepared.report
     output.line(
         f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
-        f"server for {budget.steps} session(s) together; accountant "
+        f"server for {budget.steps} session(s) and {budget.spare} spare one(s) "
+        "together; accountant "
         f"{budget.accountant} ({report.server.status})"
     )

@@ -5,24 +5,17 @@ Rule 2: only numbers and names, never a message.
 """
 
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
 from secagg.cli.output import Output
-from secagg.protocol.rounds import Round
-from secagg.runtime.progress import SessionPhase, SessionProgress
+from secagg.messages import Round
+from secagg.protocol.rounds import ROUNDS
+from secagg.server.progress import SessionPhase, SessionProgress
 
 __all__ = ["SessionView"]
-
-_TITLES: Final = {
-    Round.ADVERTISE_KEYS: "joining",
-    Round.SHARE_KEYS: "sharing keys",
-    Round.MASKED_INPUT_COLLECTION: "uploading",
-    Round.UNMASKING: "unmasking",
-    Round.FINISHED: "finished",
-}
 
 
 class SessionView:
@@ -101,7 +94,7 @@ class SessionView:
 def _title(progress: SessionProgress) -> str:
     if progress.phase in (SessionPhase.SUMMING, SessionPhase.ABORTED):
         return str(progress.phase)
-    return _TITLES.get(progress.round, progress.round.name.lower())
+    return ROUNDS[progress.round].title
 
 
 def _detail(progress: SessionProgress) -> str:

@@ -71,7 +71,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
     from secagg.parameters import Profile, ProtocolParameters
     from secagg.primitives.entropy import (
         Entropy,
@@ -101,18 +101,26 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     shares = threshold or (degree or clients) // 2 + 1
     # The cohort promises no more than what the chosen losses leave.
     left = clients - len(losses.losses)
-    survivors = max(2, shares, left)
-    parameters = ProtocolParameters(
-        profile=named_profile,
-        modulus=1 << modulus_bits,
-        dimension=dimension,
-        min_clients=max(survivors, degree + 2 if degree else 2),
-        max_clients=clients,
-        threshold=shares,
-        degree=degree,
-        min_survivors=survivors,
-        max_dropouts=clients,
-    )
+    survivors = min(clients, max(2, shares, left))
+    try:
+        parameters = ProtocolParameters(
+            profile=named_profile,
+            modulus=1 << modulus_bits,
+            dimension=dimension,
+            min_clients=max(survivors, degree + 2 if degree else 2),
+            max_clients=clients,
+            threshold=shares,
+            degree=degree,
+            min_survivors=survivors,
+            max_dropouts=clients,
+        ).validate()
+    except RemoteProtocolError as error:
+        # Raised for what no session can be; here it comes from the command line.
+        raise ServiceError(
+            f"no session can run with these options: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct that option; see secagg simulate --help.",
+        ) from None
     output.line(
         f"{clients} clients, {dimension} entries modulo 2^{modulus_bits}, "
         f"{len(losses.losses)} will vanish"

@@ -16,6 +16,7 @@ It knows no section by name and reads no file but the one it is given.
 import dataclasses
 import difflib
 import math
+import shlex
 import tomllib
 import types
 import typing
@@ -29,6 +30,9 @@ from secagg.errors import ErrorCode, ServiceError
 __all__ = ["ENVIRONMENT_PREFIX", "LoadedSettings", "load_settings", "setting"]
 
 ENVIRONMENT_PREFIX: Final = "SECAGG_"
+# A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
+# Addresses such as [::1]:7400 only begin so.
+_TOML_MARKS: Final = frozenset({('"', '"'), ("'", "'"), ("[", "]"), ("{", "}")})
 # A settings file is a page or two; more is the wrong file, for example a key or data.
 MAX_FILE_BYTES: Final = 1 << 20
 
@@ -287,8 +291,37 @@ def _parse_text(text: str, wanted: object, key: str, origin: str) -> object:
         except ValueError:
             raise _wrong_type(text, wanted, key, origin) from None
     if typing.get_origin(wanted) is tuple:
-        return [item.strip() for item in text.split(",") if item.strip()]
+        return _parse_list(text, key, origin)
+    if (text[:1], text[-1:]) in _TOML_MARKS and len(text) > 1:
+        bare = text[1:-1].strip()
+        raise _bad(
+            f"{key} must not be written as in a settings file: {text!r} (from "
+            f"{origin})",
+            f"Write {_spelt(key, bare, origin)}",
+        )
     return text
+
+
+def _parse_list(text: str, key: str, origin: str) -> list[str]:
+    """Read ``a,b``; TOML's own spelling would make names with brackets in them."""
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
+    if all(items) and not any(mark in text for mark in "[]{}\"'"):
+        return items
+    names = [name for item in items if (name := item.strip("[]{}\"' "))]
+    raise _bad(
+        f"{key} is a list, and lists are written a,b here, not {text!r} (from "
+        f"{origin})",
+        f"Write {_spelt(key, ','.join(names), origin)}",
+    )
+
+
+def _spelt(key: str, text: str, origin: str) -> str:
+    """Return how to say `text` where `origin` is read; shells keep single quotes."""
+    return (
+        f"--set {shlex.quote(f'{key}={text}')}"
+        if origin == "--set"
+        else (f"{origin}={shlex.quote(text)}")
+    )
 
 
 def _check_range(

@@ -18,6 +18,7 @@ from typing import Final
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.errors import ErrorCode, ServiceError
+from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",
@@ -108,6 +109,15 @@ class TaskSection:
         low=1,
         high=100,
         unit="attempts",
+    )
+    spare: int | None = setting(
+        "Sessions that the privacy budget covers beyond those: each replaces one that "
+        "ended when it may have shown something. Empty means none if a sum is tried "
+        "once, else one for every twenty sessions and one for every colluder.",
+        default=None,
+        low=0,
+        high=1_000_000,
+        unit="sessions",
     )
     profile: str = setting(
         "Named threat model.", default="honest-curious-server", choices=_PROFILES
@@ -283,9 +293,15 @@ class ClientSection:
     """The client process."""
 
     server: str = setting(
-        "Address and port of the aggregator; the host must be in its certificate."
+        "Address and port of the aggregator; the host must be in its certificate, "
+        "unless aggregator is set."
     )
     task: str = setting("Name of the task to take part in.")
+    aggregator: str | None = setting(
+        "Name in the certificate of the one aggregator to accept, wherever it listens; "
+        "empty for the one whose certificate has the host of server.",
+        default=None,
+    )
     state_dir: Path = setting(
         "One record per session, so that no input is ever sent twice; must survive "
         "restarts.",
@@ -413,6 +429,7 @@ def load_server_settings(
         overrides=overrides,
         foreign_sections=("client", "policy"),
     )
+    _check_invited(loaded)
     noise = loaded.settings.noise
     budget = {
         "epsilon": noise.epsilon,
@@ -436,6 +453,22 @@ def load_server_settings(
             next_step="Remove one of the two.",
         )
     return loaded
+
+
+def _check_invited(loaded: LoadedSettings[ServerSettings]) -> None:
+    """Refuse a name that nobody can have: it would invite nobody in silence."""
+    for name in loaded.settings.task.invited:
+        try:
+            PeerIdentity(DEFAULT_TRUST_DOMAIN, Role.CLIENT, name)
+        except ServiceError as error:
+            raise ServiceError(
+                f"task.invited holds a name that no certificate can carry: {error} "
+                f"(from {loaded.origins['task.invited']})",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Name clients as their certificates do, for example "
+                'invited = ["client-1", "client-2"], or --set '
+                "task.invited=client-1,client-2.",
+            ) from None
 
 
 def load_client_settings(

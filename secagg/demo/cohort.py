@@ -53,6 +53,7 @@ class Cohort:
         self._tell = tell
         self._address = ""
         self._children: dict[str, Child] = {}
+        self._started: list[Child] = []  # those that fell included
         self._fallen: dict[int, list[str]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.killed = 0
@@ -85,15 +86,16 @@ class Cohort:
         ]
         if waiting:
             await asyncio.wait(waiting, timeout=seconds)
-            self.kill_all()
+            for child in self._children.values():
+                child.kill()
             await asyncio.wait(waiting)
 
-    def kill_all(self) -> None:
-        """End every client at once."""
+    async def end(self) -> None:
+        """End every client at once; all have ended when it returns."""
         for task in self._background:
             task.cancel()
-        for child in self._children.values():
-            child.kill()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*(child.end() for child in self._started))
 
     async def _start(self, name: str, loss: Loss | None) -> None:
         planned = self._planned
@@ -110,13 +112,15 @@ class Cohort:
                 f"--pause-in-session={loss.session_number}",
                 f"--pause-before={loss.before}",
             ]
-        self._children[name] = await start_child(
+        child = await start_child(
             name,
             "secagg.demo.participant",
             arguments,
             log=self._layout.log(name),
             listener=lambda said: self._hear(name, said),
         )
+        self._children[name] = child
+        self._started.append(child)
 
     def _hear(self, name: str, said: Mapping[str, Any]) -> None:
         match said["event"]:

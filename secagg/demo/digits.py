@@ -63,7 +63,7 @@ def deal_out(clients: int) -> tuple[list[Shard], Shard]:
         raise ServiceError(
             "the demo takes its digits from scikit-learn, which is not installed",
             code=ErrorCode.MISSING_EXTRA,
-            next_step="Run: pip install 'secagg[examples]'",
+            next_step="Run: pip install scikit-learn (it is the extra 'examples').",
         ) from None
     pixels, labels = load_digits(return_X_y=True)
     order = _fixed_order(len(labels))

@@ -10,7 +10,6 @@ Rule 3: exactness is checked from the outside: what the aggregator released must
 
 import asyncio
 import math
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +34,8 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.primitives.entropy import SystemEntropy
-from secagg.programs.aggregator import task_memory
-from secagg.programs.task_setup import plan_noise, prepare_task
+from secagg.server.program import task_memory
+from secagg.server.task_setup import plan_noise, prepare_task
 from secagg.transport.certificates import Authority
 
 __all__ = ["DemoResult", "DemoView", "run_demo"]
@@ -112,10 +111,6 @@ async def run_demo(
         ServiceError: A process could not do its work; the message is its own.
         SessionAbortedError: No session released a sum.
     """
-    # Whoever ends this process ends its children too.
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    if task is not None:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
     started = time.monotonic()
     layout = DemoLayout(directory)
     shards, test = deal_out(planned.clients)
@@ -131,7 +126,7 @@ async def run_demo(
         lambda: prepare_task(settings, memory=task_memory(settings))
     )
     made = await asyncio.to_thread(plan_noise, settings)
-    if prepared.noised is None:
+    if prepared.report is None:
         raise InternalError("the demo's own settings ask for no noise")
     direction = _Direction(
         layout,
@@ -144,12 +139,11 @@ async def run_demo(
     nonprivate, baseline = await asyncio.to_thread(
         _references, shards, test, planned.steps, made
     )
-    report = await asyncio.to_thread(prepared.noised.report)
     view.references(nonprivate, baseline)
     await direction.run()
     return DemoResult(
         plan=made,
-        report=report,
+        report=prepared.report,
         checks=tuple(direction.checks),
         clients=planned.clients,
         clients_lost=direction.killed,
@@ -210,9 +204,9 @@ class _Direction:
             self._check_failure()
             await self._cohort.say_farewell(_FAREWELL_SECONDS)
         finally:
-            self._cohort.kill_all()
+            await self._cohort.end()
             if aggregator is not None:
-                aggregator.kill()
+                await aggregator.end()
 
     def _check_failure(self) -> None:
         failure = self._watched.failure

@@ -14,12 +14,14 @@ Rule 3: a client that is to be lost stops before the message it was told, says s
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy.typing as npt
 
+from secagg.client.program import contributor
+from secagg.client.runner import MakeInput
 from secagg.config import ClientSettings
 from secagg.config.settings import ClientSection, PolicySection, TLSSection
 from secagg.demo.digits import Shard, load_shard
@@ -33,15 +35,23 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.messages import Envelope
 from secagg.parameters import SessionDescriptor
-from secagg.programs.contributor import contributor
-from secagg.programs.offer_check import ForwardingConnection
-from secagg.programs.vector_files import write_vector
 from secagg.protocol.events import NoisedVector, PlainVector
-from secagg.runtime.client_runner import MakeInput
-from secagg.runtime.connection import AggregatorConnection, UploadStatus, Wait
+from secagg.runtime.connection import AggregatorConnection
+from secagg.storage.vector_files import write_vector
+from secagg.wire.calls import (
+    Reference,
+    Request,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    WatchSession,
+)
 
 __all__ = ["main"]
+
+_Answer = TypeVar("_Answer")
 
 # What a client of the demo waits for the next step while others are being restarted.
 _WAIT_SECONDS: Final = 60.0
@@ -69,7 +79,15 @@ class DigitsApplication:
         return SoftmaxModel.from_bytes(payload).update_on(self._shard)
 
 
-class PausingConnection(ForwardingConnection):
+# Before which call a client may be told to stop, by the name of the message.
+_CALLS: Final[dict[str, type[Request[Any]]]] = {
+    "share": ShareKeys,
+    "upload": UploadChunk,
+    "reveal": RevealShares,
+}
+
+
+class PausingConnection:
     """Stops for ever before one kind of message of one session.
 
     Args:
@@ -81,49 +99,26 @@ class PausingConnection(ForwardingConnection):
     def __init__(
         self, connection: AggregatorConnection, *, session_number: int, before: str
     ) -> None:
-        super().__init__(connection)
+        self._connection = connection
         self._session_number = session_number
         self._before = before
         self._current = 0
+        self.identity: Final = connection.identity
 
-    async def offer(
-        self, task_id: str, *, after_session: int
-    ) -> SessionDescriptor | Wait:
-        """Take note of the session."""
-        offered = await super().offer(task_id, after_session=after_session)
-        if isinstance(offered, SessionDescriptor):
-            self._current = offered.session_number
-        return offered
-
-    async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """Round 1."""
-        await self._pause_before("share")
-        await super().share(session_id, bundles)
-
-    async def upload_chunk(
-        self,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
-        """Round 2."""
-        await self._pause_before("upload")
-        return await super().upload_chunk(
-            session_id, offset=offset, total_size=total_size, digest=digest, data=data
-        )
-
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """Round 4."""
-        await self._pause_before("reveal")
-        await super().reveal(session_id, shares)
-
-    async def _pause_before(self, message: str) -> None:
-        if self._current == self._session_number and message == self._before:
-            say("paused", session=self._current, before=message)
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Take note of the session, and stop at the chosen call."""
+        is_chosen = isinstance(request, _CALLS[self._before])
+        if is_chosen and self._current == self._session_number:
+            say("paused", session=self._current, before=self._before)
             await asyncio.Event().wait()
+        answer = await self._connection.call(request)
+        if isinstance(answer, SessionDescriptor):
+            self._current = answer.session_number
+        return answer
+
+    def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+        """See `AggregatorConnection.watch`."""
+        return self._connection.watch(request)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -136,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-delta", type=float, required=True)
     parser.add_argument("--min-survivors", type=int, required=True)
     parser.add_argument("--pause-in-session", type=int, default=0)
-    parser.add_argument("--pause-before", default="upload")
+    parser.add_argument("--pause-before", default="upload", choices=_CALLS)
     given = parser.parse_args(arguments)
     layout = DemoLayout(given.directory)
     settings = ClientSettings(

@@ -2,7 +2,9 @@
 
 Rule 1: every process is killed by the object that started it, at the latest when the
         demo ends, whatever happens.
-Rule 2: a process is only ever addressed by its own id.
+Rule 2: whoever started a process waits until it has ended: none is left behind, and
+        none of its pipes outlives the event loop.
+Rule 3: a process is only ever addressed by its own id.
 """
 
 import asyncio
@@ -30,17 +32,26 @@ class Child:
     ) -> None:
         self.name = name
         self._process = process
-        self._listening = asyncio.create_task(self._listen(listener))
+        self._listener: Listener | None = listener
+        self._listening = asyncio.create_task(self._listen())
 
-    async def _listen(self, listener: Listener) -> None:
+    async def _listen(self) -> None:
         stream = self._process.stdout
         while stream is not None and (line := await stream.readline()):
-            listener(json.loads(line))
+            # A process that is killed may leave half a line.
+            if self._listener is not None and line.endswith(b"\n"):
+                self._listener(json.loads(line))
 
     def kill(self) -> None:
         """End the process at once, as a power cut would: SIGKILL."""
         if self._process.returncode is None:
             self._process.kill()
+
+    async def end(self) -> None:
+        """End the process at once; nobody listens any more. It has ended on return."""
+        self._listener = None
+        self.kill()
+        await self.wait()
 
     async def wait(self) -> int:
         """Wait until the process has ended and all its lines were heard."""
@@ -78,6 +89,8 @@ async def start_child(
                 stderr=errors,
                 env=environment,
                 limit=_MAX_LINE_BYTES,
+                # Ctrl-C reaches the demo alone, which ends its children itself.
+                start_new_session=True,
             )
     except OSError as error:
         raise ServiceError(

@@ -21,11 +21,11 @@ from secagg.demo.layout import DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
-from secagg.programs.aggregator import Observer, serve, task_memory
-from secagg.programs.task_setup import PreparedTask, prepare_task
-from secagg.programs.vector_files import write_vector
-from secagg.runtime.progress import SessionProgress
-from secagg.runtime.task import SessionSum
+from secagg.server.program import Observer, serve, task_memory
+from secagg.server.progress import SessionProgress
+from secagg.server.task import SessionSum
+from secagg.server.task_setup import PreparedTask, prepare_task
+from secagg.storage.vector_files import write_vector
 
 __all__ = ["main"]
 

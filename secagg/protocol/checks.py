@@ -5,13 +5,11 @@ the check is removed.
 """
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Advert, Roster
+from secagg.messages import BUNDLE_BYTES, Advert, Delivery, Roster
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
-from secagg.protocol.events import SharesReceived
 from secagg.protocol.neighbors import SharingGraph
-from secagg.protocol.rounds import BUNDLE_BYTES
 
 __all__ = ["check_delivery", "check_roster", "check_survivors", "check_unique_keys"]
 
@@ -94,7 +92,7 @@ def check_delivery(
     roster_size: int,
     graph: SharingGraph,
     index: int,
-    event: SharesReceived,
+    delivery: Delivery,
 ) -> frozenset[int]:
     """Check U2 and the size of the delivery (PROTOCOL §5.3).
 
@@ -105,7 +103,7 @@ def check_delivery(
         RemoteProtocolError: BAD_ENCODING, SELF_MISSING, U2_TOO_SMALL or
             BAD_SHARE_CIPHERTEXT.
     """
-    sharers = _decode_bitmap(event.sharers, roster_size, "U2")
+    sharers = _decode_bitmap(delivery.sharers, roster_size, "U2")
     if index not in sharers:
         raise RemoteProtocolError(
             "this client is not in U2, yet it was sent shares",
@@ -126,10 +124,10 @@ def check_delivery(
             f"{parameters.threshold} are needed",
             code=ErrorCode.U2_TOO_SMALL,
         )
-    if len(event.bundles) != len(senders) * BUNDLE_BYTES:
+    if len(delivery.bundles) != len(senders) * BUNDLE_BYTES:
         raise RemoteProtocolError(
             f"expected {len(senders)} bundles of {BUNDLE_BYTES} bytes, "
-            f"got {len(event.bundles)} bytes",
+            f"got {len(delivery.bundles)} bytes",
             code=ErrorCode.BAD_SHARE_CIPHERTEXT,
         )
     return sharers

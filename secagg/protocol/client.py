@@ -26,14 +26,27 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from secagg.messages import SessionAborted
+from secagg.messages import (
+    KINDS,
+    Aborted,
+    Bundles,
+    Delivery,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Shares,
+    Survivors,
+)
 from secagg.policy import ClientPolicy
 from secagg.protocol.client_rounds import (
-    abort,
     advertise,
-    end,
+    complete,
+    fail,
+    give_up,
     ignore,
     input_digest,
+    leave,
     mask_noised,
     mask_plain,
     open_bundles,
@@ -44,40 +57,41 @@ from secagg.protocol.client_rounds import (
     share_keys,
 )
 from secagg.protocol.client_states import (
-    Aborted,
     Advertised,
     Answered,
     ClientState,
     ClientStep,
-    Finished,
+    Completed,
+    Failed,
     Idle,
     Masked,
+    ReadyForInput,
     ReadyForNoisedInput,
     ReadyForPlainInput,
     Shared,
 )
 from secagg.protocol.events import (
+    AbortRequested,
     ClientEvent,
     InputBound,
-    NoisedInputReady,
-    PlainInputReady,
-    RosterReceived,
-    SessionEnded,
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
     SessionOffered,
-    SharesReceived,
-    SurvivorsReceived,
 )
-from secagg.protocol.outputs import ClientOutput, SendAdvert, SendBundles, SendShares
+from secagg.protocol.outputs import ClientOutput, Send
 
 __all__ = [
     "TRANSITIONS",
-    "Aborted",
     "Advertised",
     "Answered",
     "ClientState",
-    "Finished",
+    "Completed",
+    "Failed",
     "Idle",
     "Masked",
+    "ReadyForInput",
     "ReadyForNoisedInput",
     "ReadyForPlainInput",
     "Shared",
@@ -96,43 +110,43 @@ class Edge(NamedTuple):
     may_enter: AbstractSet[type[ClientState]]
 
 
+_What = Message | ClientEvent | PlainVector | NoisedVector
 _Plain, _Noised = ReadyForPlainInput, ReadyForNoisedInput
 _LIVE: Final = (Advertised, Shared, _Plain, _Noised, Masked, Answered)
-_ENDED: Final = (Finished, Aborted)
+_ENDED: Final = (Completed, Failed)
 
 # fmt: off
-TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[ClientEvent]], Edge]] = {
-    # state       event                handler             may enter (or Aborted)
+TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[_What]], Edge]] = {
+    # state       message, vector or event  handler       may enter (or Failed)
     (Idle,        SessionOffered):     Edge(advertise,    {Advertised}),
-    (Advertised,  RosterReceived):     Edge(share_keys,   {Shared}),
-    (Shared,      SharesReceived):     Edge(open_bundles, {_Plain, _Noised}),
-    (_Plain,      PlainInputReady):    Edge(mask_plain,   {Masked}),
+    (Advertised,  Roster):             Edge(share_keys,   {Shared}),
+    (Shared,      Delivery):           Edge(open_bundles, {_Plain, _Noised}),
+    (_Plain,      PlainVector):        Edge(mask_plain,   {Masked}),
     (_Plain,      InputBound):         Edge(rebind,       {Masked}),
-    (_Noised,     NoisedInputReady):   Edge(mask_noised,  {Masked}),
+    (_Noised,     NoisedVector):       Edge(mask_noised,  {Masked}),
     (_Noised,     InputBound):         Edge(rebind,       {Masked}),
-    (Masked,      PlainInputReady):    Edge(remask,       {Masked}),
-    (Masked,      NoisedInputReady):   Edge(remask,       {Masked}),
-    (Masked,      SurvivorsReceived):  Edge(reveal,       {Answered}),
+    (Masked,      PlainVector):        Edge(remask,       {Masked}),
+    (Masked,      NoisedVector):       Edge(remask,       {Masked}),
+    (Masked,      Survivors):          Edge(reveal,       {Answered}),
     # a repeat of anything already accepted is a no-op
-    (Shared,      RosterReceived):     Edge(repeat,       {Shared}),
-    (_Plain,      RosterReceived):     Edge(repeat,       {_Plain}),
-    (_Plain,      SharesReceived):     Edge(repeat,       {_Plain}),
-    (_Noised,     RosterReceived):     Edge(repeat,       {_Noised}),
-    (_Noised,     SharesReceived):     Edge(repeat,       {_Noised}),
-    (Masked,      RosterReceived):     Edge(repeat,       {Masked}),
-    (Masked,      SharesReceived):     Edge(repeat,       {Masked}),
-    (Answered,    RosterReceived):     Edge(repeat,       {Answered}),
-    (Answered,    SharesReceived):     Edge(repeat,       {Answered}),
-    (Answered,    SurvivorsReceived):  Edge(repeat,       {Answered}),
+    (Shared,      Roster):             Edge(repeat,       {Shared}),
+    (_Plain,      Roster):             Edge(repeat,       {_Plain}),
+    (_Plain,      Delivery):           Edge(repeat,       {_Plain}),
+    (_Noised,     Roster):             Edge(repeat,       {_Noised}),
+    (_Noised,     Delivery):           Edge(repeat,       {_Noised}),
+    (Masked,      Roster):             Edge(repeat,       {Masked}),
+    (Masked,      Delivery):           Edge(repeat,       {Masked}),
+    (Answered,    Roster):             Edge(repeat,       {Answered}),
+    (Answered,    Delivery):           Edge(repeat,       {Answered}),
+    (Answered,    Survivors):          Edge(repeat,       {Answered}),
     # the end
-    **{(state,    SessionEnded):       Edge(end,          {Finished}) for state in _LIVE},
-    **{(state,    event):              Edge(ignore,       {state})
-       for state in _ENDED
-       for event in (RosterReceived, SharesReceived, SurvivorsReceived, SessionEnded)},
+    **{(state,    Released):           Edge(complete,     {Completed}) for state in _LIVE},
+    **{(state,    Aborted):            Edge(fail,         {Failed}) for state in _LIVE},
+    **{(state,    AbortRequested):     Edge(give_up,      {Failed}) for state in _LIVE},
+    **{(state,    what):               Edge(ignore,       {state})
+       for state in _ENDED for what in (*KINDS.values(), AbortRequested)},
 }
 # fmt: on
-
-_FROM_SERVER: Final = (RosterReceived, SharesReceived, SurvivorsReceived, SessionEnded)
 
 
 def start() -> ClientState:
@@ -144,7 +158,7 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
     """Apply one event to the client's session.
 
     A violation by the server is not raised: the client leaves the session, and the
-    returned state is `Aborted` with the code to report.
+    returned state is `Failed` with the code to report.
 
     Args:
         state: The state before the event.
@@ -158,19 +172,31 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
         LocalProtocolError: The caller is at fault (a second, different input; a vector
             without noise where noise is demanded); `state` is unchanged.
     """
-    edge = TRANSITIONS.get((type(state), type(event)))
+    what = _what(event)
+    edge = TRANSITIONS.get((type(state), what))
     if edge is None:
-        complaint = f"{type(event).__name__} is not expected in {type(state).__name__}"
-        if isinstance(event, _FROM_SERVER):
-            return abort(SessionAborted(ErrorCode.UNEXPECTED_MESSAGE, complaint))
+        complaint = f"{what.__name__} is not expected in {type(state).__name__}"
+        if isinstance(event, Received):
+            return leave(Aborted(ErrorCode.UNEXPECTED_MESSAGE, complaint))
         raise LocalProtocolError(complaint)
     try:
         result = edge.handler(state, event, policy)
     except RemoteProtocolError as error:
-        return abort(SessionAborted(error.code, str(error)))
-    if type(result.state) not in edge.may_enter | {Aborted}:
+        return leave(Aborted(error.code, str(error)))
+    if type(result.state) not in edge.may_enter | {Failed}:
         raise InternalError(f"undeclared transition to {type(result.state).__name__}")
     return result
+
+
+def _what(event: ClientEvent) -> type[_What]:
+    """Return what the table calls an event: a message and a vector by their class."""
+    match event:
+        case Received():
+            return event.envelope.kind
+        case InputReady():
+            return type(event.vector)
+        case _:
+            return type(event)
 
 
 def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
@@ -180,11 +206,11 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
     """
     match state:
         case Advertised():
-            return (SendAdvert(state.advert.encode()),)
+            return (Send(Envelope.of(state.advert)),)
         case Shared():
-            return (SendBundles(state.bundles),)
+            return (Send(Envelope.of(Bundles(state.bundles))),)
         case Answered():
-            return (SendShares(state.answer),)
+            return (Send(Envelope.of(Shares(state.answer))),)
         case _:
             return ()
 

@@ -9,7 +9,17 @@ import hashlib
 import numpy as np
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import Advert, Roster, SessionAborted, SumReleased
+from secagg.messages import (
+    Aborted,
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Released,
+    Roster,
+    Shares,
+    Survivors,
+)
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
@@ -19,51 +29,43 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import context, share_bundles
 from secagg.protocol.checks import check_delivery, check_roster, check_survivors
 from secagg.protocol.client_states import (
-    Aborted,
     Accepted,
     Advertised,
     Answered,
     ClientState,
     ClientStep,
+    Completed,
     Delivered,
-    Finished,
+    Failed,
     Idle,
     Masked,
+    ReadyForInput,
     ReadyForNoisedInput,
     ReadyForPlainInput,
     SessionFacts,
     Shared,
 )
 from secagg.protocol.events import (
+    AbortRequested,
     ClientEvent,
     InputBound,
-    NoisedInputReady,
+    InputReady,
     NoisedVector,
-    PlainInputReady,
     PlainVector,
-    RosterReceived,
-    SessionEnded,
+    Received,
     SessionOffered,
-    SharesReceived,
-    SurvivorsReceived,
 )
 from secagg.protocol.neighbors import sharing_graph
-from secagg.protocol.outputs import (
-    FinishSession,
-    MaskJob,
-    SendAdvert,
-    SendBundles,
-    SendShares,
-    Step,
-    UploadMasked,
-)
+from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
 
 __all__ = [
-    "abort",
     "advertise",
-    "end",
+    "complete",
+    "fail",
+    "give_up",
     "ignore",
     "input_digest",
+    "leave",
     "mask_noised",
     "mask_plain",
     "open_bundles",
@@ -106,7 +108,7 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
             facts.session_id, event.identity, self_mask_seed, parameters.suite
         ),
     )
-    return Step(Advertised(facts, event.seed, advert), (SendAdvert(advert.encode()),))
+    return Step(Advertised(facts, event.seed, advert), (Send(Envelope.of(advert)),))
 
 
 def _own_secrets(
@@ -129,13 +131,15 @@ def _stream(facts: SessionFacts, seed: SecretBytes, label: bytes) -> SeededEntro
 # --- round 1 ------------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: RosterReceived, _: ClientPolicy) -> ClientStep:
+def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
-    roster = Roster.decode(event.roster)
+    roster = Roster.decode(event.envelope.data)
     index = check_roster(facts.parameters, roster, state.advert)
     graph = sharing_graph(facts.parameters, roster)
-    ctx1 = context.roster_context(facts.ctx0, event.roster, facts.parameters.suite)
+    ctx1 = context.roster_context(
+        facts.ctx0, event.envelope.data, facts.parameters.suite
+    )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
         facts.parameters,
@@ -152,7 +156,7 @@ def share_keys(state: Advertised, event: RosterReceived, _: ClientPolicy) -> Cli
     return Step(
         Shared(
             facts=facts,
-            accepted=Accepted(roster=hashlib.sha256(event.roster).digest()),
+            accepted=_with({}, event),
             roster=roster,
             graph=graph,
             index=index,
@@ -163,22 +167,23 @@ def share_keys(state: Advertised, event: RosterReceived, _: ClientPolicy) -> Cli
             self_mask_seed=self_mask_seed,
             bundles=dealing.bundles,
         ),
-        (SendBundles(dealing.bundles),),
+        (Send(Envelope.of(Bundles(dealing.bundles))),),
     )
 
 
 # --- round 2 ------------------------------------------------------------------------
 
 
-def open_bundles(state: Shared, event: SharesReceived, _: ClientPolicy) -> ClientStep:
+def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U2 and open the bundles of others (PROTOCOL §5.3)."""
     facts = state.facts
+    delivery = Delivery.decode(event.envelope.data)
     sharers = check_delivery(
         facts.parameters,
         roster_size=len(state.roster),
         graph=state.graph,
         index=state.index,
-        event=event,
+        delivery=delivery,
     )
     # Bundles are opened now and not in round 4 as in [Bon17]: a client that could not
     # answer later must leave before its input is in (PROTOCOL §5.3).
@@ -191,9 +196,9 @@ def open_bundles(state: Shared, event: SharesReceived, _: ClientPolicy) -> Clien
         sharers=sharers,
         channels=state.channels,
         own_shares=state.own_shares,
-        bundles=event.bundles,
+        bundles=delivery.bundles,
     )
-    ctx2 = context.mask_context(state.ctx1, event.sharers, facts.parameters.suite)
+    ctx2 = context.mask_context(state.ctx1, delivery.sharers, facts.parameters.suite)
     job = MaskJob(
         session_id=facts.session_id,
         mask_context=ctx2,
@@ -212,28 +217,22 @@ def open_bundles(state: Shared, event: SharesReceived, _: ClientPolicy) -> Clien
     ready = ReadyForNoisedInput if facts.parameters.noise_block else ReadyForPlainInput
     return Step(
         ready(
-            facts=facts,
-            accepted=Accepted(
-                roster=state.accepted.roster, delivery=_delivery_digest(event)
+            facts,
+            _with(state.accepted, event),
+            Delivered(
+                roster_size=len(state.roster),
+                index=state.index,
+                sharers=sharers,
+                ctx2=ctx2,
+                held=held,
+                job=job,
             ),
-            roster_size=len(state.roster),
-            index=state.index,
-            sharers=sharers,
-            ctx2=ctx2,
-            held=held,
-            job=job,
         )
     )
 
 
-def _delivery_digest(event: SharesReceived) -> bytes:
-    return hashlib.sha256(
-        hashlib.sha256(event.sharers).digest() + hashlib.sha256(event.bundles).digest()
-    ).digest()
-
-
 def mask_plain(
-    state: ReadyForPlainInput, event: PlainInputReady, _: ClientPolicy
+    state: ReadyForPlainInput, event: InputReady, _: ClientPolicy
 ) -> ClientStep:
     """Bind an input of a task without noise (PROTOCOL §5.3)."""
     _check_vector(state.facts.parameters, event.vector)
@@ -241,36 +240,27 @@ def mask_plain(
 
 
 def mask_noised(
-    state: ReadyForNoisedInput, event: NoisedInputReady, _: ClientPolicy
+    state: ReadyForNoisedInput, event: InputReady, _: ClientPolicy
 ) -> ClientStep:
     """Bind an input that carries its noise share (PROTOCOL §5.3)."""
-    _check_vector(state.facts.parameters, event.vector)
-    if event.vector.noise_block != state.facts.parameters.noise_block:
+    vector = event.vector
+    _check_vector(state.facts.parameters, vector)
+    # The row admits no other class; what remains is whose noise it is.
+    block = vector.noise_block if isinstance(vector, NoisedVector) else b""
+    if block != state.facts.parameters.noise_block:
         raise LocalProtocolError(
             "the vector carries noise of another task than the session's"
         )
-    return _bind(state, event.vector)
+    return _bind(state, vector)
 
 
-def _bind(
-    state: ReadyForPlainInput | ReadyForNoisedInput, vector: PlainVector | NoisedVector
-) -> ClientStep:
+def _bind(state: ReadyForInput, vector: PlainVector | NoisedVector) -> ClientStep:
     masked = _masked(state, input_digest(vector))
-    return Step(masked, (UploadMasked(vector, masked.job),))
+    return Step(masked, (MaskAndUpload(vector, state.delivered.job),))
 
 
-def _masked(state: Delivered, digest: bytes) -> Masked:
-    return Masked(
-        facts=state.facts,
-        accepted=state.accepted,
-        roster_size=state.roster_size,
-        index=state.index,
-        sharers=state.sharers,
-        ctx2=state.ctx2,
-        held=state.held,
-        job=state.job,
-        bound_input=digest,
-    )
+def _masked(state: ReadyForInput, digest: bytes) -> Masked:
+    return Masked(state.facts, state.accepted, state.delivered, bound_input=digest)
 
 
 def _check_vector(
@@ -291,16 +281,12 @@ def _check_vector(
         )
 
 
-def rebind(
-    state: ReadyForPlainInput | ReadyForNoisedInput, event: InputBound, _: ClientPolicy
-) -> ClientStep:
+def rebind(state: ReadyForInput, event: InputBound, _: ClientPolicy) -> ClientStep:
     """Repeat, on replay, the binding that the journal records."""
     return Step(_masked(state, event.digest))
 
 
-def remask(
-    state: Masked, event: PlainInputReady | NoisedInputReady, _: ClientPolicy
-) -> ClientStep:
+def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     """Mask the bound input again after a restart; refuse any other."""
     # Two inputs under one mask would reveal their difference (PROTOCOL §12).
     if input_digest(event.vector) != state.bound_input:
@@ -308,75 +294,73 @@ def remask(
             "another input is already bound to this session",
             next_step="Supply the same input again, or wait for the next session.",
         )
-    return Step(state, (UploadMasked(event.vector, state.job),))
+    outputs = (MaskAndUpload(event.vector, state.delivered.job),)
+    return Step(state, outputs, is_repeat=True)
 
 
 # --- round 4 ------------------------------------------------------------------------
 
 
-def reveal(state: Masked, event: SurvivorsReceived, _: ClientPolicy) -> ClientStep:
+def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    delivered = state.delivered
     survivors = check_survivors(
         state.facts.parameters,
-        roster_size=state.roster_size,
-        index=state.index,
-        sharers=state.sharers,
-        bitmap=event.survivors,
+        roster_size=delivered.roster_size,
+        index=delivered.index,
+        sharers=delivered.sharers,
+        bitmap=Survivors.decode(event.envelope.data).bitmap,
     )
-    answer = state.held.answer(survivors)
+    answer = delivered.held.answer(survivors)
     return Step(
-        Answered(
-            facts=state.facts,
-            accepted=Accepted(
-                roster=state.accepted.roster,
-                delivery=state.accepted.delivery,
-                survivors=event.survivors,
-            ),
-            answer=answer,
-        ),
-        (SendShares(answer),),
+        Answered(state.facts, _with(state.accepted, event), answer),
+        (Send(Envelope.of(Shares(answer))),),
     )
 
 
 # --- repeats and endings ------------------------------------------------------------
 
 
+def _with(accepted: Accepted, event: Received) -> Accepted:
+    return {**accepted, event.envelope.kind.ROUND: event.envelope.digest}
+
+
 def repeat(
     state: Shared | ReadyForPlainInput | ReadyForNoisedInput | Masked | Answered,
-    event: RosterReceived | SharesReceived | SurvivorsReceived,
+    event: Received,
     _: ClientPolicy,
 ) -> ClientStep:
     """Accept a repeated message as a no-op, refuse a contradiction."""
-    if isinstance(event, RosterReceived):
-        same = hashlib.sha256(event.roster).digest() == state.accepted.roster
-    elif isinstance(event, SharesReceived):
-        same = _delivery_digest(event) == state.accepted.delivery
-    else:
-        same = event.survivors == state.accepted.survivors
-    if not same:
+    kind = event.envelope.kind
+    if event.envelope.digest != state.accepted[kind.ROUND]:
         raise RemoteProtocolError(
-            f"the server sent a second, different message ({type(event).__name__})",
+            f"the server sent a second, different message ({kind.__name__})",
             code=ErrorCode.EQUIVOCATION,
         )
-    return Step(state)
+    return Step(state, is_repeat=True)
 
 
-def end(_: ClientState, event: SessionEnded, __: ClientPolicy) -> ClientStep:
-    """Take note of how the session ended."""
-    outcome = event.outcome
-    if isinstance(outcome, SumReleased):
-        return Step(Finished(outcome), (FinishSession(None, "a sum was released"),))
-    return abort(outcome)
+def complete(_: ClientState, event: Received, __: ClientPolicy) -> ClientStep:
+    """Take note that a sum was released."""
+    released = Released.decode(event.envelope.data)
+    return Step(Completed(released), (Finish(None, "a sum was released"),))
 
 
-def abort(outcome: SessionAborted) -> ClientStep:
+def fail(_: ClientState, event: Received, __: ClientPolicy) -> ClientStep:
+    """Take note that the server has ended the session without a sum."""
+    return leave(Aborted.decode(event.envelope.data))
+
+
+def give_up(_: ClientState, event: AbortRequested, __: ClientPolicy) -> ClientStep:
+    """Leave the session because this client's runner cannot go on."""
+    return leave(Aborted(event.code, event.reason))
+
+
+def leave(outcome: Aborted) -> ClientStep:
     """Leave the session; the new state holds no key."""
-    return Step(
-        Aborted(outcome.code, outcome.reason),
-        (FinishSession(outcome.code, outcome.reason),),
-    )
+    return Step(Failed(outcome), (Finish(outcome.code, outcome.reason),))
 
 
-def ignore(state: Finished | Aborted, _: ClientEvent, __: ClientPolicy) -> ClientStep:
+def ignore(state: Completed | Failed, _: ClientEvent, __: ClientPolicy) -> ClientStep:
     """Disregard what arrives after the end."""
-    return Step(state)
+    return Step(state, is_repeat=True)

@@ -6,9 +6,9 @@ leak, log or answer with.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from secagg.errors import ErrorCode
-from secagg.messages import Advert, Roster, SumReleased
+from secagg.messages import Aborted, Advert, Released, Roster, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.neighbors import SharingGraph
@@ -16,21 +16,25 @@ from secagg.protocol.outputs import ClientOutput, MaskJob, Step
 from secagg.protocol.share_bundles import HeldShares
 
 __all__ = [
-    "Aborted",
     "Accepted",
     "Advertised",
     "Answered",
     "ClientState",
     "ClientStep",
+    "Completed",
     "Delivered",
-    "Finished",
+    "Failed",
     "Idle",
     "Masked",
+    "ReadyForInput",
     "ReadyForNoisedInput",
     "ReadyForPlainInput",
     "SessionFacts",
     "Shared",
 ]
+
+# SHA-256 of the message that opened each round, to tell repeats from contradictions.
+Accepted = Mapping[Round, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +48,6 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """Digests of the messages accepted so far, to tell repeats from contradictions."""
-
-    roster: bytes
-    delivery: bytes = b""
-    survivors: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class Idle:
     """No session yet."""
 
@@ -60,6 +55,8 @@ class Idle:
 @dataclass(frozen=True, slots=True)
 class Advertised:
     """Round 0 is done: the advert is out, the roster is awaited."""
+
+    ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
     facts: SessionFacts
     seed: SecretBytes
@@ -69,6 +66,8 @@ class Advertised:
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Round 1 is done: bundles are out, those of the others are awaited."""
+
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
     facts: SessionFacts
     accepted: Accepted
@@ -85,30 +84,48 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What both kinds of readiness and `Masked` hold: U2 and the shares of others."""
+    """What round 2 has brought: U2 and the shares of others.
 
-    facts: SessionFacts
-    accepted: Accepted
+    Attributes:
+        roster_size: |U1|.
+        index: Own roster index.
+        sharers: U2.
+        ctx2: Context of U2.
+        held: The shares of others.
+        job: What masks the input.
+    """
+
     roster_size: int
     index: int
-    sharers: frozenset[int]  # U2
+    sharers: frozenset[int]
     ctx2: bytes
     held: HeldShares
     job: MaskJob
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyForPlainInput(Delivered):
-    """Round 2 is open; the task has no noise block."""
+class ReadyForInput:
+    """Round 2 is open: an input is wanted, for the first time or again."""
+
+    ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
+
+    facts: SessionFacts
+    accepted: Accepted
+    delivered: Delivered
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyForNoisedInput(Delivered):
-    """Round 2 is open; only a vector that carries its noise share can go out."""
+class ReadyForPlainInput(ReadyForInput):
+    """The task has no noise block."""
 
 
 @dataclass(frozen=True, slots=True)
-class Masked(Delivered):
+class ReadyForNoisedInput(ReadyForInput):
+    """Only a vector that carries its noise share can go out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masked(ReadyForInput):
     """One input is bound to the masks of this session; U3 is awaited."""
 
     bound_input: bytes
@@ -118,24 +135,29 @@ class Masked(Delivered):
 class Answered:
     """Round 4 is done.  All keys are gone; the answer is kept for retries only."""
 
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
     facts: SessionFacts
     accepted: Accepted
     answer: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Completed:
     """A sum was released."""
 
-    outcome: SumReleased
+    ROUND: ClassVar[Round] = Round.FINISHED
+
+    outcome: Released
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class Failed:
     """The session is over for this client; no key is left."""
 
-    code: ErrorCode
-    reason: str
+    ROUND: ClassVar[Round] = Round.FINISHED
+
+    outcome: Aborted
 
 
 ClientState = (
@@ -146,7 +168,7 @@ ClientState = (
     | ReadyForNoisedInput
     | Masked
     | Answered
-    | Finished
-    | Aborted
+    | Completed
+    | Failed
 )
 ClientStep = Step[ClientState, ClientOutput]

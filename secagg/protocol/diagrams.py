@@ -39,7 +39,7 @@ def state_diagrams() -> str:
         (
             "Drawn from the transition tables in `secagg/protocol/server.py` and "
             "`secagg/protocol/client.py`.\n"
-            "A client enters `Aborted` from every state when the server violates the "
+            "A client enters `Failed` from every state when the server violates the "
             "protocol."
         ),
         "## Server",

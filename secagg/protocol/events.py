@@ -1,7 +1,9 @@
 """What can happen to a session: the inputs of the two state machines.
 
-Names are past participles.  An event is a value that can be journalled: it holds
-bytes, numbers and names, and, on the client, vectors only while they are in memory.
+Names are past participles.  A message arrives as `Received`, whatever it says; the
+other events are our own and are never sent.  An event is a value that can be
+journalled: it holds bytes, numbers and names, and, on the client, a vector only while
+it is in memory.
 """
 
 from dataclasses import dataclass, field
@@ -10,74 +12,50 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode
-from secagg.messages import SessionAborted, SumReleased
+from secagg.messages import Envelope, Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.rounds import Round
 
 __all__ = [
     "AbortRequested",
-    "BundlesSent",
     "ClientEvent",
     "InputBound",
-    "InputUploaded",
-    "KeysAdvertised",
-    "NoisedInputReady",
+    "InputReady",
     "NoisedVector",
-    "PlainInputReady",
     "PlainVector",
-    "RosterReceived",
+    "Received",
     "RoundClosed",
     "ServerEvent",
-    "SessionEnded",
     "SessionOffered",
-    "SharesReceived",
-    "SharesRevealed",
     "SumComputed",
-    "SurvivorsReceived",
 ]
 
 
-# --- events of the server -----------------------------------------------------------
+# --- events of both -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class KeysAdvertised:
-    """Round 0: `sender` (authenticated by the transport) sent its advert."""
-
-    sender: str
-    advert: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class BundlesSent:
-    """Round 1: sealed bundles for every neighbour, in order of index."""
-
-    sender: str
-    bundles: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class InputUploaded:
-    """Round 2: a complete masked input lies durably in the spool.
+class Received:
+    """A message arrived.
 
     Attributes:
-        sender: Who uploaded it.
-        digest: SHA-256 of the packed vector; the blob is stored under this name.
-        size: Bytes of the packed vector.
+        envelope: The message, unread.
+        sender: Who sent it, as authenticated by the transport; "" for the server.
     """
 
-    sender: str
-    digest: bytes
-    size: int
+    envelope: Envelope
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SharesRevealed:
-    """Round 4: one share of 34 bytes per dealer of U2 that the sender holds."""
+class AbortRequested:
+    """The operator, the application or the machinery ends the session."""
 
-    sender: str
-    shares: bytes = field(repr=False)
+    code: ErrorCode
+    reason: str
+
+
+# --- events of the server -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +79,7 @@ class SumComputed:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class AbortRequested:
-    """The operator, or the machinery (a full disk), ends the session."""
-
-    code: ErrorCode
-    reason: str
-
-
-ServerEvent = (
-    KeysAdvertised
-    | BundlesSent
-    | InputUploaded
-    | SharesRevealed
-    | RoundClosed
-    | SumComputed
-    | AbortRequested
-)
+ServerEvent = Received | RoundClosed | SumComputed | AbortRequested
 
 
 # --- events of the client -----------------------------------------------------------
@@ -136,21 +98,6 @@ class SessionOffered:
     descriptor: SessionDescriptor
     identity: str
     seed: SecretBytes
-
-
-@dataclass(frozen=True, slots=True)
-class RosterReceived:
-    """Opens round 1: canonical bytes of the roster."""
-
-    roster: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SharesReceived:
-    """Opens round 2: bitmap of U2 and the bundles addressed to this client."""
-
-    sharers: bytes
-    bundles: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,17 +127,14 @@ class NoisedVector:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainInputReady:
-    """The application supplied an input for a task without noise."""
+class InputReady:
+    """The application supplied its input.
 
-    vector: PlainVector
+    Whether a session takes it is said by the vector's class, which is what the
+    client's table of transitions names.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class NoisedInputReady:
-    """The application supplied an input for a task that demands noise."""
-
-    vector: NoisedVector
+    vector: PlainVector | NoisedVector
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,27 +144,4 @@ class InputBound:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivorsReceived:
-    """Opens round 4: bitmap of U3."""
-
-    survivors: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
-    """The server says how the session ended, or the client's runner gives it up."""
-
-    outcome: SumReleased | SessionAborted
-
-
-ClientEvent = (
-    SessionOffered
-    | RosterReceived
-    | SharesReceived
-    | PlainInputReady
-    | NoisedInputReady
-    | InputBound
-    | SurvivorsReceived
-    | SessionEnded
-)
+ClientEvent = SessionOffered | Received | InputReady | InputBound | AbortRequested

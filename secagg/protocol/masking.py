@@ -61,19 +61,17 @@ def mask_input(residues: Residues, job: MaskJob) -> Residues:
     return masked
 
 
-def removal_masks(job: ComputeSum, *, part: int = 0, parts: int = 1) -> list[Mask]:
+def removal_masks(job: ComputeSum) -> list[Mask]:
     """List the masks that turn the sum of all uploads into the sum of all inputs.
 
     Args:
         job: Reconstructed secrets, as the state machine put them out.
-        part: Which of `parts` equal portions of the work to list, from 0.
-        parts: How many workers share the work; their lists add up to the whole.
 
     Returns:
         Masks with signs: the sum of uploads plus these is the clean sum.
     """
     masks = []
-    for survivor in job.survivor_seeds[part::parts]:
+    for survivor in job.survivor_seeds:
         key, iv = self_mask_key(
             survivor.seed,
             session_id=job.session_id,
@@ -88,7 +86,7 @@ def removal_masks(job: ComputeSum, *, part: int = 0, parts: int = 1) -> list[Mas
         # never arrived: adding it is what cancels the survivor's.
         masks += [
             _pair_mask(job, pair, own=lost.index, peer=peer, peer_key=peer_key)
-            for peer, peer_key in lost.peers[part::parts]
+            for peer, peer_key in lost.peers
         ]
     return masks
 

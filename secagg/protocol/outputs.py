@@ -1,40 +1,31 @@
 """What a state machine asks its runner to do.  Names are imperatives."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from secagg.errors import ErrorCode
+from secagg.messages import Envelope
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
-from secagg.protocol.rounds import DropReason, Round
+from secagg.protocol.rounds import DropReason
 
 __all__ = [
-    "AnnounceRound",
     "ClientOutput",
     "ComputeSum",
     "DropClient",
     "DroppedKey",
-    "FinishSession",
+    "Finish",
+    "MaskAndUpload",
     "MaskJob",
-    "SendAdvert",
-    "SendBundles",
-    "SendShares",
+    "Send",
     "ServerOutput",
     "Step",
     "SurvivorSeed",
-    "UploadMasked",
 ]
 
 
 # --- outputs of the server ----------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AnnounceRound:
-    """A round opened: clients may fetch their update now."""
-
-    round: Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +84,18 @@ class ComputeSum:
     dropped_keys: tuple[DroppedKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FinishSession:
-    """The session is over; `code` is None when a sum was released."""
-
-    code: ErrorCode | None
-    reason: str
-
-
-ServerOutput = AnnounceRound | DropClient | ComputeSum | FinishSession
+# The server sends nothing: clients fetch what `server.update_for` returns.
+ServerOutput = DropClient | ComputeSum
 
 
 # --- outputs of the client ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SendAdvert:
-    """Round 0: send these canonical bytes."""
+class Send:
+    """Send this message to the server."""
 
-    advert: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SendBundles:
-    """Round 1: send these sealed bundles."""
-
-    bundles: bytes = field(repr=False)
+    envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +124,7 @@ class MaskJob:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UploadMasked:
+class MaskAndUpload:
     """Round 2: mask the vector by `masking.mask_input`, pack and upload it."""
 
     vector: PlainVector | NoisedVector
@@ -155,13 +132,14 @@ class UploadMasked:
 
 
 @dataclass(frozen=True, slots=True)
-class SendShares:
-    """Round 4: reveal these shares."""
+class Finish:
+    """The session is over; `code` is None when a sum was released."""
 
-    shares: bytes = field(repr=False)
+    code: ErrorCode | None
+    reason: str
 
 
-ClientOutput = SendAdvert | SendBundles | UploadMasked | SendShares | FinishSession
+ClientOutput = Send | MaskAndUpload | Finish
 
 _State = TypeVar("_State")
 _Output = TypeVar("_Output")
@@ -173,7 +151,14 @@ class Step(Generic[_State, _Output]):
 
     Persist the event first, then carry out the outputs: a message that left must
     never be forgotten by a restart.
+
+    Attributes:
+        state: The state after the event.
+        outputs: What to do.
+        is_repeat: Whether the event repeated an accepted message: nothing has changed
+            and there is nothing to persist.
     """
 
     state: _State
     outputs: tuple[_Output, ...] = ()
+    is_repeat: bool = False

@@ -1,28 +1,93 @@
-"""The rounds of a session and the small public sets and sizes that name them.
+"""The one table of rounds: what opens each, what clients answer, for how long.
 
-Rounds and client sets (U1 to U5) are named as in [Bon17]; PROTOCOL §5 has one
-section for each round.
+Rule 1: whoever needs to know something about a round reads it here; the transition
+        tables of `server` and `client` say what happens in it.
+
+Rounds and client sets (U1 to U5) are named as in [Bon17]; PROTOCOL §5 has one section
+for each round.
 """
 
-from enum import IntEnum, StrEnum, unique
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum, unique
 from typing import Final
 
-__all__ = ["BUNDLE_BYTES", "DropReason", "Round"]
+from secagg.messages import (
+    Aborted,
+    Advert,
+    Bundles,
+    Delivery,
+    Message,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+    Update,
+    Upload,
+)
+from secagg.parameters import Profile, RoundDeadlines
 
-# Sealed: sender, receiver, abscissa (4 bytes each), two shares of 34 bytes, 16 of tag.
-BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
+__all__ = [
+    "CLIENT_ROUNDS",
+    "FROM_CLIENTS",
+    "FROM_SERVER",
+    "ROUNDS",
+    "DropReason",
+    "RoundRow",
+]
 
 
-@unique
-class Round(IntEnum):
-    """Which round a session is in.  Numbers are those of [Bon17]."""
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """One round.
 
-    ADVERTISE_KEYS = 0
-    SHARE_KEYS = 1
-    MASKED_INPUT_COLLECTION = 2
-    CONSISTENCY_CHECK = 3
-    UNMASKING = 4
-    FINISHED = 5
+    Attributes:
+        opened_by: Updates that open it; none for round 0, which an offer opens.
+        message: What each client sends in it, if anything.
+        deadline: Name of its field in `RoundDeadlines`; "" if it has no end.
+        title: What clients do in it, for people.
+        profiles: Where it takes place.
+    """
+
+    opened_by: tuple[type[Update], ...]
+    message: type[Message] | None
+    deadline: str
+    title: str
+    profiles: frozenset[Profile] = frozenset(Profile)
+
+    def seconds(self, deadlines: RoundDeadlines) -> int:
+        """Return how long the round stays open at most; 0 if it has no end."""
+        seconds: int = getattr(deadlines, self.deadline) if self.deadline else 0
+        return seconds
+
+
+# fmt: off
+ROUNDS: Final[Mapping[Round, RoundRow]] = {
+    # round: what opens it, what clients send, its deadline, its title
+    Round.ADVERTISE_KEYS:
+        RoundRow((), Advert, "advertise_keys", "joining"),
+    Round.SHARE_KEYS:
+        RoundRow((Roster,), Bundles, "share_keys", "sharing keys"),
+    Round.MASKED_INPUT_COLLECTION:
+        RoundRow((Delivery,), Upload, "masked_input", "uploading"),
+    Round.UNMASKING:
+        RoundRow((Survivors,), Shares, "unmasking", "unmasking"),
+    Round.FINISHED:
+        RoundRow((Released, Aborted), None, "", "finished"),
+}
+# fmt: on
+
+# Those in which clients send something, in order.
+CLIENT_ROUNDS: Final = tuple(
+    which for which, row in ROUNDS.items() if row.message is not None
+)
+FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
+    row.message for row in ROUNDS.values() if row.message is not None
+)
+FROM_SERVER: Final[frozenset[type[Message]]] = frozenset(
+    update for row in ROUNDS.values() for update in row.opened_by
+)
 
 
 @unique

@@ -7,9 +7,12 @@ Rule 3: no clock, no entropy, no I/O.  Replaying the accepted events rebuilds th
         state, bit for bit.
 Rule 4: the sets U1, U2 and U3 are fixed when a round is closed, before anybody is
         told; nothing that arrives later changes them (PROTOCOL §5).
-Rule 5: a repeated message is a no-op, a contradiction is the sender's violation, and
-        neither ends the session for others.
+Rule 5: a repeated message is a no-op and says so (`Step.is_repeat`), a contradiction is
+        the sender's violation, and neither ends the session for others.
 Rule 6: no work beyond the message at hand is done before a round's minimum is met.
+
+Rule 7: the server sends nothing.  What a client may have is recomputed whenever it asks
+        (`update_for`), also after a restart.
 
 It holds no vector: uploads lie in the runner's spool under their digests.
 
@@ -18,7 +21,7 @@ Rounds and client sets (U1 to U5) are named as in [Bon17].
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from secagg.errors import (
@@ -28,26 +31,28 @@ from secagg.errors import (
     RemoteProtocolError,
 )
 from secagg.messages import (
-    RosterPublished,
-    ServerUpdate,
-    SessionAborted,
-    SharesDelivered,
-    UnmaskRequested,
+    BUNDLE_BYTES,
+    Aborted,
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Message,
+    Round,
+    Shares,
+    Survivors,
+    Upload,
 )
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
 from secagg.protocol.events import (
     AbortRequested,
-    BundlesSent,
-    InputUploaded,
-    KeysAdvertised,
+    Received,
     RoundClosed,
     ServerEvent,
-    SharesRevealed,
     SumComputed,
 )
 from secagg.protocol.outputs import ServerOutput
-from secagg.protocol.rounds import BUNDLE_BYTES, Round
 from secagg.protocol.server_rounds import (
     abort_requested,
     close_advertise_keys,
@@ -55,19 +60,20 @@ from secagg.protocol.server_rounds import (
     close_share_keys,
     close_unmasking,
     complete,
+    record_advert,
     record_bundles,
-    record_keys,
     record_shares,
     record_upload,
 )
 from secagg.protocol.server_states import (
-    Aborted,
     AdvertiseKeys,
     Completed,
+    Failed,
     MaskedInputCollection,
     Rostered,
     ServerState,
     ServerStep,
+    Session,
     ShareKeys,
     Summing,
     Unmasking,
@@ -75,20 +81,20 @@ from secagg.protocol.server_states import (
 
 __all__ = [
     "TRANSITIONS",
-    "Aborted",
     "AdvertiseKeys",
     "Completed",
+    "Failed",
     "MaskedInputCollection",
     "Progress",
     "ServerState",
     "ShareKeys",
     "Summing",
     "Unmasking",
+    "fork",
     "is_over",
     "is_round_full",
     "pending_outputs",
     "progress",
-    "round_of",
     "start",
     "step",
     "update_for",
@@ -105,31 +111,20 @@ class Edge(NamedTuple):
 _LIVE: Final = (AdvertiseKeys, ShareKeys, MaskedInputCollection, Unmasking, Summing)
 
 # fmt: off
-TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[ServerEvent]], Edge]] = {
-    # state                event            handler                   may enter
-    (AdvertiseKeys,        KeysAdvertised): Edge(record_keys,          {AdvertiseKeys}),
-    (AdvertiseKeys,        RoundClosed):    Edge(close_advertise_keys, {ShareKeys, Aborted}),
-    (ShareKeys,            BundlesSent):    Edge(record_bundles,       {ShareKeys}),
-    (ShareKeys,            RoundClosed):    Edge(close_share_keys,     {MaskedInputCollection, Aborted}),
-    (MaskedInputCollection, InputUploaded): Edge(record_upload,        {MaskedInputCollection}),
-    (MaskedInputCollection, RoundClosed):   Edge(close_masked_input,   {Unmasking, Aborted}),
-    (Unmasking,            SharesRevealed): Edge(record_shares,        {Unmasking}),
-    (Unmasking,            RoundClosed):    Edge(close_unmasking,      {Summing, Aborted}),
-    (Summing,              SumComputed):    Edge(complete,             {Completed}),
-    **{(state,             AbortRequested): Edge(abort_requested,      {Aborted}) for state in _LIVE},
+TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[Message | ServerEvent]], Edge]] = {
+    # state                 message or event   handler                    may enter
+    (AdvertiseKeys,         Advert):         Edge(record_advert,        {AdvertiseKeys}),
+    (AdvertiseKeys,         RoundClosed):    Edge(close_advertise_keys, {ShareKeys, Failed}),
+    (ShareKeys,             Bundles):        Edge(record_bundles,       {ShareKeys}),
+    (ShareKeys,             RoundClosed):    Edge(close_share_keys,     {MaskedInputCollection, Failed}),
+    (MaskedInputCollection, Upload):         Edge(record_upload,        {MaskedInputCollection}),
+    (MaskedInputCollection, RoundClosed):    Edge(close_masked_input,   {Unmasking, Failed}),
+    (Unmasking,             Shares):         Edge(record_shares,        {Unmasking}),
+    (Unmasking,             RoundClosed):    Edge(close_unmasking,      {Summing, Failed}),
+    (Summing,               SumComputed):    Edge(complete,             {Completed}),
+    **{(state,              AbortRequested): Edge(abort_requested,      {Failed}) for state in _LIVE},
 }
 # fmt: on
-
-_ROUND_OF: Final[Mapping[type[ServerState], Round]] = {
-    AdvertiseKeys: Round.ADVERTISE_KEYS,
-    ShareKeys: Round.SHARE_KEYS,
-    MaskedInputCollection: Round.MASKED_INPUT_COLLECTION,
-    Unmasking: Round.UNMASKING,
-    Summing: Round.UNMASKING,
-    Completed: Round.FINISHED,
-    Aborted: Round.FINISHED,
-}
-_FROM_CLIENTS: Final = (KeysAdvertised, BundlesSent, InputUploaded, SharesRevealed)
 
 
 def start(
@@ -150,8 +145,7 @@ def start(
     """
     descriptor.validate()
     return AdvertiseKeys(
-        descriptor=descriptor,
-        packed_bytes=packed_bytes,
+        Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
         invited=invited,
         adverts={},
         keys=set(),
@@ -169,14 +163,15 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
             the event must not be journalled.  Tell the client, go on without it.
         LocalProtocolError: The runner drove the machine wrongly; ditto.
     """
-    if isinstance(event, RoundClosed) and event.round != round_of(state):
+    if isinstance(event, RoundClosed) and event.round != state.ROUND:
         raise LocalProtocolError(
             f"round {event.round.name} is closed already or not open yet"
         )
-    edge = TRANSITIONS.get((type(state), type(event)))
+    what = event.envelope.kind if isinstance(event, Received) else type(event)
+    edge = TRANSITIONS.get((type(state), what))
     if edge is None:
-        complaint = f"{type(event).__name__} is not expected in {type(state).__name__}"
-        if isinstance(event, _FROM_CLIENTS):
+        complaint = f"{what.__name__} is not expected in {type(state).__name__}"
+        if isinstance(event, Received):
             raise RemoteProtocolError(
                 complaint,
                 code=ErrorCode.SESSION_OVER
@@ -192,14 +187,30 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
     return result
 
 
-def round_of(state: ServerState) -> Round:
-    """Return the round that a state belongs to."""
-    return _ROUND_OF[type(state)]
+def fork(state: ServerState) -> ServerState:
+    """Return an equal state that can go on while `state` stays what it is.
+
+    It copies what the open round collects, so that steps which may yet have to be
+    forgotten leave the durable state as it was.
+    """
+    session = state.session.fork(state.ROUND)
+    match state:
+        case AdvertiseKeys():
+            adverts, keys = dict(state.adverts), set(state.keys)
+            return replace(state, session=session, adverts=adverts, keys=keys)
+        case ShareKeys():
+            return replace(state, session=session, bundles=dict(state.bundles))
+        case MaskedInputCollection():
+            return replace(state, session=session, uploads=dict(state.uploads))
+        case Unmasking():
+            return replace(state, session=session, shares=dict(state.shares))
+        case Summing() | Completed() | Failed():
+            return state  # nothing grows any more
 
 
 def is_over(state: ServerState) -> bool:
     """Whether the session has ended, with or without a sum."""
-    return isinstance(state, Completed | Aborted)
+    return isinstance(state, Completed | Failed)
 
 
 def pending_outputs(state: ServerState) -> tuple[ServerOutput, ...]:
@@ -230,40 +241,39 @@ def progress(state: ServerState) -> Progress:
     counts = (0, 0, 0)
     match state:
         case AdvertiseKeys():
-            limits = state.descriptor.parameters
+            limits = state.session.descriptor.parameters
             expected = limits.max_clients
             if state.invited is not None:
                 expected = min(expected, len(state.invited))
             counts = (len(state.adverts), expected, limits.min_clients)
         case ShareKeys():
-            counts = (len(state.bundles), len(state.roster), _needed(state))
+            counts = (len(state.bundles), len(state.cohort.roster), _needed(state))
         case MaskedInputCollection():
             counts = (len(state.uploads), len(state.sharers), _needed(state))
         case Unmasking():
-            threshold = state.descriptor.parameters.threshold
+            threshold = state.session.descriptor.parameters.threshold
             counts = (len(state.shares), len(state.survivors), threshold)
-        case Summing() | Completed():
-            survivors = len(state.survivors)
-            counts = (survivors, survivors, survivors)
-    return Progress(round_of(state), *counts)
+        case Summing():
+            counts = (len(state.survivors),) * 3
+        case Completed():
+            counts = (state.outcome.survivors,) * 3
+    return Progress(state.ROUND, *counts)
 
 
 def _needed(state: Rostered) -> int:
-    parameters = state.descriptor.parameters
+    parameters = state.session.descriptor.parameters
     return max(parameters.threshold, parameters.min_survivors)
 
 
 def is_round_full(state: ServerState) -> bool:
     """Whether everybody who can answer has, so that waiting is pointless."""
-    if isinstance(state, Summing | Completed | Aborted):
+    if isinstance(state, Summing | Completed | Failed):
         return False
     now = progress(state)
     return now.answered >= now.expected
 
 
-def update_for(  # noqa: PLR0911 - one way out per round
-    state: ServerState, identity: str
-) -> ServerUpdate | None:
+def update_for(state: ServerState, identity: str) -> Envelope | None:
     """Return what a client may fetch now; the same value on every call.
 
     Args:
@@ -273,45 +283,55 @@ def update_for(  # noqa: PLR0911 - one way out per round
     Returns:
         The message that opens the current round for this client, how the session
         ended, or None if there is nothing for it yet.  A client that is no longer
-        part of the session gets `SessionAborted` with SESSION_OVER.
+        part of the session gets `Aborted` with SESSION_OVER.
     """
-    if isinstance(state, AdvertiseKeys):
-        return None
-    if isinstance(state, Aborted):
-        return SessionAborted(state.code, state.reason)
-    index = state.index_of.get(identity)
+    match state:
+        case AdvertiseKeys():
+            return None
+        case Failed():
+            return Envelope.of(state.outcome)
+    index = state.cohort.index_of.get(identity)
     if index is None:
         return _left_out("the roster was fixed without this client")
-    if isinstance(state, Completed):
-        return state.released
-    if isinstance(state, ShareKeys):
-        return RosterPublished(state.roster.encode())
-    if isinstance(state, MaskedInputCollection):
-        return _delivery(state, index)
-    return _unmask_request(state, index)
+    return _opening(state, index)
 
 
-def _left_out(reason: str) -> SessionAborted:
-    return SessionAborted(ErrorCode.SESSION_OVER, reason)
+def _opening(
+    state: ShareKeys | MaskedInputCollection | Unmasking | Summing | Completed,
+    index: int,
+) -> Envelope | None:
+    """Return what opens the current round for a client of the roster."""
+    match state:
+        case ShareKeys():
+            return state.opening
+        case MaskedInputCollection():
+            return _delivery(state, index)
+        case Unmasking() | Summing():
+            return _unmask_request(state, index)
+        case Completed():
+            return Envelope.of(state.outcome)
 
 
-def _delivery(state: MaskedInputCollection, index: int) -> ServerUpdate:
+def _left_out(reason: str) -> Envelope:
+    return Envelope.of(Aborted(ErrorCode.SESSION_OVER, reason))
+
+
+def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     """Cut the bundles addressed to one client out of those of its dealers."""
     if index not in state.sharers:
         return _left_out("this client's shares did not arrive in time")
-    parts = []
-    for dealer in state.graph.neighbors(index):
+    cohort, parts = state.cohort, []
+    for dealer in cohort.graph.neighbors(index):
         if dealer in state.sharers:
-            place = state.graph.rank(dealer, index) * BUNDLE_BYTES
+            place = cohort.graph.rank(dealer, index) * BUNDLE_BYTES
             parts.append(state.bundles[dealer][place : place + BUNDLE_BYTES])
-    return SharesDelivered(
-        encode_set(state.sharers, len(state.roster)), b"".join(parts)
-    )
+    sharers = encode_set(state.sharers, len(cohort.roster))
+    return Envelope.of(Delivery(sharers, b"".join(parts)))
 
 
-def _unmask_request(state: Unmasking | Summing, index: int) -> ServerUpdate | None:
+def _unmask_request(state: Unmasking | Summing, index: int) -> Envelope | None:
     if index not in state.survivors:
         return _left_out("this client's masked input did not arrive in time")
     if isinstance(state, Summing):
         return None
-    return UnmaskRequested(encode_set(state.survivors, len(state.roster)))
+    return Envelope.of(Survivors(encode_set(state.survivors, len(state.cohort.roster))))

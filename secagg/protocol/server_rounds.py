@@ -5,43 +5,40 @@ that it refuses, and then the state is as before.
 """
 
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import Advert, Roster, SumReleased
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Aborted,
+    Advert,
+    Bundles,
+    Envelope,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    Upload,
+)
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
-from secagg.protocol.events import (
-    AbortRequested,
-    BundlesSent,
-    InputUploaded,
-    KeysAdvertised,
-    RoundClosed,
-    SharesRevealed,
-    SumComputed,
-)
+from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
-from secagg.protocol.outputs import (
-    AnnounceRound,
-    ComputeSum,
-    DropClient,
-    FinishSession,
-    ServerOutput,
-    Step,
-)
-from secagg.protocol.rounds import BUNDLE_BYTES, DropReason, Round
+from secagg.protocol.outputs import ComputeSum, DropClient, ServerOutput, Step
+from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
-    Aborted,
     AdvertiseKeys,
+    Cohort,
     Completed,
+    Failed,
     MaskedInputCollection,
-    Rostered,
     ServerState,
     ServerStep,
+    Session,
     ShareKeys,
     Summing,
     Unmasking,
@@ -54,8 +51,8 @@ __all__ = [
     "close_share_keys",
     "close_unmasking",
     "complete",
+    "record_advert",
     "record_bundles",
-    "record_keys",
     "record_shares",
     "record_upload",
 ]
@@ -66,7 +63,7 @@ _SEED_BYTES: Final = 32
 # --- round 0 ------------------------------------------------------------------------
 
 
-def record_keys(state: AdvertiseKeys, event: KeysAdvertised) -> ServerStep:
+def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     """Record one advert (PROTOCOL §5.1)."""
     sender = event.sender
     if state.invited is not None and sender not in state.invited:
@@ -75,18 +72,16 @@ def record_keys(state: AdvertiseKeys, event: KeysAdvertised) -> ServerStep:
             code=ErrorCode.NOT_INVITED,
             sender=sender,
         )
-    advert = Advert.decode(event.advert)
+    advert = Advert.decode(event.envelope.data)
     if advert.identity != sender:
         raise RemoteProtocolError(
             f"{sender!r} sent an advert of another identity",
             code=ErrorCode.UNAUTHENTICATED,
             sender=sender,
         )
-    known = state.adverts.get(sender)
-    if known is not None:
-        _require_same(known == advert, sender, "advert")
-        return Step(state)
-    if len(state.adverts) >= state.descriptor.parameters.max_clients:
+    if state.session.has_accepted(sender, event.envelope):
+        return Step(state, is_repeat=True)
+    if len(state.adverts) >= state.session.descriptor.parameters.max_clients:
         raise RemoteProtocolError(
             f"the session is full with {len(state.adverts)} clients",
             code=ErrorCode.ROSTER_TOO_LARGE,
@@ -117,15 +112,18 @@ def record_keys(state: AdvertiseKeys, event: KeysAdvertised) -> ServerStep:
         )
     state.adverts[sender] = advert  # last: every check has passed
     state.keys.update(keys)
+    state.session.accept(sender, event.envelope)
     return Step(state)
 
 
 def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep:
     """Fix U1 and publish the roster (PROTOCOL §5.1)."""
     # PROTOCOL §5.1: continue only if |U1| meets the promise made to clients.
-    parameters = state.descriptor.parameters
+    descriptor = state.session.descriptor
+    parameters = descriptor.parameters
     if len(state.adverts) < parameters.min_clients:
         return _too_few(
+            state.session,
             len(state.adverts),
             parameters.min_clients,
             "advertised keys",
@@ -137,64 +135,73 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
         tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
         b"" if parameters.is_complete_graph else event.graph_seed,
     )
-    graph = sharing_graph(parameters, roster)
-    ctx0 = context.session_context(state.descriptor)
+    opening = Envelope.of(roster)
+    ctx0 = context.session_context(descriptor)
+    cohort = Cohort(
+        roster=roster,
+        index_of={advert.identity: i for i, advert in enumerate(roster.adverts)},
+        graph=sharing_graph(parameters, roster),
+        ctx1=context.roster_context(ctx0, opening.data, parameters.suite),
+    )
     return Step(
         ShareKeys(
-            descriptor=state.descriptor,
-            packed_bytes=state.packed_bytes,
-            roster=roster,
-            index_of={advert.identity: i for i, advert in enumerate(roster.adverts)},
-            graph=graph,
-            ctx1=context.roster_context(ctx0, roster.encode(), parameters.suite),
+            state.session.opening(Round.SHARE_KEYS),
+            cohort,
+            opening=opening,
             bundles={},
-        ),
-        (AnnounceRound(Round.SHARE_KEYS),),
+        )
     )
 
 
 # --- round 1 ------------------------------------------------------------------------
 
 
-def record_bundles(state: ShareKeys, event: BundlesSent) -> ServerStep:
+def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     """Record one client's sealed bundles (PROTOCOL §5.2)."""
-    index = _member(state, event.sender, range(len(state.roster)))
-    expected = len(state.graph.neighbors(index)) * BUNDLE_BYTES
-    if len(event.bundles) != expected:
+    cohort, sender = state.cohort, event.sender
+    index = _member(cohort, sender, range(len(cohort.roster)))
+    sealed = Bundles.decode(event.envelope.data).sealed
+    expected = len(cohort.graph.neighbors(index)) * BUNDLE_BYTES
+    if len(sealed) != expected:
         raise RemoteProtocolError(
-            f"{event.sender!r} sent {len(event.bundles)} bytes of bundles, "
-            f"expected {expected}",
+            f"{sender!r} sent {len(sealed)} bytes of bundles, expected {expected}",
             code=ErrorCode.BAD_ENCODING,
-            sender=event.sender,
+            sender=sender,
         )
-    known = state.bundles.get(index)
-    if known is not None:
-        _require_same(known == event.bundles, event.sender, "set of share bundles")
-        return Step(state)
-    state.bundles[index] = event.bundles
+    if state.session.has_accepted(sender, event.envelope):
+        return Step(state, is_repeat=True)
+    state.bundles[index] = sealed
+    state.session.accept(sender, event.envelope)
     return Step(state)
 
 
 def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     """Fix U2 and deliver the bundles (PROTOCOL §5.2)."""
-    parameters = state.descriptor.parameters
-    sharers = _core_of(state.graph, frozenset(state.bundles), parameters.threshold)
-    dropped = _drops(state, set(range(len(state.roster))) - sharers, _NO_SHARES)
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
+    everybody = frozenset(range(len(cohort.roster)))
+    sharers = _core_of(cohort.graph, frozenset(state.bundles), parameters.threshold)
+    dropped = _drops(cohort, everybody - sharers, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(sharers) < needed:
         return _too_few(
-            len(sharers), needed, "shared keys", ErrorCode.U2_TOO_SMALL, dropped
+            state.session,
+            len(sharers),
+            needed,
+            "shared keys",
+            ErrorCode.U2_TOO_SMALL,
+            dropped,
         )
-    bitmap = encode_set(sharers, len(state.roster))
+    bitmap = encode_set(sharers, len(cohort.roster))
     return Step(
         MaskedInputCollection(
-            **_rostered(state),
+            state.session.opening(Round.MASKED_INPUT_COLLECTION),
+            cohort,
             sharers=sharers,
-            ctx2=context.mask_context(state.ctx1, bitmap, parameters.suite),
+            ctx2=context.mask_context(cohort.ctx1, bitmap, parameters.suite),
             bundles={index: state.bundles[index] for index in sharers},
             uploads={},
         ),
-        (*dropped, AnnounceRound(Round.MASKED_INPUT_COLLECTION)),
+        dropped,
     )
 
 
@@ -219,33 +226,35 @@ def _core_of(
 # --- round 2 ------------------------------------------------------------------------
 
 
-def record_upload(state: MaskedInputCollection, event: InputUploaded) -> ServerStep:
+def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
     """Record that one masked input is in (PROTOCOL §5.3)."""
-    index = _member(state, event.sender, state.sharers)
-    if event.size != state.packed_bytes:
+    sender = event.sender
+    index = _member(state.cohort, sender, state.sharers)
+    upload = Upload.decode(event.envelope.data)
+    if upload.size != state.session.packed_bytes:
         raise RemoteProtocolError(
-            f"{event.sender!r} uploaded {event.size} bytes, a packed vector has "
-            f"{state.packed_bytes}",
+            f"{sender!r} uploaded {upload.size} bytes, a packed vector has "
+            f"{state.session.packed_bytes}",
             code=ErrorCode.BAD_VECTOR,
-            sender=event.sender,
+            sender=sender,
         )
-    known = state.uploads.get(index)
-    if known is not None:
-        _require_same(known == event.digest, event.sender, "masked input")
-        return Step(state)
-    state.uploads[index] = event.digest
+    if state.session.has_accepted(sender, event.envelope):
+        return Step(state, is_repeat=True)
+    state.uploads[index] = upload.digest
+    state.session.accept(sender, event.envelope)
     return Step(state)
 
 
 def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerStep:
     """Fix U3 and ask it to unmask (PROTOCOL §5.3)."""
-    parameters = state.descriptor.parameters
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
     survivors = frozenset(state.uploads)
     lost = state.sharers - survivors
-    dropped = _drops(state, lost, DropReason.NO_INPUT)
+    dropped = _drops(cohort, lost, DropReason.NO_INPUT)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:
         return _too_few(
+            state.session,
             len(survivors),
             needed,
             "uploaded their input",
@@ -254,6 +263,7 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         )
     if len(lost) > parameters.max_dropouts:
         return _abort(
+            state.session,
             ErrorCode.TOO_MANY_DROPOUTS,
             f"{len(lost)} clients were lost before their input was in, at most "
             f"{parameters.max_dropouts} are tolerated",
@@ -263,20 +273,22 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         (
             index
             for index in sorted(state.sharers)
-            if state.graph.count_holders(index, survivors) < parameters.threshold
+            if cohort.graph.count_holders(index, survivors) < parameters.threshold
         ),
         None,
     )
     if orphan is not None:
         return _abort(
+            state.session,
             ErrorCode.TOO_FEW_ANSWERS,
-            f"too few neighbours of {state.roster.adverts[orphan].identity!r} are "
+            f"too few neighbours of {cohort.roster.adverts[orphan].identity!r} are "
             f"left to rebuild its secrets, {parameters.threshold} are needed",
             dropped,
         )
-    if not state.graph.is_connected(survivors):
+    if not cohort.graph.is_connected(survivors):
         # The masks between the parts would be known, and each part's sum with them.
         return _abort(
+            state.session,
             ErrorCode.TOO_MANY_DROPOUTS,
             "the lost clients cut the ring into parts, whose sums would be seen",
             dropped,
@@ -284,76 +296,79 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
     # PROTOCOL §5.5: U3 is fixed here, and journalled before any client hears of it.
     return Step(
         Unmasking(
-            **_rostered(state),
+            state.session.opening(Round.UNMASKING),
+            cohort,
             sharers=state.sharers,
             survivors=survivors,
             ctx2=state.ctx2,
             uploads=dict(state.uploads),
             shares={},
         ),
-        (*dropped, AnnounceRound(Round.UNMASKING)),
+        dropped,
     )
 
 
 # --- round 4 ------------------------------------------------------------------------
 
 
-def record_shares(state: Unmasking, event: SharesRevealed) -> ServerStep:
+def record_shares(state: Unmasking, event: Received) -> ServerStep:
     """Record one client's revealed shares (PROTOCOL §5.5)."""
-    index = _member(state, event.sender, state.survivors)
+    sender = event.sender
+    index = _member(state.cohort, sender, state.survivors)
+    revealed = Shares.decode(event.envelope.data).revealed
     expected = len(_dealers(state, index)) * SHARE_SIZE
-    if len(event.shares) != expected:
+    if len(revealed) != expected:
         raise RemoteProtocolError(
-            f"{event.sender!r} revealed {len(event.shares)} bytes of shares, "
-            f"expected {expected}",
+            f"{sender!r} revealed {len(revealed)} bytes of shares, expected {expected}",
             code=ErrorCode.BAD_ENCODING,
-            sender=event.sender,
+            sender=sender,
         )
-    encoded = np.frombuffer(event.shares, np.uint8).reshape(-1, SHARE_SIZE)
+    encoded = np.frombuffer(revealed, np.uint8).reshape(-1, SHARE_SIZE)
     if not check_shares(encoded).all():
         raise RemoteProtocolError(
-            f"{event.sender!r} revealed a share that is not canonical",
+            f"{sender!r} revealed a share that is not canonical",
             code=ErrorCode.BAD_ENCODING,
-            sender=event.sender,
+            sender=sender,
         )
-    known = state.shares.get(index)
-    if known is not None:
-        _require_same(known == event.shares, event.sender, "set of shares")
-        return Step(state)
-    state.shares[index] = event.shares
+    if state.session.has_accepted(sender, event.envelope):
+        return Step(state, is_repeat=True)
+    state.shares[index] = revealed
+    state.session.accept(sender, event.envelope)
     return Step(state)
 
 
 def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     """Fix U5, rebuild the secrets and order the sum (PROTOCOL §5.5)."""
-    parameters = state.descriptor.parameters
-    silent = _drops(state, state.survivors - set(state.shares), DropReason.NO_ANSWER)
+    cohort, descriptor = state.cohort, state.session.descriptor
+    parameters = descriptor.parameters
+    silent = _drops(cohort, state.survivors - set(state.shares), DropReason.NO_ANSWER)
     answered = frozenset(state.shares)
     for dealer in sorted(state.sharers):
-        answers = state.graph.count_holders(dealer, answered)
+        answers = cohort.graph.count_holders(dealer, answered)
         if answers < parameters.threshold:
             return _too_few(
+                state.session,
                 answers,
                 parameters.threshold,
-                f"answered for {state.roster.adverts[dealer].identity!r}",
+                f"answered for {cohort.roster.adverts[dealer].identity!r}",
                 ErrorCode.TOO_FEW_ANSWERS,
                 silent,
             )
     try:
         rebuilt = reconstruction.rebuild(
             parameters,
-            session_id=state.descriptor.session_id,
-            roster=state.roster,
-            graph=state.graph,
+            session_id=descriptor.session_id,
+            roster=cohort.roster,
+            graph=cohort.graph,
             sharers=state.sharers,
             survivors=state.survivors,
             answers=state.shares,
         )
     except RemoteProtocolError as error:
-        return _abort(error.code, str(error), silent)
-    liars = _drops(state, rebuilt.liars, DropReason.BAD_SHARES)
+        return _abort(state.session, error.code, str(error), silent)
+    liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     job = ComputeSum(
-        session_id=state.descriptor.session_id,
+        session_id=descriptor.session_id,
         mask_context=state.ctx2,
         modulus=parameters.modulus,
         dimension=parameters.dimension,
@@ -363,13 +378,13 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
         dropped_keys=rebuilt.dropped_keys,
     )
     return Step(
-        Summing(**_rostered(state), survivors=state.survivors, job=job),
+        Summing(state.session, cohort, survivors=state.survivors, job=job),
         (*silent, *liars, job),
     )
 
 
 def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
-    return tuple(d for d in state.graph.dealers(holder) if d in state.sharers)
+    return tuple(d for d in state.cohort.graph.dealers(holder) if d in state.sharers)
 
 
 # --- the end ------------------------------------------------------------------------
@@ -377,57 +392,40 @@ def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
 
 def complete(state: Summing, event: SumComputed) -> ServerStep:
     """Release the sum."""
-    released = SumReleased(event.sum_hash, event.size, len(state.survivors))
-    return Step(
-        Completed(**_rostered(state), survivors=state.survivors, released=released),
-        (
-            FinishSession(None, f"sum of {len(state.survivors)} inputs released"),
-            AnnounceRound(Round.FINISHED),
-        ),
-    )
+    released = Released(event.sum_hash, event.size, len(state.survivors))
+    return Step(Completed(state.session, state.cohort, outcome=released))
 
 
-def abort_requested(_: ServerState, event: AbortRequested) -> ServerStep:
+def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
     """End the session on request of the operator or the machinery."""
-    return _abort(event.code, event.reason)
+    return _abort(state.session, event.code, event.reason)
 
 
-def _too_few(
+def _too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
+    session: Session,
     alive: int,
     needed: int,
     did: str,
     code: ErrorCode,
     drops: tuple[ServerOutput, ...] = (),
 ) -> ServerStep:
-    return _abort(code, f"{alive} clients {did}, {needed} are needed", drops)
+    return _abort(session, code, f"{alive} clients {did}, {needed} are needed", drops)
 
 
 def _abort(
-    code: ErrorCode, reason: str, drops: tuple[ServerOutput, ...] = ()
+    session: Session,
+    code: ErrorCode,
+    reason: str,
+    drops: tuple[ServerOutput, ...] = (),
 ) -> ServerStep:
-    return Step(
-        Aborted(code, reason),
-        (*drops, FinishSession(code, reason), AnnounceRound(Round.FINISHED)),
-    )
+    return Step(Failed(session, Aborted(code, reason)), drops)
 
 
 # --- shared by the rounds -----------------------------------------------------------
 
-_NO_SHARES: Final = DropReason.NO_SHARES
 
-
-def _require_same(same: bool, sender: str, what: str) -> None:  # noqa: FBT001 - the check
-    # A retry is a no-op; a contradiction is a violation.
-    if not same:
-        raise RemoteProtocolError(
-            f"{sender!r} sent a second, different {what}",
-            code=ErrorCode.EQUIVOCATION,
-            sender=sender,
-        )
-
-
-def _member(state: Rostered, sender: str, allowed: AbstractSet[int] | range) -> int:
-    index = state.index_of.get(sender)
+def _member(cohort: Cohort, sender: str, allowed: AbstractSet[int] | range) -> int:
+    index = cohort.index_of.get(sender)
     if index is None or index not in allowed:
         raise RemoteProtocolError(
             f"{sender!r} is not part of this round",
@@ -438,21 +436,10 @@ def _member(state: Rostered, sender: str, allowed: AbstractSet[int] | range) -> 
     return index
 
 
-def _rostered(state: Rostered) -> dict[str, Any]:
-    return {
-        "descriptor": state.descriptor,
-        "packed_bytes": state.packed_bytes,
-        "roster": state.roster,
-        "index_of": state.index_of,
-        "graph": state.graph,
-        "ctx1": state.ctx1,
-    }
-
-
 def _drops(
-    state: Rostered, indices: AbstractSet[int], reason: DropReason
+    cohort: Cohort, indices: AbstractSet[int], reason: DropReason
 ) -> tuple[ServerOutput, ...]:
     return tuple(
-        DropClient(state.roster.adverts[index].identity, reason)
+        DropClient(cohort.roster.adverts[index].identity, reason)
         for index in sorted(indices)
     )

@@ -5,45 +5,107 @@ collectors of the open round, written by the last statement of a handler.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Self
 
-from secagg.errors import ErrorCode
-from secagg.messages import Advert, Roster, SumReleased
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import (
+    Aborted,
+    Advert,
+    Bundles,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    Upload,
+)
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
 
 __all__ = [
-    "Aborted",
     "AdvertiseKeys",
+    "Cohort",
     "Completed",
+    "Failed",
     "MaskedInputCollection",
     "Rostered",
     "ServerState",
     "ServerStep",
+    "Session",
     "ShareKeys",
     "Summing",
     "Unmasking",
 ]
 
-
-@dataclass(frozen=True, slots=True)
-class AdvertiseKeys:
-    """Round 0: invited clients advertise their public keys."""
-
-    descriptor: SessionDescriptor
-    packed_bytes: int
-    invited: frozenset[str] | None
-    adverts: dict[str, Advert]  # U1, so far
-    keys: set[bytes]  # every public key in `adverts`
+_NAME_OF: Final[Mapping[type[Message], str]] = {
+    Advert: "advert",
+    Bundles: "set of share bundles",
+    Upload: "masked input",
+    Shares: "set of shares",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Rostered:
-    """What holds from the moment U1 is fixed."""
+class Session:
+    """What every state holds, from the offer to the end.
+
+    Attributes:
+        descriptor: The session, as offered to clients.
+        packed_bytes: Exact size of one packed vector.
+        accepted: SHA-256 of every accepted message, by round and sender; holds the
+            rounds up to the open one, which is the only one that grows.
+    """
 
     descriptor: SessionDescriptor
     packed_bytes: int
+    accepted: Mapping[Round, dict[str, bytes]]
+
+    def has_accepted(self, sender: str, envelope: Envelope) -> bool:
+        """Whether a message repeats one that was accepted.
+
+        Raises:
+            RemoteProtocolError: EQUIVOCATION; another one was accepted.
+        """
+        known = self.accepted.get(envelope.kind.ROUND, {}).get(sender)
+        if known is None:
+            return False
+        # A retry is a no-op; a contradiction is a violation.
+        if known != envelope.digest:
+            raise RemoteProtocolError(
+                f"{sender!r} sent a second, different {_NAME_OF[envelope.kind]}",
+                code=ErrorCode.EQUIVOCATION,
+                sender=sender,
+            )
+        return True
+
+    def accept(self, sender: str, envelope: Envelope) -> None:
+        """Remember an accepted message of the open round."""
+        self.accepted[envelope.kind.ROUND][sender] = envelope.digest
+
+    def opening(self, which: Round) -> Self:
+        """Return the part for the state that opens a round."""
+        return replace(self, accepted={**self.accepted, which: {}})
+
+    def fork(self, opened: Round) -> Self:
+        """Return a part whose open round can grow without changing this one."""
+        grown = dict(self.accepted.get(opened, {}))
+        return replace(self, accepted={**self.accepted, opened: grown})
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """What holds from the moment U1 is fixed.
+
+    Attributes:
+        roster: U1.
+        index_of: Roster index of each identity.
+        graph: Who shares with whom.
+        ctx1: Context of the roster.
+    """
+
     roster: Roster
     index_of: Mapping[str, int]
     graph: SharingGraph
@@ -51,15 +113,40 @@ class Rostered:
 
 
 @dataclass(frozen=True, slots=True)
+class AdvertiseKeys:
+    """Round 0: invited clients advertise their public keys."""
+
+    ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
+
+    session: Session
+    invited: frozenset[str] | None
+    adverts: dict[str, Advert]  # U1, so far
+    keys: set[bytes]  # every public key in `adverts`
+
+
+@dataclass(frozen=True, slots=True)
+class Rostered:
+    """What the states behind round 0 have in common."""
+
+    session: Session
+    cohort: Cohort
+
+
+@dataclass(frozen=True, slots=True)
 class ShareKeys(Rostered):
     """Round 1: clients of U1 send sealed shares to their neighbours."""
 
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+
+    opening: Envelope  # the roster, encoded once for everybody
     bundles: dict[int, bytes] = field(repr=False)  # U2, so far
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedInputCollection(Rostered):
     """Round 2: clients of U2 upload their masked inputs."""
+
+    ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
     sharers: frozenset[int]  # U2
     ctx2: bytes
@@ -70,6 +157,8 @@ class MaskedInputCollection(Rostered):
 @dataclass(frozen=True, slots=True)
 class Unmasking(Rostered):
     """Round 4: clients of U3 reveal one share per dealer."""
+
+    ROUND: ClassVar[Round] = Round.UNMASKING
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
@@ -82,6 +171,8 @@ class Unmasking(Rostered):
 class Summing(Rostered):
     """All secrets are rebuilt; the runner removes the masks."""
 
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
     survivors: frozenset[int]
     job: ComputeSum = field(repr=False)
 
@@ -90,16 +181,19 @@ class Summing(Rostered):
 class Completed(Rostered):
     """A sum exists; every secret is gone."""
 
-    survivors: frozenset[int]
-    released: SumReleased
+    ROUND: ClassVar[Round] = Round.FINISHED
+
+    outcome: Released
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class Failed:
     """The session is over without a sum; every secret is gone."""
 
-    code: ErrorCode
-    reason: str
+    ROUND: ClassVar[Round] = Round.FINISHED
+
+    session: Session
+    outcome: Aborted
 
 
 ServerState = (
@@ -109,6 +203,6 @@ ServerState = (
     | Unmasking
     | Summing
     | Completed
-    | Aborted
+    | Failed
 )
 ServerStep = Step[ServerState, ServerOutput]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Roster
+from secagg.messages import BUNDLE_BYTES, Roster
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.aead import AuthenticationError, open_sealed, seal
 from secagg.primitives.canonical import Reader, Writer
@@ -26,7 +26,6 @@ from secagg.primitives.shamir import share_secrets
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import domain_tag
 from secagg.protocol.neighbors import SharingGraph
-from secagg.protocol.rounds import BUNDLE_BYTES
 
 __all__ = ["Dealing", "HeldShares", "collect", "deal"]
 

@@ -1,14 +1,23 @@
 """Whole sessions in one process, through the real client and server cores."""
 
-from secagg.simulation.losses import LossPlan, LossPoint, plan_losses
+from secagg.simulation.driver import (
+    InProcessSession,
+    SessionResult,
+    identity_of,
+    run_session,
+)
+from secagg.simulation.losses import LossPlan, plan_losses
 from secagg.simulation.measurement import CostReport
 from secagg.simulation.session import SimulatedSession, simulate_session
 
 __all__ = [
     "CostReport",
+    "InProcessSession",
     "LossPlan",
-    "LossPoint",
+    "SessionResult",
     "SimulatedSession",
+    "identity_of",
     "plan_losses",
+    "run_session",
     "simulate_session",
 ]

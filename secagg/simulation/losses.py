@@ -1,44 +1,32 @@
 """Which clients disappear from a simulated session, and when.
 
-Rule 1: losses are spread evenly over the four points at which a client can vanish,
-        so that every round has to cope with some.
+Rule 1: losses are spread evenly over the rounds in which a client sends something, so
+        that every round has to cope with some.
 Rule 2: a plan is data: the same entropy gives the same plan.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum, unique
 
+from secagg.messages import Round
 from secagg.primitives.entropy import Entropy
+from secagg.protocol.rounds import CLIENT_ROUNDS
 
-__all__ = ["LossPlan", "LossPoint", "plan_losses"]
-
-
-@unique
-class LossPoint(StrEnum):
-    """When a client vanishes.  Later points cost the server more."""
-
-    BEFORE_ADVERT = "before it advertised keys"
-    BEFORE_SHARES = "before it shared keys"
-    BEFORE_INPUT = "before its masked input"
-    BEFORE_ANSWER = "before it answered the unmask request"
+__all__ = ["LossPlan", "plan_losses"]
 
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
-    """Client number -> when it vanishes; clients that are absent stay to the end."""
+    """Client number -> the first round in which it is silent.
 
-    losses: Mapping[int, LossPoint]
+    Later rounds cost the server more.  Clients that are absent stay to the end.
+    """
 
-    def is_alive(self, client: int, point: LossPoint) -> bool:
-        """Whether the client still does what `point` says it might not."""
-        order = list(LossPoint)
-        loss = self.losses.get(client)
-        return loss is None or order.index(loss) > order.index(point)
+    losses: Mapping[int, Round]
 
-    def count(self, point: LossPoint) -> int:
-        """How many clients vanish at one point."""
-        return sum(1 for each in self.losses.values() if each is point)
+    def count(self, which: Round) -> int:
+        """How many clients vanish before they send anything in a round."""
+        return sum(1 for each in self.losses.values() if each is which)
 
 
 def plan_losses(clients: int, dropout_rate: float, entropy: Entropy) -> LossPlan:
@@ -51,7 +39,7 @@ def plan_losses(clients: int, dropout_rate: float, entropy: Entropy) -> LossPlan
 
     Returns:
         A plan with floor(clients * dropout_rate) losses, dealt out in turn over the
-        four points.
+        rounds.
 
     Raises:
         ValueError: The rate lies outside [0, 1].
@@ -62,5 +50,5 @@ def plan_losses(clients: int, dropout_rate: float, entropy: Entropy) -> LossPlan
     keys = [entropy.token(16) for _ in range(clients)]
     order = sorted(range(clients), key=keys.__getitem__)
     lost = order[: int(clients * dropout_rate)]
-    points = list(LossPoint)
-    return LossPlan({client: points[i % 4] for i, client in enumerate(lost)})
+    count = len(CLIENT_ROUNDS)
+    return LossPlan({each: CLIENT_ROUNDS[i % count] for i, each in enumerate(lost)})

@@ -40,7 +40,6 @@ HASH_BLOCK_BYTES: Final = 1 << 20
 # Room for journals, logs and the sum when uploads have filled the rest.
 MIN_FREE_BYTES: Final = 64 << 20
 DISK_RETRY_SECONDS: Final = 30.0
-DIGEST_BYTES: Final = 32
 
 
 class Spool(Protocol):

@@ -9,14 +9,14 @@ chosen one; from then on nothing that belongs to that process has any effect.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import ServerUpdate
+from secagg.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.base import NumberClaim, Role, SessionStore, StoredSession
 from secagg.storage.spool import Spool
-from secagg.testing.relayed_connection import RelayedConnection
+from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 
 __all__ = [
     "CrashSwitch",
@@ -27,7 +27,7 @@ __all__ = [
     "SimulatedCrashError",
 ]
 
-_Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
 
 
 class SimulatedCrashError(BaseException):
@@ -217,48 +217,55 @@ class CrashingSpool:
         return self._inner.session_ids()
 
 
-class CrashingConnection(RelayedConnection):
+class CrashingConnection:
     """A client's connection whose calls are crash points of that client.
 
     The point after a call lies behind what the server did: its answer is lost.
     """
 
     def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
-        super().__init__(lambda: inner)
+        self._inner = inner
         self._switch = switch
+        self.identity: Final = inner.identity
 
-    async def relay(
-        self, method: str, call: Callable[[], Coroutine[Any, Any, _Result]]
-    ) -> _Result:
+    async def call(self, request: Request[_Answer]) -> _Answer:
         """Die before or after the call."""
-        with self._switch.around(method):
-            return await call()
+        with self._switch.around(CALLS[type(request)].name):
+            return await self._inner.call(request)
 
-    async def relay_stream(
-        self, method: str, open_stream: Callable[[], AsyncIterator[ServerUpdate]]
-    ) -> AsyncIterator[ServerUpdate]:
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
         """Die before or after the stream is opened."""
-        with self._switch.around(method):
-            stream = open_stream()
+        with self._switch.around(CALLS[type(request)].name):
+            stream = self._inner.watch(request)
         async for update in stream:
             self._switch.check()
             yield update
 
 
-class MortalConnection(RelayedConnection):
+class MortalConnection:
     """A connection to a process that can die: calls in flight then break."""
 
     def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
-        super().__init__(lambda: inner)
+        self._inner = inner
         self._died = asyncio.Event()
         switch.on_death(self._died.set)
+        self.identity: Final = inner.identity
 
-    async def relay(
-        self, method: str, call: Callable[[], Coroutine[Any, Any, _Result]]
-    ) -> _Result:
+    async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call; it breaks when the process at the other end dies."""
-        del method
-        answer = asyncio.ensure_future(call())
+        return await self._while_alive(self._inner.call(request))
+
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+        """Open the stream; it breaks when the process at the other end dies."""
+        stream = self._inner.watch(request)
+        while True:
+            update = await self._while_alive(_next(stream))
+            if update is None:
+                return
+            yield update
+
+    async def _while_alive(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
+        answer = asyncio.ensure_future(work)
         dying = asyncio.ensure_future(self._died.wait())
         try:
             await asyncio.wait({answer, dying}, return_when=asyncio.FIRST_COMPLETED)
@@ -272,19 +279,10 @@ class MortalConnection(RelayedConnection):
             if not answer.cancelled():
                 answer.exception()  # noted: the caller has its own error
 
-    async def relay_stream(
-        self, method: str, open_stream: Callable[[], AsyncIterator[ServerUpdate]]
-    ) -> AsyncIterator[ServerUpdate]:
-        """Open the stream; it breaks when the process at the other end dies."""
-        stream = open_stream()
-        while True:
-            update = await self.relay(method, lambda: _next(stream))
-            if update is None:
-                return
-            yield update
 
-
-async def _next(stream: AsyncIterator[ServerUpdate]) -> ServerUpdate | None:
+async def _next(
+    stream: AsyncIterator[Envelope | Reference],
+) -> Envelope | Reference | None:
     return await anext(stream, None)
 
 

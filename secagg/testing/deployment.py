@@ -8,34 +8,37 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from secagg.client.conductor import ClientSettings, MakeInput, SessionOutcome
+from secagg.client.runner import ClientRunner
 from secagg.errors import (
     ErrorCode,
     SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import SumReleased
+from secagg.messages import Released
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.client_runner import ClientRunner
 from secagg.runtime.connection import AggregatorConnection
-from secagg.runtime.limits import AggregatorLimits
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.participation import ClientSettings, MakeInput, SessionOutcome
-from secagg.runtime.receipt import SessionReceipt
-from secagg.runtime.task import SessionSum, TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.receipt import SessionReceipt
+from secagg.server.task import SessionSum, TaskDefinition
+from secagg.simulation.driver import identity_of
 from secagg.storage.base import Role, SessionStore
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool, Spool
+from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.crash_points import (
     CrashingConnection,
     CrashingSpool,
@@ -44,10 +47,10 @@ from secagg.testing.crash_points import (
     MortalConnection,
     SimulatedCrashError,
 )
-from secagg.testing.in_process import LENIENT_POLICY, identity_of
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
 from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import Request
 
 __all__ = ["Deployment", "one_hot_input"]
 
@@ -76,7 +79,7 @@ class Deployment:
         payload: Handed to the clients of every session.
         server_crash: Crash point of the aggregator's first process.
         client_crash: Crash point of a client's first process, by number.
-        fault_of: Says what happens to a client's n-th call of a method.
+        fault_of: Says what happens to a client's n-th call of one kind.
         make_input: Replaces the one-hot input of a client.
         tamper: Stands between a client's link and the aggregator.
         settings: Of every client.
@@ -91,7 +94,7 @@ class Deployment:
     payload: bytes = b""
     server_crash: CrashSwitch = field(default_factory=CrashSwitch)
     client_crash: dict[int, CrashSwitch] = field(default_factory=dict)
-    fault_of: Callable[[int, str, int], Fault] = lambda _who, _method, _n: Fault.NONE
+    fault_of: Callable[[int, type[Request[Any]], int], Fault] = lambda *_: Fault.NONE
     make_input: Callable[[int], MakeInput] | None = None
     tamper: Callable[[int, AggregatorConnection], AggregatorConnection] = (
         lambda _who, connection: connection
@@ -183,7 +186,7 @@ class Deployment:
             for key in self.server_store.sessions(Role.SERVER, include_ended=True)
             if (stored := self.server_store.load(key)) and stored.summary is not None
         ]
-        return sum(isinstance(receipt.outcome, SumReleased) for receipt in receipts)
+        return sum(isinstance(receipt.outcome, Released) for receipt in receipts)
 
     async def _next_payload(self, _count: int) -> bytes:
         return self.payload
@@ -240,7 +243,9 @@ class Deployment:
             return self.tamper(number, MortalConnection(there, self.server_process))
 
         return LossyConnection(
-            find, lambda method, count: self.fault_of(number, method, count)
+            identity_of(number),
+            find,
+            lambda call, count: self.fault_of(number, call, count),
         )
 
     def _input(self, number: int) -> MakeInput:
@@ -260,7 +265,9 @@ class Deployment:
             total = [(a + int(b)) % m for a, b in zip(total, vector, strict=True)]
         return np.array(total, zeros(0, m).dtype)
 
-    def contradictions(self) -> dict[int, dict[tuple[bytes, str], int]]:
+    def contradictions(
+        self,
+    ) -> dict[int, dict[tuple[bytes, type[Request[Any]]], int]]:
         """Return the clients that sent two different messages for the same round."""
         found = {}
         for number, link in self.links.items():

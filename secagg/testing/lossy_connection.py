@@ -7,18 +7,25 @@ Rule 2: every message that leaves a client is noted, also when it is lost on the
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import ServerUpdate
-from secagg.runtime.connection import AggregatorConnection, UploadStatus
-from secagg.testing.relayed_connection import RelayedConnection
+from secagg.messages import Envelope
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import (
+    Reference,
+    Request,
+    SendMessage,
+    UploadChunk,
+    WatchSession,
+)
 
 __all__ = ["Fault", "LossyConnection"]
 
-_Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
+_Calls = type[Request[Any]]
 
 
 class Fault(Enum):
@@ -30,94 +37,67 @@ class Fault(Enum):
     REPEAT = auto()
 
 
-class LossyConnection(RelayedConnection):
+class LossyConnection:
     """An `AggregatorConnection` over a link with scripted faults.
 
     Args:
+        identity: As whom the calls are made.
         find: Returns the connection to use, or None while nobody listens.
-        fault_of: Says what happens to the n-th call (from 0) of a method.
+        fault_of: Says what happens to the n-th call (from 0) of a class of requests.
     """
 
     def __init__(
         self,
+        identity: str,
         find: Callable[[], AggregatorConnection | None],
-        fault_of: Callable[[str, int], Fault] = lambda _method, _number: Fault.NONE,
+        fault_of: Callable[[_Calls, int], Fault] = lambda _call, _number: Fault.NONE,
     ) -> None:
-        def reach() -> AggregatorConnection:
-            connection = find()
-            if connection is None:
-                raise _unreachable()
-            return connection
-
-        super().__init__(reach)
+        self.identity: Final = identity
+        self._find = find
         self._fault_of = fault_of
-        self._calls: dict[str, int] = defaultdict(int)
-        self._messages: dict[tuple[bytes, str], set[bytes]] = defaultdict(set)
+        self._calls: dict[_Calls, int] = defaultdict(int)
+        self._messages: dict[tuple[bytes, _Calls], set[bytes]] = defaultdict(set)
 
-    def distinct_messages(self) -> dict[tuple[bytes, str], int]:
-        """Return how many different messages left, by session and method."""
+    def distinct_messages(self) -> dict[tuple[bytes, _Calls], int]:
+        """Return how many different messages left, by session and call."""
         return {key: len(contents) for key, contents in self._messages.items()}
 
-    async def advertise(self, session_id: bytes, advert: bytes) -> None:
-        """Note and send."""
-        self._messages[session_id, "advertise"].add(advert)
-        await super().advertise(session_id, advert)
-
-    async def share(self, session_id: bytes, bundles: bytes) -> None:
-        """Note and send."""
-        self._messages[session_id, "share"].add(bundles)
-        await super().share(session_id, bundles)
-
-    async def reveal(self, session_id: bytes, shares: bytes) -> None:
-        """Note and send."""
-        self._messages[session_id, "reveal"].add(shares)
-        await super().reveal(session_id, shares)
-
-    async def upload_chunk(
-        self,
-        session_id: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        digest: bytes,
-        data: bytes,
-    ) -> UploadStatus:
-        """Note and send."""
-        self._messages[session_id, "upload"].add(digest)
-        return await super().upload_chunk(
-            session_id, offset=offset, total_size=total_size, digest=digest, data=data
-        )
-
-    async def relay(
-        self, method: str, call: Callable[[], Coroutine[Any, Any, _Result]]
-    ) -> _Result:
-        """Make the call as the script says."""
-        fault = self._next_fault(method)
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Note and send, as the script says."""
+        if isinstance(request, SendMessage):
+            self._messages[request.session_id, type(request)].add(request.message)
+        if isinstance(request, UploadChunk):
+            self._messages[request.session_id, UploadChunk].add(request.digest)
+        fault = self._next_fault(request)
         if fault is Fault.LOSE_REQUEST:
             raise _unreachable()
         if fault is Fault.REPEAT:
-            await call()
-        answer = await call()
+            await self._reached().call(request)
+        answer = await self._reached().call(request)
         if fault is Fault.LOSE_ANSWER:
             raise _unreachable()
         return answer
 
-    async def relay_stream(
-        self, method: str, open_stream: Callable[[], AsyncIterator[ServerUpdate]]
-    ) -> AsyncIterator[ServerUpdate]:
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
         """Open the stream as the script says; a lost answer breaks it."""
-        fault = self._next_fault(method)
+        fault = self._next_fault(request)
         if fault is Fault.LOSE_REQUEST:
             raise _unreachable()
-        async for update in open_stream():
+        async for update in self._reached().watch(request):
             if fault is Fault.LOSE_ANSWER:
                 raise _unreachable()
             yield update
 
-    def _next_fault(self, method: str) -> Fault:
-        number = self._calls[method]
-        self._calls[method] += 1
-        return self._fault_of(method, number)
+    def _next_fault(self, request: Request[Any]) -> Fault:
+        number = self._calls[type(request)]
+        self._calls[type(request)] += 1
+        return self._fault_of(type(request), number)
+
+    def _reached(self) -> AggregatorConnection:
+        connection = self._find()
+        if connection is None:
+            raise _unreachable()
+        return connection
 
 
 def _unreachable() -> ServiceError:

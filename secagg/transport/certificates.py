@@ -25,7 +25,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
+from secagg.transport.identity import (
+    DEFAULT_TRUST_DOMAIN,
+    RESERVED_SUFFIX,
+    PeerIdentity,
+    Role,
+)
 from secagg.transport.tls import read_certificates, read_private_key
 
 __all__ = [
@@ -236,7 +241,8 @@ class Authority:
         """Issue an aggregator's certificate.
 
         Args:
-            name: The aggregator's name.
+            name: The aggregator's name, one DNS label.  The certificate also gets
+                the DNS name that clients recognise it by.
             hosts: DNS names and addresses under which clients reach it; 1 to 100.
             days: How long it is valid, at most 398 and at most as the authority.
             now: Beginning of its validity; the present by default.
@@ -249,9 +255,10 @@ class Authority:
             raise _refused(
                 f"a server certificate needs 1 to {_MAX_HOSTS} hosts, not {len(hosts)}"
             )
+        identity = PeerIdentity(self.trust_domain, Role.SERVER, name)
         return self._issue(
-            PeerIdentity(self.trust_domain, Role.SERVER, name),
-            [_host(host) for host in hosts],
+            identity,
+            [x509.DNSName(identity.dns_name), *(_host(host) for host in hosts)],
             days,
             now,
             entropy,
@@ -342,6 +349,8 @@ def _host(host: str) -> x509.GeneralName:
     )
     if not is_name:
         raise _refused(f"{host[:60]!r} is neither a DNS name nor an IP address")
+    if host.lower().endswith(RESERVED_SUFFIX):
+        raise _refused(f"hosts that end in {RESERVED_SUFFIX} are reserved")
     return x509.DNSName(host)
 
 

@@ -14,7 +14,18 @@ from typing import Final
 
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
-__all__ = ["CLIENT_OPTIONS", "SERVER_OPTIONS"]
+__all__ = [
+    "CLIENT_OPTIONS",
+    "HEALTH_SERVICE",
+    "SERVER_OPTIONS",
+    "SERVICE",
+    "TEST_IDENTITY_KEY",
+]
+
+SERVICE: Final = "secagg.v1.SecAggService"
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+# Read by a server that serves plaintext for tests only.
+TEST_IDENTITY_KEY: Final = "secagg-test-identity"
 
 _Options = list[tuple[str, int | str]]
 
@@ -57,7 +68,7 @@ SERVER_OPTIONS: Final[_Options] = [
 _SERVICE_CONFIG: Final = {
     "methodConfig": [
         {
-            "name": [{"service": "secagg.v1.SecAggService"}],
+            "name": [{"service": SERVICE}],
             "retryPolicy": {
                 "maxAttempts": RETRY_ATTEMPTS,
                 "initialBackoff": "0.2s",

@@ -13,6 +13,7 @@ import logging
 import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,11 +28,12 @@ from cryptography.hazmat.primitives.asymmetric.types import (
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER
-from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.identity import RESERVED_SUFFIX, PeerIdentity, Role
 
 __all__ = [
     "TLSFiles",
     "TLSIdentity",
+    "identity_in_pem",
     "identity_of",
     "read_certificates",
     "read_private_key",
@@ -43,6 +45,9 @@ _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 _MAX_PEM_BYTES: Final = 64 * 1024
 _MAX_CHAIN: Final = 8
 _MIN_RSA_BITS: Final = 2048
+# Peers whose certificate is remembered as read, at 2 KiB each.  Beyond them every call
+# reads its peer's certificate again, which takes about 20 microseconds.
+_MAX_REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class TLSIdentity:
     private_key: bytes = field(repr=False)
 
     @classmethod
-    def load(
+    def load(  # noqa: PLR0913 - three files and how to judge them
         cls,
         *,
         certificate: Path,
@@ -83,6 +88,7 @@ class TLSIdentity:
         authority: Path,
         role: Role,
         now: datetime | None = None,
+        quiet: bool = False,
     ) -> Self:
         """Read the three files and check that they work together.
 
@@ -92,6 +98,7 @@ class TLSIdentity:
             authority: PEM of one or more authorities.
             role: Which role the leaf must name.
             now: For the validity check; the present by default.
+            quiet: Log nothing about a key that others may read: the caller tells.
 
         Raises:
             ServiceError: BAD_CERTIFICATE; names the file, what is wrong and what to
@@ -111,7 +118,8 @@ class TLSIdentity:
                 f"a {role}'s is needed",
                 f"Name the file that was issued for the {role}.",
             )
-        _warn_if_readable(private_key)
+        if not quiet:
+            _warn_if_readable(private_key)
         return cls(
             identity=identity,
             certificate_chain=_all_pem(chain),
@@ -124,6 +132,18 @@ class TLSIdentity:
                 serialization.NoEncryption(),
             ),
         )
+
+    def check_validity(self, now: datetime | None = None) -> None:
+        """Refuse to go on with a certificate that has expired since it was loaded.
+
+        Args:
+            now: The present by default.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE.
+        """
+        if (now or datetime.now(UTC)) >= self.not_valid_after:
+            raise _expired(self.files.certificate, self.not_valid_after)
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
         """Return what a server presents and whom it trusts, for one handshake on."""
@@ -184,18 +204,71 @@ def read_private_key(path: Path) -> PrivateKeyTypes:
 
 
 def identity_of(leaf: x509.Certificate) -> PeerIdentity:
-    """Return whom a certificate names.
+    """Return whom a certificate names; its validity is TLS's business.
+
+    A server's certificate carries its reserved DNS name, and nobody's carries that of
+    another: the TLS library of a client looks at nothing else.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE when it names nobody, or more than one.
+        ServiceError: BAD_CERTIFICATE when it names nobody, more than one, or somebody
+            else in the reserved DNS names.
+    """
+    uris: list[str] = []
+    names: list[str] = []
+    try:
+        alternatives = leaf.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+        uris = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
+        names = alternatives.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        pass
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        raise _bad(
+            "the certificate's extensions cannot be read", _ISSUE_AGAIN
+        ) from None
+    identity = PeerIdentity.from_uris(uris)
+    is_server = identity.role is Role.SERVER
+    # Not `endswith`: some TLS libraries stop reading a name at a NUL byte.
+    reserved = {name.lower() for name in names if RESERVED_SUFFIX in name.lower()}
+    if strangers := reserved - ({identity.dns_name} if is_server else set()):
+        raise _bad(
+            f"the certificate of {identity.uri} also carries the reserved DNS name "
+            f"{min(strangers)[:80]!r}",
+            _ISSUE_AGAIN,
+        )
+    if is_server and not reserved:
+        raise _bad(
+            f"the certificate of {identity.uri} lacks the DNS name "
+            f"{identity.dns_name}, by which clients recognise it",
+            _ISSUE_AGAIN,
+        )
+    return identity
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def identity_in_pem(certificate: bytes) -> PeerIdentity:
+    """Return whom a connected peer's certificate names, as `identity_of`.
+
+    Read from the certificate itself and not from what a TLS library extracted of it:
+    gRPC's text of a URI ends at its first NUL byte.
+
+    Args:
+        certificate: The verified leaf in PEM.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE.
     """
     try:
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return PeerIdentity.from_uris([])
-    return PeerIdentity.from_uris(
-        names.value.get_values_for_type(x509.UniformResourceIdentifier)
-    )
+        leaf = x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        raise _bad("the certificate cannot be read", _ISSUE_AGAIN) from None
+    return identity_of(leaf)
+
+
+_ISSUE_AGAIN: Final = (
+    "Issue the certificate again, as `secagg pki` does or docs/transport.md says."
+)
 
 
 def _check_key(
@@ -218,10 +291,7 @@ def _check_key(
 
 def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
     if now >= leaf.not_valid_after_utc:
-        raise _bad(
-            f"{path} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
-            "Issue a new certificate, for example with `secagg pki`.",
-        )
+        raise _expired(path, leaf.not_valid_after_utc)
     if now < leaf.not_valid_before_utc:
         raise _bad(
             f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
@@ -290,6 +360,13 @@ def _all_pem(certificates: list[x509.Certificate]) -> bytes:
     return b"".join(
         certificate.public_bytes(serialization.Encoding.PEM)
         for certificate in certificates
+    )
+
+
+def _expired(path: Path, when: datetime) -> ServiceError:
+    return _bad(
+        f"{path} expired on {when:%Y-%m-%d %H:%M} UTC",
+        "Issue a new certificate, for example with `secagg pki`, and start again.",
     )
 
 

@@ -22,36 +22,25 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from secagg.v1 import errors_pb2 as secagg_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18secagg/v1/messages.proto\x12\tsecagg.v1\x1a\x16secagg/v1/errors.proto\"-\n\rBlobReference\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x1e\n\x04Wait\x12\x16\n\x0eretry_after_ms\x18\x01 \x01(\x04\"5\n\x0cUploadStatus\x12\x13\n\x0bnext_offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"d\n\x0fRosterPublished\x12\x10\n\x06roster\x18\x01 \x01(\x0cH\x00\x12\x34\n\x10roster_reference\x18\x02 \x01(\x0b\x32\x18.secagg.v1.BlobReferenceH\x00\x42\t\n\x07\x63ontent\"w\n\x0fSharesDelivered\x12\x0f\n\x07sharers\x18\x01 \x01(\x0c\x12\x11\n\x07\x62undles\x18\x02 \x01(\x0cH\x00\x12\x35\n\x11\x62undles_reference\x18\x03 \x01(\x0b\x32\x18.secagg.v1.BlobReferenceH\x00\x42\t\n\x07\x63ontent\"$\n\x0fUnmaskRequested\x12\x11\n\tsurvivors\x18\x01 \x01(\x0c\"@\n\x0bSumReleased\x12\x10\n\x08sum_hash\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x11\n\tsurvivors\x18\x03 \x01(\r\"D\n\x0eSessionAborted\x12\"\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x14.secagg.v1.ErrorCode\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xa6\x02\n\x0cServerUpdate\x12\x36\n\x10roster_published\x18\x01 \x01(\x0b\x32\x1a.secagg.v1.RosterPublishedH\x00\x12\x36\n\x10shares_delivered\x18\x02 \x01(\x0b\x32\x1a.secagg.v1.SharesDeliveredH\x00\x12\x36\n\x10unmask_requested\x18\x03 \x01(\x0b\x32\x1a.secagg.v1.UnmaskRequestedH\x00\x12.\n\x0csum_released\x18\x04 \x01(\x0b\x32\x16.secagg.v1.SumReleasedH\x00\x12\x34\n\x0fsession_aborted\x18\x05 \x01(\x0b\x32\x19.secagg.v1.SessionAbortedH\x00\x42\x08\n\x06update*\xb7\x01\n\x05Round\x12\x15\n\x11ROUND_UNSPECIFIED\x10\x00\x12\x18\n\x14ROUND_ADVERTISE_KEYS\x10\x01\x12\x14\n\x10ROUND_SHARE_KEYS\x10\x02\x12!\n\x1dROUND_MASKED_INPUT_COLLECTION\x10\x03\x12\x1b\n\x17ROUND_CONSISTENCY_CHECK\x10\x04\x12\x13\n\x0fROUND_UNMASKING\x10\x05\x12\x12\n\x0eROUND_FINISHED\x10\x06*_\n\x04\x42lob\x12\x14\n\x10\x42LOB_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42LOB_PAYLOAD\x10\x01\x12\x0c\n\x08\x42LOB_SUM\x10\x02\x12\x0f\n\x0b\x42LOB_ROSTER\x10\x03\x12\x10\n\x0c\x42LOB_BUNDLES\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18secagg/v1/messages.proto\x12\tsecagg.v1\"-\n\rBlobReference\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x1e\n\x04Wait\x12\x16\n\x0eretry_after_ms\x18\x01 \x01(\x04\"5\n\x0cUploadStatus\x12\x13\n\x0bnext_offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"i\n\x0cServerUpdate\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x11\n\x07message\x18\x02 \x01(\x0cH\x00\x12-\n\treference\x18\x03 \x01(\x0b\x32\x18.secagg.v1.BlobReferenceH\x00\x42\t\n\x07\x63ontent*\xb7\x01\n\x05Round\x12\x15\n\x11ROUND_UNSPECIFIED\x10\x00\x12\x18\n\x14ROUND_ADVERTISE_KEYS\x10\x01\x12\x14\n\x10ROUND_SHARE_KEYS\x10\x02\x12!\n\x1dROUND_MASKED_INPUT_COLLECTION\x10\x03\x12\x1b\n\x17ROUND_CONSISTENCY_CHECK\x10\x04\x12\x13\n\x0fROUND_UNMASKING\x10\x05\x12\x12\n\x0eROUND_FINISHED\x10\x06*`\n\x04\x42lob\x12\x14\n\x10\x42LOB_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42LOB_PAYLOAD\x10\x01\x12\x0c\n\x08\x42LOB_SUM\x10\x02\x12\x0f\n\x0b\x42LOB_ROSTER\x10\x03\x12\x11\n\rBLOB_DELIVERY\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'secagg.v1.messages_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROUND']._serialized_start=892
-  _globals['_ROUND']._serialized_end=1075
-  _globals['_BLOB']._serialized_start=1077
-  _globals['_BLOB']._serialized_end=1172
-  _globals['_BLOBREFERENCE']._serialized_start=63
-  _globals['_BLOBREFERENCE']._serialized_end=108
-  _globals['_WAIT']._serialized_start=110
-  _globals['_WAIT']._serialized_end=140
-  _globals['_UPLOADSTATUS']._serialized_start=142
-  _globals['_UPLOADSTATUS']._serialized_end=195
-  _globals['_ROSTERPUBLISHED']._serialized_start=197
-  _globals['_ROSTERPUBLISHED']._serialized_end=297
-  _globals['_SHARESDELIVERED']._serialized_start=299
-  _globals['_SHARESDELIVERED']._serialized_end=418
-  _globals['_UNMASKREQUESTED']._serialized_start=420
-  _globals['_UNMASKREQUESTED']._serialized_end=456
-  _globals['_SUMRELEASED']._serialized_start=458
-  _globals['_SUMRELEASED']._serialized_end=522
-  _globals['_SESSIONABORTED']._serialized_start=524
-  _globals['_SESSIONABORTED']._serialized_end=592
-  _globals['_SERVERUPDATE']._serialized_start=595
-  _globals['_SERVERUPDATE']._serialized_end=889
+  _globals['_ROUND']._serialized_start=281
+  _globals['_ROUND']._serialized_end=464
+  _globals['_BLOB']._serialized_start=466
+  _globals['_BLOB']._serialized_end=562
+  _globals['_BLOBREFERENCE']._serialized_start=39
+  _globals['_BLOBREFERENCE']._serialized_end=84
+  _globals['_WAIT']._serialized_start=86
+  _globals['_WAIT']._serialized_end=116
+  _globals['_UPLOADSTATUS']._serialized_start=118
+  _globals['_UPLOADSTATUS']._serialized_end=171
+  _globals['_SERVERUPDATE']._serialized_start=173
+  _globals['_SERVERUPDATE']._serialized_end=278
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,3 @@
-from secagg.v1 import errors_pb2 as _errors_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -23,7 +22,7 @@ class Blob(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOB_PAYLOAD: _ClassVar[Blob]
     BLOB_SUM: _ClassVar[Blob]
     BLOB_ROSTER: _ClassVar[Blob]
-    BLOB_BUNDLES: _ClassVar[Blob]
+    BLOB_DELIVERY: _ClassVar[Blob]
 ROUND_UNSPECIFIED: Round
 ROUND_ADVERTISE_KEYS: Round
 ROUND_SHARE_KEYS: Round
@@ -35,7 +34,7 @@ BLOB_UNSPECIFIED: Blob
 BLOB_PAYLOAD: Blob
 BLOB_SUM: Blob
 BLOB_ROSTER: Blob
-BLOB_BUNDLES: Blob
+BLOB_DELIVERY: Blob
 
 class BlobReference(_message.Message):
     __slots__ = ("digest", "size")
@@ -59,58 +58,12 @@ class UploadStatus(_message.Message):
     complete: bool
     def __init__(self, next_offset: _Optional[int] = ..., complete: bool = ...) -> None: ...
 
-class RosterPublished(_message.Message):
-    __slots__ = ("roster", "roster_reference")
-    ROSTER_FIELD_NUMBER: _ClassVar[int]
-    ROSTER_REFERENCE_FIELD_NUMBER: _ClassVar[int]
-    roster: bytes
-    roster_reference: BlobReference
-    def __init__(self, roster: _Optional[bytes] = ..., roster_reference: _Optional[_Union[BlobReference, _Mapping]] = ...) -> None: ...
-
-class SharesDelivered(_message.Message):
-    __slots__ = ("sharers", "bundles", "bundles_reference")
-    SHARERS_FIELD_NUMBER: _ClassVar[int]
-    BUNDLES_FIELD_NUMBER: _ClassVar[int]
-    BUNDLES_REFERENCE_FIELD_NUMBER: _ClassVar[int]
-    sharers: bytes
-    bundles: bytes
-    bundles_reference: BlobReference
-    def __init__(self, sharers: _Optional[bytes] = ..., bundles: _Optional[bytes] = ..., bundles_reference: _Optional[_Union[BlobReference, _Mapping]] = ...) -> None: ...
-
-class UnmaskRequested(_message.Message):
-    __slots__ = ("survivors",)
-    SURVIVORS_FIELD_NUMBER: _ClassVar[int]
-    survivors: bytes
-    def __init__(self, survivors: _Optional[bytes] = ...) -> None: ...
-
-class SumReleased(_message.Message):
-    __slots__ = ("sum_hash", "size", "survivors")
-    SUM_HASH_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    SURVIVORS_FIELD_NUMBER: _ClassVar[int]
-    sum_hash: bytes
-    size: int
-    survivors: int
-    def __init__(self, sum_hash: _Optional[bytes] = ..., size: _Optional[int] = ..., survivors: _Optional[int] = ...) -> None: ...
-
-class SessionAborted(_message.Message):
-    __slots__ = ("code", "reason")
-    CODE_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    code: _errors_pb2.ErrorCode
-    reason: str
-    def __init__(self, code: _Optional[_Union[_errors_pb2.ErrorCode, str]] = ..., reason: _Optional[str] = ...) -> None: ...
-
 class ServerUpdate(_message.Message):
-    __slots__ = ("roster_published", "shares_delivered", "unmask_requested", "sum_released", "session_aborted")
-    ROSTER_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
-    SHARES_DELIVERED_FIELD_NUMBER: _ClassVar[int]
-    UNMASK_REQUESTED_FIELD_NUMBER: _ClassVar[int]
-    SUM_RELEASED_FIELD_NUMBER: _ClassVar[int]
-    SESSION_ABORTED_FIELD_NUMBER: _ClassVar[int]
-    roster_published: RosterPublished
-    shares_delivered: SharesDelivered
-    unmask_requested: UnmaskRequested
-    sum_released: SumReleased
-    session_aborted: SessionAborted
-    def __init__(self, roster_published: _Optional[_Union[RosterPublished, _Mapping]] = ..., shares_delivered: _Optional[_Union[SharesDelivered, _Mapping]] = ..., unmask_requested: _Optional[_Union[UnmaskRequested, _Mapping]] = ..., sum_released: _Optional[_Union[SumReleased, _Mapping]] = ..., session_aborted: _Optional[_Union[SessionAborted, _Mapping]] = ...) -> None: ...
+    __slots__ = ("kind", "message", "reference")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    kind: int
+    message: bytes
+    reference: BlobReference
+    def __init__(self, kind: _Optional[int] = ..., message: _Optional[bytes] = ..., reference: _Optional[_Union[BlobReference, _Mapping]] = ...) -> None: ...

@@ -23,24 +23,24 @@ class GetOfferResponse(_message.Message):
     def __init__(self, descriptor: _Optional[bytes] = ..., wait: _Optional[_Union[_messages_pb2.Wait, _Mapping]] = ...) -> None: ...
 
 class AdvertiseKeysRequest(_message.Message):
-    __slots__ = ("session_id", "advert")
+    __slots__ = ("session_id", "message")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    ADVERT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    advert: bytes
-    def __init__(self, session_id: _Optional[bytes] = ..., advert: _Optional[bytes] = ...) -> None: ...
+    message: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class AdvertiseKeysResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ShareKeysRequest(_message.Message):
-    __slots__ = ("session_id", "bundles")
+    __slots__ = ("session_id", "message")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    bundles: bytes
-    def __init__(self, session_id: _Optional[bytes] = ..., bundles: _Optional[bytes] = ...) -> None: ...
+    message: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class ShareKeysResponse(_message.Message):
     __slots__ = ()
@@ -79,12 +79,12 @@ class UploadChunkResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[_messages_pb2.UploadStatus, _Mapping]] = ...) -> None: ...
 
 class RevealSharesRequest(_message.Message):
-    __slots__ = ("session_id", "shares")
+    __slots__ = ("session_id", "message")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    SHARES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    shares: bytes
-    def __init__(self, session_id: _Optional[bytes] = ..., shares: _Optional[bytes] = ...) -> None: ...
+    message: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class RevealSharesResponse(_message.Message):
     __slots__ = ()

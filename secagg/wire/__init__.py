@@ -1,1 +1,1 @@
-"""Between dataclasses and bytes: packing, codec, size limits, status."""
+"""Between dataclasses and bytes: calls, errors, packing, size limits."""

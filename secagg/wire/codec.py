@@ -8,36 +8,23 @@ Rule 3: fields that this release does not know are ignored, as in every protobuf
         reader; nothing that matters to privacy lives outside the canonical bytes.
 Rule 4: error messages name fields, lengths and limits, never contents.
 
-The messages themselves are in `secagg.wire.requests` and `secagg.wire.answers`.
+Requests and answers are in `secagg.wire.calls`, failures in `secagg.wire.errors`.
 """
 
-from typing import Final, TypeVar, cast
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.v1 import messages_pb2
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = [
-    "DIGEST_BYTES",
-    "SESSION_ID_BYTES",
     "bounded_bytes",
-    "error_code",
     "exact_bytes",
     "in_range",
     "parse",
-    "printable",
     "refuse",
-    "round_from_wire",
-    "round_to_wire",
 ]
-
-SESSION_ID_BYTES: Final = 32
-DIGEST_BYTES: Final = 32
-# FINISHED, the highest number of `secagg.protocol.rounds.Round`.  The wire counts
-# from one, because zero means "not set" there.
-_LAST_ROUND: Final = 5
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -88,36 +75,3 @@ def in_range(value: int, field: str, *, at_most: int, at_least: int = 0) -> int:
     if not at_least <= value <= at_most:
         raise refuse(f"{field} must be between {at_least} and {at_most}, not {value}")
     return value
-
-
-def error_code(number: int) -> ErrorCode:
-    """Return the error with this number; INTERNAL for one of a later release."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.INTERNAL
-
-
-def round_to_wire(after: int | None) -> messages_pb2.Round:
-    """Return the wire's number of a round, zero for none."""
-    return cast("messages_pb2.Round", 0 if after is None else after + 1)
-
-
-def round_from_wire(number: int) -> int | None:
-    """Return the round with this number on the wire, None for zero.
-
-    Raises:
-        RemoteProtocolError: BAD_ENCODING for a number that is no round.
-    """
-    in_range(number, "round", at_most=_LAST_ROUND + 1)
-    return None if number == 0 else number - 1
-
-
-def printable(text: str, *, max_bytes: int) -> str:
-    """Return a peer's text, safe to show: one line, no control characters.
-
-    Terminals obey escape sequences and log readers trust line ends; a peer gets to
-    write neither.  The text is cut at `max_bytes` of UTF-8.
-    """
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return shown.encode(errors="replace")[:max_bytes].decode(errors="ignore")

@@ -12,25 +12,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import MAX_ADVERT_BYTES
+from secagg.messages import BUNDLE_BYTES, MAX_ADVERT_BYTES
 from secagg.parameters import (
     MAX_CLIENTS,
+    MAX_DIMENSION,
+    MAX_MODULUS,
     MAX_NOISE_BLOCK_BYTES,
     MAX_TASK_ID_BYTES,
     ProtocolParameters,
 )
 
 __all__ = [
-    "BUNDLE_BYTES",
     "MAX_CHUNK_BYTES",
     "MAX_DESCRIPTOR_BYTES",
     "MAX_DETAIL_BYTES",
+    "MAX_ERROR_TEXT_BYTES",
     "MAX_INLINE_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_OBJECT_BYTES",
-    "MAX_REASON_BYTES",
     "MAX_RETRY_AFTER_SECONDS",
-    "MAX_SET_BYTES",
+    "MAX_UPLOAD_BYTES",
+    "SESSION_ID_BYTES",
     "SHARE_BYTES",
     "MessageSizes",
     "check_transportable",
@@ -48,11 +50,12 @@ MAX_CHUNK_BYTES: Final = 1 << 20
 # chunks: a phone on a bad link resumes a chunk, not a roster.
 MAX_INLINE_BYTES: Final = MAX_CHUNK_BYTES
 
-# One bit per client of the largest roster.
-MAX_SET_BYTES: Final = (MAX_CLIENTS + 7) // 8
+# 2^30 coordinates of at most 62 bits: the largest packed vector of any session.
+MAX_UPLOAD_BYTES: Final = MAX_DIMENSION * (MAX_MODULUS - 1).bit_length() // 8
 
-# Sealed bundle (PROTOCOL §5.2) and revealed share (PROTOCOL §7.2).
-BUNDLE_BYTES: Final = 96
+SESSION_ID_BYTES: Final = 32
+
+# Revealed share (PROTOCOL §7.2).
 SHARE_BYTES: Final = 34
 
 # The largest object that a reference may name: a full roster is larger than the
@@ -66,7 +69,7 @@ MAX_DESCRIPTOR_BYTES: Final = MAX_TASK_ID_BYTES + MAX_NOISE_BLOCK_BYTES + 256
 
 # Error details travel in trailing metadata, of which gRPC takes 8 KiB by default.
 MAX_DETAIL_BYTES: Final = 4096
-MAX_REASON_BYTES: Final = 1000
+MAX_ERROR_TEXT_BYTES: Final = 1000
 MAX_NEXT_STEP_BYTES: Final = 500
 
 # Nobody is told to wait longer than an hour without asking again: by then the

@@ -42,11 +42,11 @@ from secagg.primitives.modular import (
     is_power_of_two,
     word_dtype,
 )
+from secagg.wire.limits import MAX_CHUNK_BYTES
 
 __all__ = [
     "BLOCK_VALUES",
     "MAX_BITS",
-    "MAX_CHUNK_BYTES",
     "Chunk",
     "chunk_values",
     "chunks",
@@ -57,9 +57,6 @@ __all__ = [
 
 BLOCK_VALUES: Final = 1 << 17
 MAX_BITS: Final = 62
-
-MAX_CHUNK_BYTES: Final = 1 << 20
-"""Largest chunk of an upload: big enough to keep the cost of a call small."""
 
 # Entries shifted together: longer rows take fewer calls, and calls cost more than the
 # cache that they overrun.

@@ -2,12 +2,21 @@
 
 import re
 import shlex
+import shutil
+import signal
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from secagg.cli import main
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.exit_codes import (
+    EXIT_OK,
+    EXIT_USAGE,
+    FIRST_SIGNAL_EXIT_CODE,
+    exit_code_of,
+)
 from secagg.errors import ErrorCode
 
 ROOT = Path(__file__).parents[2]
@@ -54,10 +63,22 @@ def test_the_readme_lists_every_verb_and_no_other(capsys):
 
 def test_every_error_code_is_explained_with_its_exit_code():
     text = (ROOT / "docs" / "exit-codes.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \|", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \| \w+ \|", text, re.MULTILINE)
     explained = {(int(exit_code), int(code), name) for exit_code, code, name in rows}
     assert explained == {
         (exit_code_of(code), int(code), code.name) for code in ErrorCode
+    }
+
+
+def test_every_end_that_is_no_error_is_explained():
+    text = (ROOT / "docs" / "exit-codes.md").read_text()
+    (table,) = re.findall(r"## Ends that are no errors\n\n(.*?)\n\n", text, re.DOTALL)
+    rows = dict(re.findall(r"^\| (\d+) \| ([^|]+) \|", table, re.MULTILINE))
+    assert rows.pop(str(EXIT_OK)) == "success"
+    assert rows.pop(str(EXIT_USAGE)) == "the command line"
+    caught = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
+    assert rows == {
+        str(FIRST_SIGNAL_EXIT_CODE + number): number.name for number in caught
     }
 
 
@@ -79,13 +100,66 @@ def test_the_python_of_the_readme_runs(capsys):
     assert capsys.readouterr().out
 
 
+def unit(role: str) -> str:
+    return (ROOT / "deploy" / "systemd" / f"secagg-{role}.service").read_text()
+
+
 @pytest.mark.parametrize("role", ["server", "client"])
-def test_units_do_not_restart_what_a_restart_cannot_cure(role):
-    unit = (ROOT / "deploy" / "systemd" / f"secagg-{role}.service").read_text()
-    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
-    hopeless = {"2", "72", "74"}
-    assert hopeless <= set(codes.split())
-    assert f"secagg {role} --config" in unit
+def test_units_do_not_restart_what_takes_a_person(role):
+    text = (ROOT / "docs" / "exit-codes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| \d+ \| \w+ \| (\w+) \|", text, re.MULTILINE)
+    assert {again for _, again in rows} == {"yes", "no", "client"}
+    final = {code for code, again in rows if again not in {"yes", role}}
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit(role), re.MULTILINE)
+    assert set(codes.split()) == {str(EXIT_USAGE), *final}
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_units_run_what_the_instructions_install_with_a_key_they_may_read(role):
+    text = unit(role)
+    (program,) = re.findall(r"^ExecStart=(\S+/secagg) ", text, re.MULTILINE)
+    readme = (ROOT / "deploy" / "README.md").read_text()
+    home = Path(program).parent.parent
+    assert f"python3 -m venv {home}\n" in readme
+    assert f"{home}/bin/pip install dist/secagg-*.whl\n" in readme
+    assert f"ExecStart={program} {role} --config /etc/secagg/{role}.toml" in text
+    # The key of the samples, by the name that the credential gives it.
+    sample = (ROOT / "deploy" / "config" / f"{role}.minimal.toml").read_text()
+    key = tomllib.loads(sample)["tls"]["key"]
+    assert f"LoadCredential={Path(key).name}:{key}\n" in text
+    assert f"SECAGG_TLS_KEY=%d/{Path(key).name}\n" in text
+    # Where the unit may write is where the sample settings write.
+    assert "StateDirectory=secagg\n" in text
+    assert f'state_dir = "/var/lib/secagg/{role}"' in sample
+
+
+def test_the_clients_unit_contributes_an_input_once():
+    text = unit("client")
+    assert "Type=oneshot" in text  # further commands run after success only
+    client, rename = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    (given,) = re.findall(r"--input (\S+)", client)
+    assert rename.split()[:3] == ["/bin/mv", "--force", given]
+    condition = given.replace("${STATE_DIRECTORY}", "/var/lib/secagg")
+    assert f"ConditionPathExists={condition}\n" in text
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_systemd_accepts_the_units(tmp_path, role):
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    # It demands that the program exists; what it is called is compared above.
+    here = unit(role).replace("/opt/secagg/bin/secagg", "/bin/true")
+    path = tmp_path / f"secagg-{role}.service"
+    path.write_text(here)
+    done = subprocess.run(
+        [program, "verify", "--man=no", path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert path.name not in done.stderr
 
 
 def test_sections_of_the_protocol_that_the_code_cites_exist():

@@ -6,33 +6,34 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import Roster, RosterPublished, SharesDelivered
+from secagg.messages import (
+    BUNDLE_BYTES,
+    KINDS,
+    Aborted,
+    Delivery,
+    Envelope,
+    Released,
+    Roster,
+    Round,
+)
 from secagg.parameters import Profile, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.aead import seal
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import decode_set, encode_set
-from secagg.protocol import client, server, share_bundles
-from secagg.protocol.client_states import Aborted
+from secagg.protocol import client, share_bundles
 from secagg.protocol.events import (
-    NoisedInputReady,
+    AbortRequested,
+    InputReady,
     NoisedVector,
-    PlainInputReady,
     PlainVector,
-    RosterReceived,
+    Received,
     SessionOffered,
-    SharesReceived,
 )
-from secagg.protocol.rounds import BUNDLE_BYTES, Round
-from secagg.testing.in_process import (
-    LENIENT_POLICY,
-    InProcessSession,
-    event_of,
-    identity_of,
-    one_hot,
-    parameters_for,
-)
+from secagg.protocol.outputs import Finish
+from secagg.simulation import InProcessSession, identity_of
+from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 
 CLIENTS = 5
 
@@ -47,29 +48,29 @@ def new_session(**overrides):
 
 def advertised(**overrides):
     session = new_session(**overrides)
-    for number in session.clients:
-        session.send(number, session.offer(number))
+    session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
-    return session, Roster.decode(
-        server.update_for(session.server_state, identity_of(0)).roster
-    )
+    return session, session.fetch(0).open()
 
 
 def shared(**overrides):
     session, _ = advertised(**overrides)
-    for number in session.clients:
-        session.send(number, session.update(number))
+    session.play(Round.SHARE_KEYS)
     session.close(Round.SHARE_KEYS)
-    return session, server.update_for(session.server_state, identity_of(0))
+    return session, session.fetch(0).open()
+
+
+def received(message):
+    return Received(Envelope.of(message))
 
 
 def refusal(session, number, event):
     """Return the code with which a client leaves; it must send nothing."""
     outputs = session.to_client(number, event)
     state = session.clients[number]
-    assert isinstance(state, Aborted), state
-    assert {type(output).__name__ for output in outputs} == {"FinishSession"}
-    return state.code
+    assert isinstance(state, client.Failed), state
+    assert {type(output) for output in outputs} == {Finish}
+    return state.outcome.code
 
 
 def with_advert(roster, index, **changes):
@@ -82,7 +83,7 @@ def send_roster(roster):
     session, honest = advertised()
     changed = roster(honest)
     data = changed if isinstance(changed, bytes) else changed.encode()
-    return refusal(session, 0, RosterReceived(data))
+    return refusal(session, 0, Received(Envelope(Roster, data)))
 
 
 LOW_ORDER = b"\0" * 32
@@ -146,31 +147,22 @@ def test_a_ring_without_a_seed_is_refused():
         parameters_for(8, dimension=4, threshold=3, degree=4, min_clients=6),
         [one_hot(number, 4, 1 << 20) for number in range(8)],
     )
-    for number in session.clients:
-        session.send(number, session.offer(number))
+    session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
-    roster = Roster.decode(
-        server.update_for(session.server_state, identity_of(0)).roster
-    )
-    assert (
-        refusal(session, 0, RosterReceived(Roster(roster.adverts).encode()))
-        is ErrorCode.POLICY_VIOLATION
-    )
+    seedless = Roster(session.fetch(0).open().adverts)
+    assert refusal(session, 0, received(seedless)) is ErrorCode.POLICY_VIOLATION
 
 
 def test_a_second_different_roster_is_equivocation():
     session, roster = advertised()
     session.update(0)
     other = with_advert(roster, 1, self_mask_commitment=b"\2" * 32)
-    assert refusal(session, 0, RosterReceived(other.encode())) is (
-        ErrorCode.EQUIVOCATION
-    )
+    assert refusal(session, 0, received(other)) is ErrorCode.EQUIVOCATION
 
 
 def delivery(change):
     session, honest = shared()
-    changed = change(honest)
-    return refusal(session, 0, SharesReceived(changed.sharers, changed.bundles))
+    return refusal(session, 0, received(change(honest)))
 
 
 def swap(bundles, i, j):
@@ -189,41 +181,39 @@ def flip(data, position):
     ("change", "code"),
     [
         (
-            lambda d: SharesDelivered(encode_set({1, 2, 3, 4}, CLIENTS), d.bundles),
+            lambda d: Delivery(encode_set({1, 2, 3, 4}, CLIENTS), d.bundles),
             ErrorCode.SELF_MISSING,
         ),
         (
-            lambda d: SharesDelivered(
-                encode_set({0, 1}, CLIENTS), d.bundles[:BUNDLE_BYTES]
-            ),
+            lambda d: Delivery(encode_set({0, 1}, CLIENTS), d.bundles[:BUNDLE_BYTES]),
             ErrorCode.U2_TOO_SMALL,
         ),
         (
-            lambda d: SharesDelivered(d.sharers, d.bundles[:-1]),
+            lambda d: Delivery(d.sharers, d.bundles[:-1]),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            lambda d: SharesDelivered(d.sharers, d.bundles + d.bundles[:BUNDLE_BYTES]),
+            lambda d: Delivery(d.sharers, d.bundles + d.bundles[:BUNDLE_BYTES]),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            lambda d: SharesDelivered(d.sharers, flip(d.bundles, 3)),
+            lambda d: Delivery(d.sharers, flip(d.bundles, 3)),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            lambda d: SharesDelivered(d.sharers, flip(d.bundles, -1 % len(d.bundles))),
+            lambda d: Delivery(d.sharers, flip(d.bundles, -1 % len(d.bundles))),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         # A13: bundles of two dealers swapped
         (
-            lambda d: SharesDelivered(d.sharers, swap(d.bundles, 0, 1)),
+            lambda d: Delivery(d.sharers, swap(d.bundles, 0, 1)),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            lambda d: SharesDelivered(d.sharers + b"\0", d.bundles),
+            lambda d: Delivery(d.sharers + b"\0", d.bundles),
             ErrorCode.BAD_ENCODING,
         ),
-        (lambda d: SharesDelivered(b"\xff", d.bundles), ErrorCode.BAD_ENCODING),
+        (lambda d: Delivery(b"\xff", d.bundles), ErrorCode.BAD_ENCODING),
     ],
 )
 def test_a_bad_delivery_is_refused(change, code):
@@ -232,10 +222,8 @@ def test_a_bad_delivery_is_refused(change, code):
 
 def test_u2_below_the_smallest_sum_is_refused_although_the_threshold_is_met():
     session, honest = shared(min_survivors=4, min_clients=4)
-    event = SharesReceived(
-        encode_set({0, 1, 2}, CLIENTS), honest.bundles[: 2 * BUNDLE_BYTES]
-    )
-    assert refusal(session, 0, event) is ErrorCode.U2_TOO_SMALL
+    few = Delivery(encode_set({0, 1, 2}, CLIENTS), honest.bundles[: 2 * BUNDLE_BYTES])
+    assert refusal(session, 0, received(few)) is ErrorCode.U2_TOO_SMALL
 
 
 def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
@@ -244,17 +232,13 @@ def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
         [one_hot(number, 4, 1 << 20) for number in range(10)],
     )
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
-        for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            session.send(
-                number, session.offer(number) if first else session.update(number)
-            )
+        session.play(which)
         session.close(which)
-    honest = server.update_for(session.server_state, identity_of(0))
+    honest = session.fetch(0).open()
     near = session.clients[0].graph.neighbors(0)
     kept = set(range(10)) - set(near[2:])  # two of four neighbours are left
-    event = SharesReceived(encode_set(kept, 10), honest.bundles[: 2 * BUNDLE_BYTES])
-    assert refusal(session, 0, event) is ErrorCode.U2_TOO_SMALL
+    thin = Delivery(encode_set(kept, 10), honest.bundles[: 2 * BUNDLE_BYTES])
+    assert refusal(session, 0, received(thin)) is ErrorCode.U2_TOO_SMALL
 
 
 def test_a_bundle_reflected_to_its_sender_does_not_authenticate():
@@ -264,13 +248,11 @@ def test_a_bundle_reflected_to_its_sender_does_not_authenticate():
         session.send(number, session.update(number))
     session.send(0, outputs)
     session.close(Round.SHARE_KEYS)
-    honest = server.update_for(session.server_state, identity_of(0))
+    honest = session.fetch(0).open()
     # Client 0's own bundle for client 1, sent back to it in place of client 1's.
-    reflected = outputs[0].bundles[:BUNDLE_BYTES] + honest.bundles[BUNDLE_BYTES:]
-    assert (
-        refusal(session, 0, SharesReceived(honest.sharers, reflected))
-        is ErrorCode.BAD_SHARE_CIPHERTEXT
-    )
+    own = outputs[0].envelope.open().sealed[:BUNDLE_BYTES]
+    reflected = Delivery(honest.sharers, own + honest.bundles[BUNDLE_BYTES:])
+    assert refusal(session, 0, received(reflected)) is ErrorCode.BAD_SHARE_CIPHERTEXT
 
 
 def resealed(position, value):
@@ -290,8 +272,8 @@ def resealed(position, value):
     inside[:12] = (1).to_bytes(4, "big") + (0).to_bytes(4, "big") + b"\0\0\0\1"
     inside[position : position + len(value)] = value
     bundle = seal(key, bytes(inside), data)
-    return session, SharesReceived(
-        honest.sharers, bundle + honest.bundles[BUNDLE_BYTES:]
+    return session, received(
+        Delivery(honest.sharers, bundle + honest.bundles[BUNDLE_BYTES:])
     )
 
 
@@ -313,22 +295,20 @@ def test_a_second_different_delivery_is_equivocation():
     session, honest = shared()
     session.update(0)
     indices = set(decode_set(honest.sharers, CLIENTS)) - {4}
-    other = SharesReceived(
-        encode_set(indices, CLIENTS), honest.bundles[: 3 * BUNDLE_BYTES]
-    )
-    assert refusal(session, 0, other) is ErrorCode.EQUIVOCATION
+    other = Delivery(encode_set(indices, CLIENTS), honest.bundles[: 3 * BUNDLE_BYTES])
+    assert refusal(session, 0, received(other)) is ErrorCode.EQUIVOCATION
 
 
 def test_a_delivery_for_a_roster_that_others_did_not_see_does_not_authenticate():
     """A6: two rosters in one session; the shares bind ctx1, so they do not open."""
     session, roster = advertised()
     other = with_advert(roster, 4, self_mask_commitment=b"\3" * 32)
-    session.send(0, session.to_client(0, RosterReceived(other.encode())))
+    session.send(0, session.to_client(0, received(other)))
     for number in range(1, CLIENTS):
         session.send(number, session.update(number))
     session.close(Round.SHARE_KEYS)
-    update = server.update_for(session.server_state, identity_of(0))
-    assert refusal(session, 0, event_of(update)) is ErrorCode.BAD_SHARE_CIPHERTEXT
+    update = Received(session.fetch(0))
+    assert refusal(session, 0, update) is ErrorCode.BAD_SHARE_CIPHERTEXT
 
 
 STRICT = ClientPolicy(
@@ -374,12 +354,13 @@ def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
     )
     session.offer(0)
     state = session.clients[0]
-    assert isinstance(state, Aborted)
-    assert state.code is ErrorCode.POLICY_VIOLATION
+    assert isinstance(state, client.Failed)
+    assert state.outcome.code is ErrorCode.POLICY_VIOLATION
+    reason = state.outcome.reason
     assert (
-        next(iter(change)).split("_")[0] in state.reason
+        next(iter(change)).split("_")[0] in reason
         or "modulus" in change
-        or ("without noise" in state.reason or "coordinates" in state.reason)
+        or ("without noise" in reason or "coordinates" in reason)
     )
 
 
@@ -438,18 +419,14 @@ def test_the_session_id_is_recomputed_so_every_field_changes_it():
 
 def test_two_views_of_u2_give_garbage_and_not_a_partial_sum():
     """A6: masks are bound to ctx2; a client shown another U2 does not cancel."""
-    session, _ = shared()
-    full = server.update_for(session.server_state, identity_of(0))
-    part = SharesReceived(
-        encode_set({0, 1, 2, 3}, CLIENTS), full.bundles[: 3 * BUNDLE_BYTES]
-    )
-    session.to_client(0, part)
+    session, full = shared()
+    part = Delivery(encode_set({0, 1, 2, 3}, CLIENTS), full.bundles[: 3 * BUNDLE_BYTES])
+    session.to_client(0, received(part))
     session.send(0, session.supply_input(0))
-    for number in range(1, CLIENTS):
-        session.send(number, session.update(number))
+    others = range(1, CLIENTS)
+    session.play(Round.MASKED_INPUT_COLLECTION, others)
     session.close(Round.MASKED_INPUT_COLLECTION)
-    for number in range(1, CLIENTS):
-        session.send(number, session.update(number))
+    session.play(Round.UNMASKING, others)
     session.close(Round.UNMASKING)
     clean = sum(np.asarray(v, np.int64) for v in session.inputs) % (1 << 20)
     assert (session.total != clean).mean() > 0.5
@@ -457,7 +434,7 @@ def test_two_views_of_u2_give_garbage_and_not_a_partial_sum():
 
 def ready(noise_block=b""):
     session, update = shared(noise_block=noise_block)
-    session.to_client(0, event_of(update))
+    session.to_client(0, received(update))
     return session
 
 
@@ -467,10 +444,10 @@ def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
     state = session.clients[0]
     assert type(state) is client.ReadyForNoisedInput
     with pytest.raises(LocalProtocolError):
-        session.to_client(0, PlainInputReady(PlainVector(session.inputs[0])))
-    with pytest.raises(LocalProtocolError):
+        session.to_client(0, InputReady(PlainVector(session.inputs[0])))
+    with pytest.raises(LocalProtocolError, match="another task"):
         session.to_client(
-            0, NoisedInputReady(NoisedVector(session.inputs[0], b"other noise"))
+            0, InputReady(NoisedVector(session.inputs[0], b"other noise"))
         )
     assert session.clients[0] is state
 
@@ -479,7 +456,7 @@ def test_a_second_different_input_is_refused_and_the_same_one_is_masked_alike():
     session = ready()
     first = session.supply_input(0)
     second = session.supply_input(0)
-    assert session.server_event(0, first[0]) == session.server_event(0, second[0])
+    assert session.message(0, first[0]) == session.message(0, second[0])
     session.inputs[0] = one_hot(2, 4, 1 << 20)
     with pytest.raises(LocalProtocolError, match="already bound"):
         session.supply_input(0)
@@ -500,7 +477,7 @@ def test_a_vector_that_does_not_fit_is_the_callers_fault_and_loses_nothing(vecto
     session = ready()
     state = session.clients[0]
     with pytest.raises(LocalProtocolError) as caught:
-        session.to_client(0, PlainInputReady(PlainVector(vector)))
+        session.to_client(0, InputReady(PlainVector(vector)))
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert session.clients[0] is state
 
@@ -515,7 +492,26 @@ def test_a_second_offer_is_the_callers_fault():
         )
 
 
-def test_roster_update_type_is_what_the_client_expects():
-    session, _ = advertised()
-    update = server.update_for(session.server_state, identity_of(1))
-    assert isinstance(update, RosterPublished)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.__name__)
+def test_a_message_that_only_clients_send_or_that_comes_too_early_ends_the_session(
+    kind,
+):
+    session = new_session()
+    session.offer(0)
+    event = Received(Envelope(kind, b""))
+    expected = ErrorCode.UNEXPECTED_MESSAGE
+    if kind in {Roster, Released, Aborted}:
+        expected = ErrorCode.BAD_ENCODING  # they may come now, but not empty
+    assert refusal(session, 0, event) is expected
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.__name__)
+def test_nothing_that_arrives_after_the_end_changes_it(kind):
+    session = new_session()
+    session.offer(0)
+    session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "too late"))
+    ended = session.clients[0]
+    assert ended == client.Failed(Aborted(ErrorCode.DEADLINE, "too late"))
+    assert session.to_client(0, Received(Envelope(kind, b""))) == ()
+    assert session.to_client(0, AbortRequested(ErrorCode.INTERNAL, "")) == ()
+    assert session.clients[0] is ended

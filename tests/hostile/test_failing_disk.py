@@ -9,19 +9,19 @@ import contextlib
 import numpy as np
 import pytest
 
+from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.participation import SessionOutcome
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
 from secagg.storage.base import Role
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.in_process import parameters_for
 from secagg.testing.manual_clock import InlineExecutor
 
 CLIENTS = 4

@@ -12,51 +12,51 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.messages import (
+    Aborted,
+    Delivery,
+    Envelope,
+    Released,
     Roster,
-    RosterPublished,
-    SessionAborted,
-    SharesDelivered,
-    SumReleased,
-    UnmaskRequested,
+    Round,
+    Survivors,
 )
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import BlobChunk, UploadStatus, Wait
-from secagg.runtime.participation import ClientSettings, SessionOutcome
 from secagg.storage.base import Role
 from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import LENIENT_POLICY, parameters_for
-from secagg.testing.relayed_connection import RelayedConnection
+from secagg.testing.lying_connection import LyingConnection, instead
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+)
 
 CLIENTS = 4
 VICTIM = 2
 POLLING = ClientSettings(offer_seconds=600.0, watch=False)
 
 
-class LyingConnection(RelayedConnection):
-    """Replaces answers: `lies` maps a method to what becomes of its answer."""
-
-    def __init__(self, inner, lies):
-        super().__init__(lambda: inner)
-        self._lies = lies
-
-    async def relay(self, method, call):
-        answer = await call()
-        return self._lies[method](answer) if method in self._lies else answer
-
-
 class UselessConnection(LyingConnection):
     """Answers some calls without ever passing them on."""
 
-    async def relay(self, method, call):
-        return self._lies[method]() if method in self._lies else await call()
+    async def call(self, request):
+        lie = self._lies.get(type(request))
+        return await self._inner.call(request) if lie is None else lie()
 
 
 def run(lies, kind=LyingConnection, **options):
@@ -77,11 +77,6 @@ def run(lies, kind=LyingConnection, **options):
     return manual_clock.run(main)
 
 
-def instead(kind, lie):
-    """Lie about answers of one kind only."""
-    return lambda answer: lie(answer) if isinstance(answer, kind) else answer
-
-
 def flipped(data, place=-1):
     changed = bytearray(data)
     changed[place] ^= 1
@@ -96,17 +91,16 @@ def only_me(bitmap):
     return without(bitmap, *(n for n in range(CLIENTS) if n != VICTIM))
 
 
-def second_identity(update):
-    roster = Roster.decode(update.roster)
+def second_identity(roster):
     twice = replace(roster.adverts[0], identity="zz")
-    return RosterPublished(Roster((*roster.adverts, twice)).encode())
+    return Roster((*roster.adverts, twice))
 
 
-def exchanged_key(update):
-    adverts = list(Roster.decode(update.roster).adverts)
+def exchanged_key(roster):
+    adverts = list(roster.adverts)
     own = adverts[VICTIM]
     adverts[VICTIM] = replace(own, masking_key=flipped(own.masking_key, 0))
-    return RosterPublished(Roster(tuple(adverts)).encode())
+    return Roster(tuple(adverts))
 
 
 def assert_left_cleanly(deployment, ending):
@@ -119,24 +113,24 @@ def assert_left_cleanly(deployment, ending):
 LIES = {
     # offers
     "another task": (
-        {"offer": instead(SessionDescriptor, lambda d: replace(d, task_id="other"))},
+        {GetOffer: instead(SessionDescriptor, lambda d: replace(d, task_id="other"))},
         ErrorCode.BAD_CONFIG,
     ),
     "a session number beyond all databases": (
         {
-            "offer": instead(
+            GetOffer: instead(
                 SessionDescriptor, lambda d: replace(d, session_number=(1 << 64) - 1)
             )
         },
         ErrorCode.BAD_CONFIG,
     ),
     "an old session number": (
-        {"offer": instead(SessionDescriptor, lambda d: replace(d, session_number=0))},
+        {GetOffer: instead(SessionDescriptor, lambda d: replace(d, session_number=0))},
         ErrorCode.REPLAYED_SESSION,
     ),
     "a sum of two": (
         {
-            "offer": instead(
+            GetOffer: instead(
                 SessionDescriptor,
                 lambda d: replace(
                     d,
@@ -150,7 +144,7 @@ LIES = {
     ),
     "a vector that fills the memory": (
         {
-            "offer": instead(
+            GetOffer: instead(
                 SessionDescriptor,
                 lambda d: replace(
                     d, parameters=replace(d.parameters, dimension=1 << 30)
@@ -161,152 +155,148 @@ LIES = {
     ),
     # payloads
     "another payload": (
-        {"fetch": lambda _: BlobChunk(b"A query", 7)},
+        {FetchChunk: lambda _: BlobChunk(b"A query", 7)},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a payload without end": (
-        {"fetch": lambda _: BlobChunk(bytes(1 << 10), 1 << 62)},
+        {FetchChunk: lambda _: BlobChunk(bytes(1 << 10), 1 << 62)},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a payload that grows": (
-        {"fetch": lambda _: BlobChunk(bytes(1 << 20), 1 << 30)},
+        {FetchChunk: lambda _: BlobChunk(bytes(1 << 20), 1 << 30)},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a payload that ends before its end": (
-        {"fetch": lambda _: BlobChunk(b"", 7)},
+        {FetchChunk: lambda _: BlobChunk(b"", 7)},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a payload of negative size": (
-        {"fetch": lambda _: BlobChunk(b"x", -1)},
+        {FetchChunk: lambda _: BlobChunk(b"x", -1)},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     # rosters
     "a roster of garbage": (
-        {"update": instead(RosterPublished, lambda _: RosterPublished(b"\xff" * 99))},
+        {GetUpdate: instead(Roster, lambda _: Envelope(Roster, b"\xff" * 99))},
         ErrorCode.BAD_ENCODING,
     ),
+    "a roster elsewhere, under another digest": (
+        {GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 2 << 20))},
+        ErrorCode.PAYLOAD_MISMATCH,
+    ),
+    "a roster elsewhere that is larger than announced": (
+        {GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 5))},
+        ErrorCode.PAYLOAD_MISMATCH,
+    ),
+    "a delivery elsewhere that nobody has": (
+        {GetUpdate: instead(Roster, lambda _: Reference(Delivery, bytes(32), 2 << 20))},
+        ErrorCode.UNEXPECTED_MESSAGE,
+    ),
     "a roster with the same keys twice": (
-        {"update": instead(RosterPublished, second_identity)},
+        {GetUpdate: instead(Roster, second_identity)},
         ErrorCode.ROSTER_TOO_LARGE,
     ),
     "a roster with another own key": (
-        {"update": instead(RosterPublished, exchanged_key)},
+        {GetUpdate: instead(Roster, exchanged_key)},
         ErrorCode.SELF_MISSING,
     ),
     # U2
     "shares of nobody": (
-        {"update": instead(SharesDelivered, lambda _: SharesDelivered(b"", b""))},
+        {GetUpdate: instead(Delivery, lambda _: Delivery(b"", b""))},
         ErrorCode.BAD_ENCODING,
     ),
     "U2 without this client": (
         {
-            "update": instead(
-                SharesDelivered,
-                lambda u: SharesDelivered(without(u.sharers, VICTIM), u.bundles),
+            GetUpdate: instead(
+                Delivery,
+                lambda u: Delivery(without(u.sharers, VICTIM), u.bundles),
             )
         },
         ErrorCode.SELF_MISSING,
     ),
     "U2 with this client alone": (
-        {
-            "update": instead(
-                SharesDelivered, lambda u: SharesDelivered(only_me(u.sharers), b"")
-            )
-        },
+        {GetUpdate: instead(Delivery, lambda u: Delivery(only_me(u.sharers), b""))},
         ErrorCode.U2_TOO_SMALL,
     ),
     "a changed bundle": (
         {
-            "update": instead(
-                SharesDelivered,
-                lambda u: SharesDelivered(u.sharers, flipped(u.bundles)),
+            GetUpdate: instead(
+                Delivery,
+                lambda u: Delivery(u.sharers, flipped(u.bundles)),
             )
         },
         ErrorCode.BAD_SHARE_CIPHERTEXT,
     ),
     "bundles in another order": (
         {
-            "update": instead(
-                SharesDelivered,
-                lambda u: SharesDelivered(u.sharers, u.bundles[96:] + u.bundles[:96]),
+            GetUpdate: instead(
+                Delivery,
+                lambda u: Delivery(u.sharers, u.bundles[96:] + u.bundles[:96]),
             )
         },
         ErrorCode.BAD_SHARE_CIPHERTEXT,
     ),
     "padding bits in U2": (
         {
-            "update": instead(
-                SharesDelivered,
-                lambda u: SharesDelivered(bytes([u.sharers[0] | 0x80]), u.bundles),
+            GetUpdate: instead(
+                Delivery,
+                lambda u: Delivery(bytes([u.sharers[0] | 0x80]), u.bundles),
             )
         },
         ErrorCode.BAD_ENCODING,
     ),
     # uploads
     "an upload that starts before its beginning": (
-        {"upload_status": lambda _: UploadStatus(-1)},
+        {GetUploadStatus: lambda _: UploadStatus(-1)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
     "an upload that goes on behind its end": (
-        {"upload_status": lambda _: UploadStatus(1 << 63)},
+        {GetUploadStatus: lambda _: UploadStatus(1 << 63)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
     "an upload that never moves on": (
-        {"upload_chunk": lambda _: UploadStatus(0)},
+        {UploadChunk: lambda _: UploadStatus(0)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
     # U3
     "U3 without this client": (
-        {
-            "update": instead(
-                UnmaskRequested, lambda u: UnmaskRequested(without(u.survivors, VICTIM))
-            )
-        },
+        {GetUpdate: instead(Survivors, lambda u: Survivors(without(u.bitmap, VICTIM)))},
         ErrorCode.U3_INVALID,
     ),
     "U3 with this client alone": (
-        {
-            "update": instead(
-                UnmaskRequested, lambda u: UnmaskRequested(only_me(u.survivors))
-            )
-        },
+        {GetUpdate: instead(Survivors, lambda u: Survivors(only_me(u.bitmap)))},
         ErrorCode.U3_TOO_SMALL,
     ),
     "padding bits in U3": (
-        {
-            "update": instead(
-                UnmaskRequested, lambda u: UnmaskRequested(bytes([u.survivors[0] | 16]))
-            )
-        },
+        {GetUpdate: instead(Survivors, lambda u: Survivors(bytes([u.bitmap[0] | 16])))},
         ErrorCode.BAD_ENCODING,
     ),
     # the order of rounds
     "U3 before the roster": (
-        {"update": instead(RosterPublished, lambda _: UnmaskRequested(b"\x0f"))},
+        {GetUpdate: instead(Roster, lambda _: Survivors(b"\x0f"))},
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
     "U3 instead of U2": (
-        {"update": instead(SharesDelivered, lambda _: UnmaskRequested(b"\x0f"))},
+        {GetUpdate: instead(Delivery, lambda _: Survivors(b"\x0f"))},
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
     "the past instead of the future": (
-        {"update": instead(UnmaskRequested, lambda _: SharesDelivered(b"\x0f", b""))},
+        {GetUpdate: instead(Survivors, lambda _: Delivery(b"\x0f", b""))},
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
     # the sum
     "a sum of another size": (
         {
-            "update": instead(
-                SumReleased, lambda u: SumReleased(u.sum_hash, u.size + 1, u.survivors)
+            GetUpdate: instead(
+                Released, lambda u: Released(u.sum_hash, u.size + 1, u.survivors)
             )
         },
         ErrorCode.BAD_VECTOR,
     ),
     "a sum with another hash": (
         {
-            "update": instead(
-                SumReleased,
-                lambda u: SumReleased(flipped(u.sum_hash), u.size, u.survivors),
+            GetUpdate: instead(
+                Released,
+                lambda u: Released(flipped(u.sum_hash), u.size, u.survivors),
             )
         },
         ErrorCode.PAYLOAD_MISMATCH,
@@ -328,8 +318,25 @@ def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
     assert all(isinstance(ending, SessionOutcome) for ending in others)
 
 
+def test_a_roster_elsewhere_without_end_is_not_collected():
+    fetched = []
+
+    def endless(_):
+        fetched.append(len(fetched))
+        return BlobChunk(bytes(1 << 20), 1 << 30)
+
+    lies = {
+        GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 2 << 20)),
+        FetchChunk: endless,
+    }
+    deployment, endings = run(lies, payload=b"")
+    assert endings[VICTIM].code is ErrorCode.PAYLOAD_MISMATCH
+    assert len(fetched) == 1
+    assert_left_cleanly(deployment, endings[VICTIM])
+
+
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-@pytest.mark.parametrize("method", ["offer", "update"])
+@pytest.mark.parametrize("method", [GetOffer, GetUpdate])
 def test_a_server_that_only_ever_says_wait_costs_time_and_nothing_else(method, seconds):
     deployment, endings = run({method: lambda: Wait(seconds)}, UselessConnection)
     assert endings[VICTIM].code is ErrorCode.DEADLINE
@@ -343,15 +350,15 @@ def test_a_server_that_is_always_overloaded_costs_time_and_nothing_else(seconds)
             "later", code=ErrorCode.OVERLOADED, retry_after_seconds=seconds
         )
 
-    deployment, endings = run({"advertise": refuse}, UselessConnection)
+    deployment, endings = run({AdvertiseKeys: refuse}, UselessConnection)
     assert endings[VICTIM].code is ErrorCode.DEADLINE
     assert_left_cleanly(deployment, endings[VICTIM])
 
 
 def test_a_stream_that_never_speaks_is_given_up_and_polled():
     class Silent(LyingConnection):
-        async def relay_stream(self, method, open_stream):
-            del method, open_stream
+        async def watch(self, request):
+            del request
             await asyncio.Event().wait()
             yield
 
@@ -391,11 +398,11 @@ class TwoFacedServer:
         self.told = 0
 
     def __call__(self, answer):
-        if isinstance(answer, self.kind):
-            self.told += 1
-            if self.switch.is_dead:
-                return self.lie(answer)
-        return answer
+        return instead(self.kind, self.tell)(answer)
+
+    def tell(self, message):
+        self.told += 1
+        return self.lie(message) if self.switch.is_dead else message
 
 
 @pytest.mark.parametrize(
@@ -403,15 +410,13 @@ class TwoFacedServer:
     [
         pytest.param(at, id=f"{at} {name}")
         for at, name in enumerate(POINTS)
-        if at >= POINTS.index("after upload_chunk")
+        if at >= POINTS.index("after UploadChunk")
     ],
 )
 def test_two_unmask_requests_around_a_restart_get_one_answer_at_most(at):
     switch = CrashSwitch(at)
-    lie = TwoFacedServer(
-        switch, UnmaskRequested, lambda u: UnmaskRequested(without(u.survivors, 0))
-    )
-    deployment, endings = run({"update": lie}, client_crash={VICTIM: switch})
+    lie = TwoFacedServer(switch, Survivors, lambda u: Survivors(without(u.bitmap, 0)))
+    deployment, endings = run({GetUpdate: lie}, client_crash={VICTIM: switch})
     assert switch.is_dead
     assert deployment.contradictions() == {}
     if isinstance(endings[VICTIM], SessionOutcome):
@@ -424,32 +429,30 @@ def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
     answered = []
 
     def again(answer):
-        if isinstance(answer, UnmaskRequested):
-            answered.append(answer)
-        return (
-            UnmaskRequested(without(answered[0].survivors, 1))
-            if answered and isinstance(answer, Wait | SumReleased)
-            else answer
-        )
+        kind = getattr(answer, "kind", type(answer))
+        if kind is Survivors:
+            answered.append(answer.open())
+        if answered and kind in (Wait, Released):
+            return Envelope.of(Survivors(without(answered[0].bitmap, 1)))
+        return answer
 
-    deployment, endings = run({"update": again})
+    deployment, endings = run({GetUpdate: again})
     assert endings[VICTIM].code is ErrorCode.UNEXPECTED_MESSAGE
     assert_left_cleanly(deployment, endings[VICTIM])
 
 
-@pytest.mark.parametrize("kind", [RosterPublished, SharesDelivered])
+@pytest.mark.parametrize("kind", [Roster, Delivery])
 def test_another_view_after_a_restart_is_refused_or_never_seen(kind):
     def other(update):
-        if isinstance(update, RosterPublished):
-            roster = Roster.decode(update.roster)
-            fewer = tuple(a for a in roster.adverts if a.identity != "client-0")
-            return RosterPublished(Roster(fewer[:VICTIM] + fewer[VICTIM:]).encode())
-        return SharesDelivered(without(update.sharers, 0), update.bundles[96:])
+        if isinstance(update, Roster):
+            fewer = tuple(a for a in update.adverts if a.identity != "client-0")
+            return Roster(fewer[:VICTIM] + fewer[VICTIM:])
+        return Delivery(without(update.sharers, 0), update.bundles[96:])
 
-    for at in range(POINTS.index("after advertise"), len(POINTS), 2):
+    for at in range(POINTS.index("after AdvertiseKeys"), len(POINTS), 2):
         switch = CrashSwitch(at)
         deployment, _ = run(
-            {"update": TwoFacedServer(switch, kind, other)},
+            {GetUpdate: TwoFacedServer(switch, kind, other)},
             client_crash={VICTIM: switch},
         )
         assert switch.is_dead
@@ -469,10 +472,8 @@ def test_a_session_that_was_left_is_not_joined_again():
 
     deployment, endings = run(
         {
-            "offer": replay,
-            "update": instead(
-                RosterPublished, lambda _: SessionAborted(ErrorCode.CANCELLED, "later")
-            ),
+            GetOffer: replay,
+            GetUpdate: instead(Roster, lambda _: Aborted(ErrorCode.CANCELLED, "later")),
         }
     )
     assert isinstance(endings[VICTIM], RemoteProtocolError)

@@ -11,6 +11,7 @@ rebuilt from the journals and searched for.
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import logging
 import os
 import traceback
@@ -20,8 +21,11 @@ import numpy as np
 import pytest
 
 from secagg import telemetry
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.runner import ClientRunner, ClientSettings, SessionOutcome
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.kdf import noise_seed
@@ -29,25 +33,31 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol import client
 from secagg.protocol.client_rounds import _own_secrets
-from secagg.protocol.client_states import Delivered
+from secagg.protocol.client_states import ReadyForInput
 from secagg.protocol.masking import input_masks
-from secagg.protocol.rounds import Round
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.client_runner import ClientRunner, ClientSettings, SessionOutcome
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.task import TaskDefinition
 from secagg.storage.journal import decode_client_event
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import ManualClock
-from secagg.testing.relayed_connection import RelayedConnection
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+)
 
 CLIENTS, DIM = 4, 24
 LOST = 3  # fails before its upload
@@ -91,39 +101,34 @@ class RecordingStore(SQLiteSessionStore):
         super().append(session_key, first_sequence, records)
 
 
-class ClumsyFront:
+class ClumsyService:
     """An aggregator with a defect: it raises, with a client's message in its hands."""
 
     def __init__(self, aggregator):
         self._aggregator = aggregator
-        self.defects = {"share": 1, "reveal": 1, "upload_chunk": 1}
+        self.defects = {ShareKeys: 1, RevealShares: 1, UploadChunk: 1}
+        self.watch = aggregator.watch
 
-    def __getattr__(self, name):
-        method = getattr(self._aggregator, name)
-        if self.defects.get(name, 0) == 0:
-            return method
-
-        async def defective(identity, *args, **kwargs):
-            if identity == "c2" and self.defects[name]:
-                self.defects[name] -= 1
-                raise RuntimeError(f"a defect in {name}")
-            return await method(identity, *args, **kwargs)
-
-        return defective
+    async def answer(self, identity, request):
+        if identity == "c2" and self.defects.get(type(request)):
+            self.defects[type(request)] -= 1
+            raise RuntimeError(f"a defect in {type(request).__name__}")
+        return await self._aggregator.answer(identity, request)
 
 
-class CorruptingLink(RelayedConnection):
+class CorruptingLink(LyingConnection):
     """Damages the first chunk that passes."""
 
     def __init__(self, inner):
-        super().__init__(lambda: inner)
+        super().__init__(inner, {})
         self.is_spent = False
 
-    async def upload_chunk(self, session_id, *, data, **fields):
-        if not self.is_spent:
+    async def call(self, request):
+        if isinstance(request, UploadChunk) and not self.is_spent:
             self.is_spent = True
-            data = bytes([data[0] ^ 1]) + data[1:]
-        return await super().upload_chunk(session_id, data=data, **fields)
+            data = bytes([request.data[0] ^ 1]) + request.data[1:]
+            request = dataclasses.replace(request, data=data)
+        return await super().call(request)
 
 
 @pytest.fixture(name="identities", scope="module")
@@ -202,7 +207,7 @@ class Run:
                 store.close()
 
     async def main(self):
-        self.others_are_in = asyncio.Event()
+        self.is_offered, self.others_are_in = asyncio.Event(), asyncio.Event()
         asyncio.get_running_loop().slow_callback_duration = 0.0
         store = RecordingStore(self.directory / "server.db")
         workers = Workers()
@@ -222,11 +227,12 @@ class Run:
                 )
             )
             async with await GrpcServer.start(
-                ClumsyFront(aggregator),
+                ClumsyService(aggregator),
                 Address("127.0.0.1", 0),
                 identity=self.identities["server"],
             ) as server:
                 self.server_store = store
+                await self.is_offered.wait()  # probes need a session
                 await asyncio.gather(
                     *(self.take_part(n, server.address) for n in range(CLIENTS))
                 )
@@ -244,6 +250,7 @@ class Run:
     async def watch(self, aggregator):
         async for progress in aggregator.progress():
             self.heard.text.append(repr(progress))
+            self.is_offered.set()
             if progress.answered == 3 and progress.round is UPLOADING:
                 self.others_are_in.set()
 
@@ -282,13 +289,13 @@ class Run:
 
     async def probe(self, connection):
         """Calls that are refused, one of each kind."""
-        offered = await connection.offer("sum", after_session=0)
+        offered = await connection.call(GetOffer("sum", after_session=0))
         for call in (
-            connection.advertise(offered.session_id, b"\x00" * 200),
-            connection.offer("another task", after_session=0),
-            connection.advertise(bytes(32), b"garbage"),
-            connection.upload_status(b"short"),
-            connection.update(bytes(32), after=None),
+            connection.call(AdvertiseKeys(offered.session_id, b"\x00" * 200)),
+            connection.call(GetOffer("another task", after_session=0)),
+            connection.call(AdvertiseKeys(bytes(32), b"garbage")),
+            connection.call(GetUploadStatus(b"short")),
+            connection.call(GetUpdate(bytes(32), after=None)),
         ):
             try:
                 await call
@@ -313,7 +320,7 @@ class Run:
         offered = NoisedTask.from_parameters(descriptor.parameters)
         return offered.encode(
             vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
-        )
+        ).vector
 
     # --- what must not be seen --------------------------------------------------------
 
@@ -347,16 +354,17 @@ class Run:
             if isinstance(state, client.Shared):
                 for peer, secret in state.channels.items():
                     yield f"channel to {peer}", secret.reveal()
-            if isinstance(state, Delivered):
+            if isinstance(state, ReadyForInput):
+                delivered = state.delivered
                 suite = state.facts.parameters.suite
                 seed = noise_seed(
-                    offered.seed, context=state.ctx2, component=0, suite=suite
+                    offered.seed, context=delivered.ctx2, component=0, suite=suite
                 )
                 yield "noise seed", seed.reveal()
-                for place, mask in enumerate(input_masks(state.job)):
+                for place, mask in enumerate(input_masks(delivered.job)):
                     yield f"mask {place}", mask.key.reveal()
                 for dealer, pair in zip(
-                    state.held.dealers, state.held.pairs, strict=True
+                    delivered.held.dealers, delivered.held.pairs, strict=True
                 ):
                     yield f"key share from {dealer}", pair[:SHARE_SIZE]
                     yield f"seed share from {dealer}", pair[SHARE_SIZE:]
@@ -424,8 +432,8 @@ def test_the_run_was_a_real_one(run):
 def test_every_part_has_failed_and_said_so(run):
     text = "\n".join(run.heard.text)
     for words in (
-        "a defect in share",
-        "a defect in reveal",
+        "a defect in ShareKeys",
+        "a defect in RevealShares",
         "the application has a defect",
         "NaN",
         "disk is full",

@@ -6,21 +6,15 @@ import re
 import pytest
 
 from secagg.errors import SecAggError
-from secagg.messages import RosterPublished
+from secagg.messages import Delivery, Envelope, Roster, Round, Shares, Survivors
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol.client_rounds import _own_secrets
-from secagg.protocol.events import RosterReceived, SharesReceived, SurvivorsReceived
-from secagg.protocol.outputs import UploadMasked
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import (
-    ROUNDS,
-    InProcessSession,
-    one_hot,
-    parameters_for,
-    run_session,
-)
+from secagg.protocol.events import Received
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation import run_session
+from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 CLIENTS = 4
 
@@ -57,17 +51,18 @@ def secrets_of(session):
     return found
 
 
-class Watched(InProcessSession):
+class Watched(RecordedSession):
     """Writes down the repr of everything that passes."""
 
     def __post_init__(self):
         self.text, self.facts, self.held = [], {}, {}
         super().__post_init__()
 
-    def to_server(self, event):
+    def step_server(self, event):
         self.text.append(repr(event))
-        super().to_server(event)
-        self.text.append(repr(self.server_state))
+        outputs = super().step_server(event)
+        self.text += [repr(self.server_state), repr(outputs)]
+        return outputs
 
     def to_client(self, number, event):
         self.text.append(repr(event))
@@ -80,13 +75,9 @@ class Watched(InProcessSession):
         self.text += [repr(state), repr(outputs), str(state)]
         if hasattr(state, "facts"):
             self.facts[number] = state.facts
-        if hasattr(state, "held"):
-            self.held[number] = state.held
+        if hasattr(state, "delivered"):
+            self.held[number] = state.delivered.held
         return outputs
-
-    def compute_sum(self, job):
-        self.text.append(repr(job))
-        return super().compute_sum(job)
 
 
 @pytest.fixture(name="session")
@@ -114,21 +105,15 @@ def test_a_full_run_with_losses_shows_no_secret(session):
 
 
 def test_forced_errors_in_every_round_show_no_secret(session):
-    for which in ROUNDS:
-        for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            session.send(
-                number, session.offer(number) if first else session.update(number)
-            )
+    for which in CLIENT_ROUNDS:
+        session.play(which)
         if which is Round.MASKED_INPUT_COLLECTION:
             session.inputs[0] = one_hot(9, 64, 1 << 32)
             with pytest.raises(SecAggError):
                 session.supply_input(0)
         session.close(which)
-    for number, bad in enumerate(
-        (RosterReceived(b"x"), SharesReceived(b"", b"y"), SurvivorsReceived(b"\xff"))
-    ):
-        session.to_client(number, bad)
+    for number, kind in enumerate((Roster, Delivery, Survivors)):
+        session.to_client(number, Received(Envelope(kind, b"\xff")))
     assert_clean(session)
 
 
@@ -144,5 +129,7 @@ def test_values_that_hold_secrets_redact_them():
     pair = KeyPair.from_private_bytes(SecretBytes(bytes(range(32))))
     shown = f"{pair!r} {pair.private_bytes!r} {pair.private_bytes}"
     assert not re.search("000102|AAEC", shown)
-    assert "UploadMasked" in UploadMasked.__name__
-    assert "roster" in repr(RosterPublished(b"public"))
+    shown = repr(Shares(b"revealed shares")) + repr(
+        Envelope(Shares, b"revealed shares")
+    )
+    assert "revealed shares" not in shown

@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode
+from secagg.messages import Envelope, Round, Shares, Survivors
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import client
-from secagg.protocol.client_states import Aborted, Answered, Masked
-from secagg.protocol.events import InputBound, SurvivorsReceived
-from secagg.protocol.outputs import SendShares
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import InProcessSession, one_hot, parameters_for
+from secagg.protocol.client_states import Answered, Failed, Masked
+from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.outputs import Send
+from secagg.simulation.driver import accepting
+from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 CLIENTS = 6
 
@@ -30,7 +31,7 @@ def _session(request):
 
 def masked_session(degree=0, **overrides):
     """Return a session whose clients have all uploaded and await U3."""
-    session = InProcessSession(
+    session = RecordedSession(
         parameters_for(
             CLIENTS, dimension=6, threshold=3, degree=degree, min_clients=CLIENTS
         )
@@ -43,27 +44,35 @@ def masked_session(degree=0, **overrides):
         Round.SHARE_KEYS,
         Round.MASKED_INPUT_COLLECTION,
     ):
-        for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            session.send(
-                number, session.offer(number) if first else session.update(number)
-            )
+        session.play(which)
         if which is not Round.MASKED_INPUT_COLLECTION:
             session.close(which)
     assert all(isinstance(state, Masked) for state in session.clients.values())
     return session
 
 
+def request(bitmap):
+    return Received(Envelope(Survivors, bitmap))
+
+
+def asked_for(survivors):
+    return request(encode_set(survivors, CLIENTS))
+
+
+def revealed_by(outputs):
+    """Return all shares among the outputs of a client."""
+    return b"".join(
+        each.envelope.data
+        for each in outputs
+        if isinstance(each, Send) and each.envelope.kind is Shares
+    )
+
+
 def ask(session, number, survivors):
     """Send an unmask request; return the shares that came back, by dealer."""
-    event = SurvivorsReceived(encode_set(survivors, CLIENTS))
-    held = (
-        session.clients[number].held
-        if hasattr(session.clients[number], "held")
-        else None
-    )
-    outputs = session.to_client(number, event)
-    revealed = b"".join(o.shares for o in outputs if isinstance(o, SendShares))
+    delivered = getattr(session.clients[number], "delivered", None)
+    held = delivered and delivered.held
+    revealed = revealed_by(session.to_client(number, asked_for(survivors)))
     if held is None or not revealed:
         return {}
     parts = [
@@ -90,18 +99,18 @@ def test_an_answer_has_the_seed_share_of_survivors_and_the_key_share_of_the_lost
 
 def test_a_second_different_request_ends_the_session_without_an_answer(session):
     assert ask(session, 0, {0, 1, 2, 3})
-    outputs = session.to_client(0, SurvivorsReceived(encode_set({0, 1, 2}, CLIENTS)))
-    assert not any(isinstance(output, SendShares) for output in outputs)
-    assert isinstance(session.clients[0], Aborted)
-    assert session.clients[0].code is ErrorCode.EQUIVOCATION
+    outputs = session.to_client(0, asked_for({0, 1, 2}))
+    assert not revealed_by(outputs)
+    assert isinstance(session.clients[0], Failed)
+    assert session.clients[0].outcome.code is ErrorCode.EQUIVOCATION
     assert not hasattr(session.clients[0], "answer")
 
 
 def test_a_repeated_request_gives_the_same_bytes_again(session):
-    request = SurvivorsReceived(encode_set({0, 1, 2, 3}, CLIENTS))
-    (first,) = session.to_client(0, request)
+    survivors = asked_for({0, 1, 2, 3})
+    (first,) = session.to_client(0, survivors)
     state = session.clients[0]
-    assert session.to_client(0, request) == ()
+    assert session.to_client(0, survivors) == ()
     assert session.clients[0] == state
     assert client.pending_outputs(state) == (first,)
 
@@ -110,9 +119,12 @@ def replay(session, number):
     """Rebuild a client from its journal, as after kill -9."""
     state = client.start()
     for event in session.client_journals[number]:
-        vector = getattr(event, "vector", None)
-        record = event if vector is None else InputBound(client.input_digest(vector))
-        state = client.step(state, record, policy=session.policy).state
+        record = (
+            InputBound(client.input_digest(event.vector))
+            if isinstance(event, InputReady)
+            else event
+        )
+        state = client.step(state, record, policy=accepting(session.parameters)).state
     return state
 
 
@@ -120,17 +132,18 @@ def test_a_restart_between_two_different_requests_does_not_help_the_server(sessi
     assert ask(session, 0, {0, 1, 2, 3})
     session.clients[0] = replay(session, 0)
     assert isinstance(session.clients[0], Answered)
-    outputs = session.to_client(0, SurvivorsReceived(encode_set({0, 1, 2}, CLIENTS)))
-    assert not any(isinstance(output, SendShares) for output in outputs)
-    assert session.clients[0].code is ErrorCode.EQUIVOCATION
+    outputs = session.to_client(0, asked_for({0, 1, 2}))
+    assert not revealed_by(outputs)
+    assert session.clients[0].outcome.code is ErrorCode.EQUIVOCATION
 
 
 def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
     session,
 ):
-    request = SurvivorsReceived(encode_set({0, 1, 2, 3}, CLIENTS))
-    restarted = client.step(replay(session, 0), request, policy=session.policy)
-    undisturbed = client.step(session.clients[0], request, policy=session.policy)
+    survivors = asked_for({0, 1, 2, 3})
+    policy = accepting(session.parameters)
+    restarted = client.step(replay(session, 0), survivors, policy=policy)
+    undisturbed = client.step(session.clients[0], survivors, policy=policy)
     assert restarted.outputs == undisturbed.outputs
 
 
@@ -141,13 +154,12 @@ def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
 )
 def test_no_sequence_of_requests_and_restarts_yields_both_kinds(bitmaps, restart_at):
     session = masked_session()
-    held = session.clients[0].held
+    held = session.clients[0].delivered.held
     both = {dealer: set() for dealer in held.dealers}
     for count, bitmap in enumerate(bitmaps):
         if count in restart_at:
             session.clients[0] = replay(session, 0)
-        outputs = session.to_client(0, SurvivorsReceived(bitmap))
-        revealed = b"".join(o.shares for o in outputs if isinstance(o, SendShares))
+        revealed = revealed_by(session.to_client(0, request(bitmap)))
         for dealer, pair in zip(held.dealers, held.pairs, strict=True):
             for kind, share in (("k", pair[:SHARE_SIZE]), ("s", pair[SHARE_SIZE:])):
                 if share in revealed:
@@ -165,53 +177,47 @@ def test_no_sequence_of_requests_and_restarts_yields_both_kinds(bitmaps, restart
 )
 def test_an_impossible_set_of_survivors_is_refused(session, survivors, code):
     assert ask(session, 0, survivors) == {}
-    assert session.clients[0].code is code
+    assert session.clients[0].outcome.code is code
 
 
 def test_survivors_outside_u2_are_refused():
-    session = InProcessSession(
+    session = RecordedSession(
         parameters_for(CLIENTS, dimension=6, threshold=3),
         [one_hot(number, 6, 1 << 20) for number in range(CLIENTS)],
     )
-    for number in session.clients:
-        session.send(number, session.offer(number))
+    session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
-    for number in range(CLIENTS - 1):  # the last one never shares
-        session.send(number, session.update(number))
+    session.play(Round.SHARE_KEYS, range(CLIENTS - 1))  # the last one never shares
     session.close(Round.SHARE_KEYS)
-    for number in range(CLIENTS - 1):
-        session.send(number, session.update(number))
-    outputs = session.to_client(
-        0, SurvivorsReceived(encode_set(range(CLIENTS), CLIENTS))
-    )
-    assert not any(isinstance(output, SendShares) for output in outputs)
-    assert session.clients[0].code is ErrorCode.U3_INVALID
+    session.play(Round.MASKED_INPUT_COLLECTION, range(CLIENTS - 1))
+    outputs = session.to_client(0, asked_for(range(CLIENTS)))
+    assert not revealed_by(outputs)
+    assert session.clients[0].outcome.code is ErrorCode.U3_INVALID
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x3f\x00", b"\x4f"])
 def test_a_malformed_bitmap_is_refused(bitmap):
     session = masked_session()
-    outputs = session.to_client(0, SurvivorsReceived(bitmap))
-    assert not any(isinstance(output, SendShares) for output in outputs)
-    assert session.clients[0].code is ErrorCode.BAD_ENCODING
+    outputs = session.to_client(0, request(bitmap))
+    assert not revealed_by(outputs)
+    assert session.clients[0].outcome.code is ErrorCode.BAD_ENCODING
 
 
 def test_more_losses_than_promised_are_not_unmasked():
     session = masked_session(max_dropouts=1, min_clients=3)
     assert ask(session, 0, {0, 1, 2, 3}) == {}
-    assert session.clients[0].code is ErrorCode.TOO_MANY_DROPOUTS
+    assert session.clients[0].outcome.code is ErrorCode.TOO_MANY_DROPOUTS
 
 
 def test_requests_before_an_input_is_in_are_refused():
-    session = InProcessSession(
+    session = RecordedSession(
         parameters_for(3, dimension=2, threshold=2),
         [one_hot(number, 2, 1 << 20) for number in range(3)],
     )
-    for number in session.clients:
-        session.send(number, session.offer(number))
-    outputs = session.to_client(0, SurvivorsReceived(encode_set({0, 1, 2}, 3)))
-    assert not any(isinstance(output, SendShares) for output in outputs)
-    assert session.clients[0].code is ErrorCode.UNEXPECTED_MESSAGE
+    session.play(Round.ADVERTISE_KEYS)
+    outputs = session.to_client(0, request(encode_set({0, 1, 2}, 3)))
+    assert not revealed_by(outputs)
+    assert session.clients[0].outcome.code is ErrorCode.UNEXPECTED_MESSAGE
 
 
 def test_collecting_split_views_never_rebuilds_both_secrets_of_a_victim():

@@ -25,8 +25,8 @@ import asyncio, sys
 from pathlib import Path
 from secagg.config import load_client_settings
 from secagg.demo.participant import PausingConnection
-from secagg.programs.contributor import contributor
-from secagg.programs.file_input import FileInput
+from secagg.client.program import contributor
+from secagg.client.file_input import FileInput
 
 async def main(config, vector, before, *overrides):
     settings = load_client_settings(
@@ -34,7 +34,7 @@ async def main(config, vector, before, *overrides):
     ).settings
     async with contributor(
         settings,
-        FileInput.load(Path(vector)),
+        FileInput(Path(vector)),
         through=lambda connection: PausingConnection(
             connection, session_number=1, before=before
         ),
@@ -303,8 +303,8 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
 
 @pytest.mark.slow
 def test_a_sum_that_cannot_be_written_is_not_lost(programs):
-    (programs.directory / "blocked").write_text("a file where a directory is needed")
     server = programs.server("server.output_dir=blocked")
+    (programs.directory / "blocked").write_text("a file where a directory is needed")
     clients = [programs.client(number) for number in (1, 2, 3)]
     for client in clients:
         finish(client)
@@ -316,3 +316,44 @@ def test_a_sum_that_cannot_be_written_is_not_lost(programs):
         np.load(programs.directory / "sums" / "sum-1.npy"),
         exact_sum(programs.directory),
     )
+
+
+@pytest.mark.slow
+def test_every_session_takes_a_file_of_its_own_and_hands_out_its_payload(programs):
+    for client in (1, 2, 3):
+        for session in (1, 2):
+            vector = np.full(16, 10 * session + client)
+            np.save(programs.directory / f"v-{client}-{session}.npy", vector)
+    (programs.directory / "model.bin").write_bytes(b"weights")
+    server = programs.server("task.sessions=2", "task.payload=model.bin")
+    clients = [
+        programs.start(
+            *("-m", "secagg", "client", "--config", "client.toml", "--json"),
+            *("--input", f"v-{number}-{{session}}.npy"),
+            *("--output", f"sum-{number}-{{session}}.npy"),
+            *("--payload-out", f"payload-{number}-{{session}}.bin"),
+            *(
+                f"--set={item}"
+                for item in programs.overrides(
+                    number, "client.sessions=2", "policy.require_noise=false"
+                )
+            ),
+        )
+        for number in (1, 2, 3)
+    ]
+    for number, client in enumerate(clients, start=1):
+        said = json.loads(finish(client).splitlines()[-1])
+        assert [each["output"] for each in said["sessions"]] == [
+            f"sum-{number}-1.npy",
+            f"sum-{number}-2.npy",
+        ]
+        assert said["sessions"][1]["payload"] == f"payload-{number}-2.bin"
+    finish(server)
+    for number in (1, 2, 3):
+        for session in (1, 2):
+            np.testing.assert_array_equal(
+                np.load(programs.directory / f"sum-{number}-{session}.npy"),
+                np.full(16, 30 * session + 6),
+            )
+            payload = programs.directory / f"payload-{number}-{session}.bin"
+            assert payload.read_bytes() == b"weights"

@@ -11,16 +11,17 @@ sends two different messages for the same round.
 import numpy as np
 import pytest
 
-from secagg.messages import SumReleased
+from secagg.client.conductor import SessionOutcome
+from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.runtime.participation import SessionOutcome
 from secagg.storage.base import Role
 from secagg.storage.journal import decode_outcome
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
+from secagg.wire.calls import GetUploadStatus, UploadChunk
 
 CLIENTS = 4
 CRASHING = 2
@@ -38,8 +39,8 @@ def run(**options):
     return manual_clock.run(main)
 
 
-def one_client_uploads_nothing(number, method, _count):
-    dead = number == 0 and method.startswith("upload")
+def one_client_uploads_nothing(number, call, _count):
+    dead = number == 0 and call in (GetUploadStatus, UploadChunk)
     return Fault.LOSE_REQUEST if dead else Fault.NONE
 
 
@@ -91,7 +92,8 @@ def test_the_matrix_covers_every_round():
         assert f"after {what}" in names
     assert SERVER_POINTS.count("before append") >= 2 * 4
     assert {
-        f"after {c}" for c in ("advertise", "share", "upload_chunk", "reveal")
+        f"after {c}"
+        for c in ("AdvertiseKeys", "ShareKeys", "UploadChunk", "RevealShares")
     } <= set(CLIENT_POINTS)
 
 
@@ -126,14 +128,14 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
             # It finished and died before it could say so; its tombstone says it.
             (key,) = store.sessions(Role.CLIENT, include_ended=True)
             outcome = decode_outcome(store.load(key).summary)
-            assert isinstance(outcome, SumReleased)
+            assert isinstance(outcome, Released)
         else:
             assert isinstance(ending, SessionOutcome)
 
 
 def test_a_restarted_client_with_another_input_is_refused_and_sends_nothing():
     """The application forgets: after the crash it supplies another vector."""
-    upload = CLIENT_POINTS.index("before upload_chunk")
+    upload = CLIENT_POINTS.index("before UploadChunk")
     calls = []
 
     def make_input(number):

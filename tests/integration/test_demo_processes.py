@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -49,28 +47,3 @@ def test_the_demo_is_exact_with_clients_killed_in_three_rounds(tmp_path):
     # A client killed after its upload is still in the sum; the two others are not.
     assert [each["inputs"] for each in result["sessions"]] == [10, 9, 10, 9]
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_stopping_the_demo_stops_all_of_its_processes(tmp_path):
-    directory = tmp_path / "demo"
-    words = ["--clients", "8", "--steps", "3", "--directory", str(directory)]
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "secagg", "demo", *words],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    for line in demo.stdout:
-        if "listens on" in line:
-            break
-    demo.send_signal(signal.SIGTERM)
-    demo.communicate(timeout=60)
-    assert demo.returncode == 59
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = process.read_bytes()
-        except OSError:
-            continue  # it has ended since it was listed
-        assert str(directory).encode() not in words

@@ -3,16 +3,27 @@
 import numpy as np
 import pytest
 
+from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SessionAbortedError
-from secagg.messages import SumReleased
+from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.runtime.participation import SessionOutcome
+from secagg.server import aggregator
+from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.spool import SUM
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.in_process import identity_of, parameters_for
 from secagg.testing.lossy_connection import Fault
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    FetchChunk,
+    GetUploadStatus,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    WatchSession,
+)
 
 
 def run(clients=5, *, absent=frozenset(), parameters=None, **options):
@@ -40,6 +51,25 @@ def test_everybody_gets_the_sum_of_everybody():
     assert deployment.contradictions() == {}
 
 
+@pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
+def test_updates_that_are_only_referred_to_lead_to_the_same_sum(monkeypatch, watch):
+    monkeypatch.setattr(aggregator, "MAX_INLINE_BYTES", 100)
+    settings = ClientSettings(watch=watch, offer_seconds=600.0)
+    fetched = []
+
+    def lose_some(_who, call, count):
+        fetched.append(call)
+        lost = call is FetchChunk and count % 2 == 0
+        return Fault.LOSE_ANSWER if lost else Fault.NONE
+
+    deployment, endings = run(5, settings=settings, fault_of=lose_some)
+    assert_sum_of(deployment, range(5))
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+    assert (
+        fetched.count(FetchChunk) >= 5 * 3 * 2
+    )  # roster, delivery and sum, each twice
+
+
 def dead_from(methods):
     """Return a fault function: client n's link is dead from its first `method` on."""
     dead = set()
@@ -55,11 +85,11 @@ def dead_from(methods):
 @pytest.mark.parametrize(
     ("method", "counted"),
     [
-        ("advertise", False),
-        ("share", False),
-        ("upload_status", False),
-        ("upload_chunk", False),
-        ("reveal", True),
+        (AdvertiseKeys, False),
+        (ShareKeys, False),
+        (GetUploadStatus, False),
+        (UploadChunk, False),
+        (RevealShares, True),
     ],
 )
 def test_clients_lost_at_any_point_leave_the_sum_of_the_others(method, counted):
@@ -72,7 +102,7 @@ def test_clients_lost_at_any_point_leave_the_sum_of_the_others(method, counted):
 
 
 def test_clients_lost_at_every_round_of_one_session():
-    lost = {0: "advertise", 2: "share", 4: "upload_chunk", 6: "reveal"}
+    lost = {0: AdvertiseKeys, 2: ShareKeys, 4: UploadChunk, 6: RevealShares}
     deployment, _ = run(8, fault_of=dead_from(lost))
     assert_sum_of(deployment, [1, 3, 5, 6, 7])
     dropped = deployment.sums[0].receipt
@@ -80,16 +110,16 @@ def test_clients_lost_at_every_round_of_one_session():
     assert (dropped.uploaded, dropped.revealed) == (5, 4)
 
 
-@pytest.mark.parametrize("method", ["share", "upload_chunk", "reveal"])
+@pytest.mark.parametrize("method", [ShareKeys, UploadChunk, RevealShares])
 def test_too_many_losses_give_a_typed_abort_on_every_side(method):
     lost = dict.fromkeys(range(3), method)
     deployment, endings = run(5, fault_of=dead_from(lost), max_attempts=1)
     assert not deployment.sums
     assert isinstance(deployment.server_error, SessionAbortedError)
     expected = {
-        "share": ErrorCode.U2_TOO_SMALL,
-        "upload_chunk": ErrorCode.U3_TOO_SMALL,
-        "reveal": ErrorCode.TOO_FEW_ANSWERS,
+        ShareKeys: ErrorCode.U2_TOO_SMALL,
+        UploadChunk: ErrorCode.U3_TOO_SMALL,
+        RevealShares: ErrorCode.TOO_FEW_ANSWERS,
     }[method]
     assert deployment.server_error.code is expected
     for number in (3, 4):
@@ -98,7 +128,7 @@ def test_too_many_losses_give_a_typed_abort_on_every_side(method):
 
 
 def test_an_aborted_session_is_tried_again_with_those_who_are_left():
-    lost = dict.fromkeys([0, 1], "upload_chunk")
+    lost = dict.fromkeys([0, 1], UploadChunk)
     parameters = parameters_for(6, dimension=9, threshold=3, max_dropouts=1)
     deployment, _ = run(6, parameters=parameters, fault_of=dead_from(lost))
     assert deployment.server_error is None
@@ -107,7 +137,7 @@ def test_an_aborted_session_is_tried_again_with_those_who_are_left():
 
 
 def test_a_task_gives_up_after_its_last_attempt():
-    lost = dict.fromkeys([0, 1], "upload_chunk")
+    lost = dict.fromkeys([0, 1], UploadChunk)
     parameters = parameters_for(6, dimension=9, threshold=3, max_dropouts=1)
     deployment, _ = run(
         6, parameters=parameters, fault_of=dead_from(lost), max_attempts=1
@@ -144,7 +174,7 @@ def test_clients_that_cannot_stream_poll():
     deployment, endings = run(
         5,
         fault_of=lambda _who, method, _n: (
-            Fault.LOSE_REQUEST if method == "watch" else Fault.NONE
+            Fault.LOSE_REQUEST if method is WatchSession else Fault.NONE
         ),
     )
     assert_sum_of(deployment, range(5))
@@ -168,9 +198,7 @@ def test_sessions_of_a_task_follow_one_another_with_growing_numbers():
 @pytest.mark.parametrize("modulus", [2, 256, 1 << 16, 1 << 32, 1 << 48, 1_000_003])
 def test_any_modulus(modulus):
     parameters = parameters_for(4, dimension=70, threshold=3, modulus=modulus)
-    deployment, _ = run(
-        4, parameters=parameters, fault_of=dead_from({1: "upload_chunk"})
-    )
+    deployment, _ = run(4, parameters=parameters, fault_of=dead_from({1: UploadChunk}))
     assert_sum_of(deployment, [0, 2, 3])
 
 
@@ -179,7 +207,7 @@ def test_a_ring_of_neighbours():
         9, dimension=11, threshold=3, degree=6, min_clients=8, min_survivors=5
     )
     deployment, _ = run(
-        9, parameters=parameters, fault_of=dead_from({3: "upload_chunk", 7: "reveal"})
+        9, parameters=parameters, fault_of=dead_from({3: UploadChunk, 7: RevealShares})
     )
     assert_sum_of(deployment, [0, 1, 2, 4, 5, 6, 7, 8])
 
@@ -231,7 +259,7 @@ def test_a_long_upload_goes_in_chunks_and_survives_a_bad_link():
         parameters=parameters,
         fault_of=lambda who, method, n: (
             Fault.LOSE_ANSWER
-            if who == 1 and method == "upload_chunk" and n in {0, 1, 3}
+            if who == 1 and method is UploadChunk and n in {0, 1, 3}
             else Fault.NONE
         ),
     )
@@ -240,9 +268,9 @@ def test_a_long_upload_goes_in_chunks_and_survives_a_bad_link():
 
 
 def test_the_receipt_says_what_happened_and_nothing_more():
-    deployment, _ = run(5, fault_of=dead_from({2: "upload_chunk"}))
+    deployment, _ = run(5, fault_of=dead_from({2: UploadChunk}))
     receipt = deployment.sums[0].receipt
-    assert isinstance(receipt.outcome, SumReleased)
+    assert isinstance(receipt.outcome, Released)
     assert (receipt.advertised, receipt.shared) == (5, 5)
     assert (receipt.uploaded, receipt.revealed) == (4, 4)
     assert len(receipt.members) == 5

@@ -7,30 +7,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from secagg.client.file_input import FileInput
+from secagg.client.program import contributor
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.programs import aggregator
-from secagg.programs.aggregator import Observer, serve
-from secagg.programs.contributor import contributor
-from secagg.programs.file_input import FileInput
-from secagg.programs.offer_check import ForwardingConnection
-from secagg.programs.sum_files import SumFiles
-from secagg.programs.task_setup import prepare_task
+from secagg.server import program as aggregator
+from secagg.server.program import Observer, serve
+from secagg.server.sum_files import SumFiles
+from secagg.server.task_setup import prepare_task
+from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.certificates import Authority
+from secagg.wire.calls import RevealShares
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 
 
-class HeldAfterReveal(ForwardingConnection):
+class HeldAfterReveal(LyingConnection):
     """Hears nothing after its last message until it is let go."""
 
     def __init__(self, connection, let_go: asyncio.Event):
-        super().__init__(connection)
+        super().__init__(connection, {})
         self._let_go = let_go
 
-    async def reveal(self, session_id, shares):
-        await super().reveal(session_id, shares)
-        await self._let_go.wait()
+    async def call(self, request):
+        answer = await super().call(request)
+        if isinstance(request, RevealShares):
+            await self._let_go.wait()
+        return answer
 
 
 class Site:
@@ -94,7 +97,7 @@ class Site:
         ).settings
         async with contributor(
             settings,
-            FileInput.load(self.directory / f"n-{number}.npy"),
+            FileInput(self.directory / f"n-{number}.npy"),
             through=lambda connection: HeldAfterReveal(connection, let_go),
         ) as client:
             return await client.take_part()

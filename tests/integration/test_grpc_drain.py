@@ -9,22 +9,24 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import RosterPublished
-from secagg.testing.scripted_front import ScriptedFront
+from secagg.messages import Envelope, Roster
+from secagg.server.grpc_server import GrpcServer, run_until_signalled
+from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer, run_until_signalled
-from secagg.transport.interceptors import SERVICE
+from secagg.transport.channel_options import SERVICE
+from secagg.wire.calls import AdvertiseKeys, ShareKeys, WatchSession
 
 SESSION = bytes(32)
+ROSTER = Envelope(Roster, b"r")
 LOOPBACK = Address("127.0.0.1", 0)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def serving(front, **options):
-    return GrpcServer.start(front, LOOPBACK, insecure_for_tests=True, **options)
+def serving(service, **options):
+    return GrpcServer.start(service, LOOPBACK, insecure_for_tests=True, **options)
 
 
 def connected(server):
@@ -41,18 +43,18 @@ async def health_of(address, service):
 
 
 async def test_a_taken_port_is_an_error_with_a_way_out():
-    async with await serving(ScriptedFront()) as first:
+    async with await serving(ScriptedService()) as first:
         assert first.address.port > 0
         with pytest.raises(ServiceError, match=str(first.address.port)) as caught:
             await GrpcServer.start(
-                ScriptedFront(), first.address, insecure_for_tests=True
+                ScriptedService(), first.address, insecure_for_tests=True
             )
     assert caught.value.code is ErrorCode.PORT_IN_USE
     assert "another port" in caught.value.next_step
 
 
 async def test_health_is_told_on_the_main_port_and_on_one_without_certificates():
-    async with await serving(ScriptedFront(), health_address=LOOPBACK) as server:
+    async with await serving(ScriptedService(), health_address=LOOPBACK) as server:
         for address in (server.address, server.health_address):
             for service in ("", SERVICE):
                 assert await health_of(address, service) == SERVING
@@ -64,31 +66,31 @@ async def test_health_is_told_on_the_main_port_and_on_one_without_certificates()
 
 
 async def test_the_health_port_serves_nothing_but_health():
-    front = ScriptedFront()
-    async with await serving(front, health_address=LOOPBACK) as server:
+    service = ScriptedService()
+    async with await serving(service, health_address=LOOPBACK) as server:
         async with GrpcConnection(
             server.health_address, insecure_for_tests="c"
         ) as connection:
             with pytest.raises(ServiceError) as caught:
-                await connection.advertise(SESSION, b"advert")
+                await connection.call(AdvertiseKeys(SESSION, b"advert"))
         assert caught.value.code is ErrorCode.BAD_VERSION
-    assert not front.calls
+    assert not service.calls
 
 
 async def test_stopping_lets_a_running_call_finish_and_refuses_new_ones():
     entered, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(_identity, **_arguments):
+    async def slow(_identity, _request):
         entered.set()
         await go_on.wait()
 
-    front = ScriptedFront(script={"advertise": slow})
+    service = ScriptedService(script={AdvertiseKeys: slow})
     async with (
-        await serving(front) as server,
+        await serving(service) as server,
         connected(server) as connection,
         connected(server) as late,
     ):
-        running = asyncio.create_task(connection.advertise(SESSION, b"a"))
+        running = asyncio.create_task(connection.call(AdvertiseKeys(SESSION, b"a")))
         await entered.wait()
         stopping = asyncio.create_task(server.stop(30.0))
         with pytest.raises(ServiceError) as caught:
@@ -103,13 +105,13 @@ async def test_stopping_lets_a_running_call_finish_and_refuses_new_ones():
 async def _until_refused(connection):
     # The listener closes a moment after `stop` begins.
     while True:
-        await connection.share(SESSION, b"")
+        await connection.call(ShareKeys(SESSION, b""))
 
 
 async def test_stopping_tells_watchers_to_come_back():
-    front = ScriptedFront(updates=[RosterPublished(b"r")], hold=asyncio.Event())
-    async with await serving(front) as server, connected(server) as connection:
-        stream = connection.watch(SESSION, after=None)
+    service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
+    async with await serving(service) as server, connected(server) as connection:
+        stream = connection.watch(WatchSession(SESSION, after=None))
         await anext(stream)
         stopping = asyncio.create_task(server.stop(30.0))
         with pytest.raises(ServiceError) as caught:
@@ -117,11 +119,11 @@ async def test_stopping_tells_watchers_to_come_back():
         assert caught.value.code is ErrorCode.SHUTTING_DOWN
         assert caught.value.retry_after_seconds == 1.0
         await stopping
-    assert front.ended_watches == 1
+    assert service.ended_watches == 1
 
 
 async def test_work_that_ends_ends_the_server_and_its_error_comes_out():
-    server = await serving(ScriptedFront())
+    server = await serving(ScriptedService())
 
     async def work():
         await asyncio.sleep(0)
@@ -129,12 +131,12 @@ async def test_work_that_ends_ends_the_server_and_its_error_comes_out():
     assert await run_until_signalled(server, work(), drain=_nothing)
     with pytest.raises(ServiceError):
         async with connected(server) as connection:
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
 
     async def broken():
         raise ServiceError("task failed", code=ErrorCode.STORAGE_FAILED)
 
-    server = await serving(ScriptedFront())
+    server = await serving(ScriptedService())
     with pytest.raises(ServiceError, match="task failed"):
         await run_until_signalled(server, broken(), drain=_nothing)
 
@@ -146,7 +148,7 @@ async def _nothing():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_before_it_stops(number):
     trace = []
-    server = await serving(ScriptedFront(), health_address=LOOPBACK)
+    server = await serving(ScriptedService(), health_address=LOOPBACK)
     started = asyncio.Event()
 
     async def work():
@@ -168,7 +170,7 @@ async def test_a_signal_drains_before_it_stops(number):
 
 
 async def test_a_second_signal_waits_for_nothing():
-    server = await serving(ScriptedFront())
+    server = await serving(ScriptedService())
     draining = asyncio.Event()
 
     async def drain():

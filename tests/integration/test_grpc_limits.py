@@ -7,35 +7,40 @@ import grpc
 import grpc.aio
 import pytest
 
+from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import RosterPublished
-from secagg.protocol.rounds import Round
-from secagg.runtime.connection import UploadStatus
-from secagg.testing.scripted_front import ScriptedFront
+from secagg.messages import Envelope, Roster, Round
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.interceptors import (
+    CallLimits,
+)
+from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,
     KEEPALIVE_CLIENT_MS,
     SERVER_OPTIONS,
-)
-from secagg.transport.grpc_client import CallDeadlines, GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
-from secagg.transport.interceptors import (
     SERVICE,
     TEST_IDENTITY_KEY,
-    CallLimits,
+)
+from secagg.transport.status import error_of
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    UploadChunk,
+    UploadStatus,
+    WatchSession,
 )
 from secagg.wire.limits import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES
-from secagg.wire.status import decode_error
 
 SESSION = bytes(32)
+ROSTER = Envelope(Roster, b"r")
 LOOPBACK = Address("127.0.0.1", 0)
 GENEROUS = CallLimits(calls_per_second=1e6, burst=1_000_000)
 
 
-def serving(front, limits=GENEROUS, now=lambda: 0.0):
+def serving(service, limits=GENEROUS, now=lambda: 0.0):
     return GrpcServer.start(
-        front, LOOPBACK, insecure_for_tests=True, limits=limits, now=now
+        service, LOOPBACK, insecure_for_tests=True, limits=limits, now=now
     )
 
 
@@ -50,135 +55,186 @@ class Gate:
         self.entered = asyncio.Semaphore(0)
         self.opened = asyncio.Event()
 
-    async def __call__(self, _identity, **_arguments):
+    async def __call__(self, _identity, _request):
         self.entered.release()
         await self.opened.wait()
 
 
 async def test_calls_at_once_are_limited_for_each_client_alone():
     gate = Gate()
-    front = ScriptedFront(script={"advertise": gate})
+    service = ScriptedService(script={AdvertiseKeys: gate})
     limits = CallLimits(calls_at_once=2, calls_per_second=1e6, burst=1000)
     async with (
-        await serving(front, limits) as server,
+        await serving(service, limits) as server,
         connected(server, "greedy") as greedy,
         connected(server, "modest") as modest,
     ):
-        first = [asyncio.create_task(greedy.advertise(SESSION, b"a")) for _ in "12"]
+        first = [
+            asyncio.create_task(greedy.call(AdvertiseKeys(SESSION, b"a"))) for _ in "12"
+        ]
         for _ in first:
             await gate.entered.acquire()
         with pytest.raises(ServiceError, match="are open") as caught:
-            await greedy.advertise(SESSION, b"a")
+            await greedy.call(AdvertiseKeys(SESSION, b"a"))
         assert caught.value.code is ErrorCode.OVERLOADED
         assert caught.value.retry_after_seconds == 1.0
-        other = asyncio.create_task(modest.advertise(SESSION, b"a"))
+        other = asyncio.create_task(modest.call(AdvertiseKeys(SESSION, b"a")))
         await gate.entered.acquire()
         gate.opened.set()
         await asyncio.gather(*first, other)
-        await greedy.advertise(SESSION, b"a")
+        await greedy.call(AdvertiseKeys(SESSION, b"a"))
+
+
+async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
+    """Whoever may not call cannot make the server wait for 4 MiB, nor hold them."""
+    gate = Gate()
+    service = ScriptedService(script={AdvertiseKeys: gate})
+    limits = CallLimits(calls_at_once=1, calls_per_second=1e6, burst=1000)
+    async with (
+        await serving(service, limits) as server,
+        connected(server) as connection,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        only = asyncio.create_task(connection.call(AdvertiseKeys(SESSION, b"a")))
+        await gate.entered.acquire()
+        for metadata, refusal in (
+            ((), grpc.StatusCode.UNAUTHENTICATED),
+            (((TEST_IDENTITY_KEY, "c"),), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ):
+            # A call whose request is never sent, nor its end.
+            call = channel.stream_unary(f"/{SERVICE}/ShareKeys")(
+                timeout=30, metadata=metadata
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is refusal
+        gate.opened.set()
+        await only
+
+
+async def test_a_call_without_a_request_is_refused():
+    async with (
+        await serving(ScriptedService()) as server,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        call = channel.stream_unary(f"/{SERVICE}/ShareKeys")(
+            timeout=30, metadata=((TEST_IDENTITY_KEY, "c"),)
+        )
+        await call.done_writing()
+        with pytest.raises(grpc.aio.AioRpcError, match="no message") as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_the_rate_of_calls_is_limited_and_recovers_with_time():
     instant = [100.0]
-    front = ScriptedFront()
+    service = ScriptedService()
     limits = CallLimits(calls_per_second=2.0, burst=3)
     async with (
-        await serving(front, limits, lambda: instant[0]) as server,
+        await serving(service, limits, lambda: instant[0]) as server,
         connected(server) as connection,
     ):
         for _ in range(3):
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
         with pytest.raises(ServiceError, match="too often") as caught:
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
         assert caught.value.code is ErrorCode.OVERLOADED
         assert caught.value.retry_after_seconds == 0.5
         instant[0] += 0.5
-        await connection.advertise(SESSION, b"a")
+        await connection.call(AdvertiseKeys(SESSION, b"a"))
         with pytest.raises(ServiceError):
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
         instant[0] += 1e6
         for _ in range(3):  # the burst, and not a million seconds' worth
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
         with pytest.raises(ServiceError):
-            await connection.advertise(SESSION, b"a")
-    assert len(front.calls) == 7
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
+    assert len(service.calls) == 7
 
 
 async def test_streams_are_limited_apart_from_calls_and_given_back():
-    front = ScriptedFront(updates=[RosterPublished(b"r")], hold=asyncio.Event())
+    service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     limits = CallLimits(watches_at_once=1, calls_per_second=1e6, burst=1000)
-    async with await serving(front, limits) as server, connected(server) as connection:
-        held = connection.watch(SESSION, after=None)
+    async with (
+        await serving(service, limits) as server,
+        connected(server) as connection,
+    ):
+        held = connection.watch(WatchSession(SESSION, after=None))
         await anext(held)
         with pytest.raises(ServiceError) as caught:
-            await anext(connection.watch(SESSION, after=None))
+            await anext(connection.watch(WatchSession(SESSION, after=None)))
         assert caught.value.code is ErrorCode.OVERLOADED
-        await connection.advertise(SESSION, b"a")
-        front.hold.set()
+        await connection.call(AdvertiseKeys(SESSION, b"a"))
+        service.hold.set()
         assert [update async for update in held] == []
-        await anext(connection.watch(SESSION, after=None))
+        await anext(connection.watch(WatchSession(SESSION, after=None)))
 
 
 async def test_a_call_that_hangs_is_ended_by_the_server_whatever_the_caller_says():
-    front = ScriptedFront(script={"advertise": Gate()})
+    service = ScriptedService(script={AdvertiseKeys: Gate()})
     limits = CallLimits(unary_seconds=0.05)
-    async with await serving(front, limits) as server, connected(server) as connection:
+    async with (
+        await serving(service, limits) as server,
+        connected(server) as connection,
+    ):
         with pytest.raises(ServiceError, match="longer than") as caught:
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
         assert caught.value.code is ErrorCode.OVERLOADED
 
 
 async def test_a_call_that_hangs_is_ended_by_the_clients_own_deadline():
-    front = ScriptedFront(script={"advertise": Gate()})
+    service = ScriptedService(script={AdvertiseKeys: Gate()})
     async with (
-        await serving(front) as server,
+        await serving(service) as server,
         connected(server, deadlines=CallDeadlines(small=0.05)) as connection,
     ):
         with pytest.raises(ServiceError) as caught:
-            await connection.advertise(SESSION, b"a")
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
         assert caught.value.code is ErrorCode.UNREACHABLE
 
 
 async def test_a_stream_that_reaches_its_deadline_goes_on_from_the_last_update():
-    front = ScriptedFront(updates=[RosterPublished(b"r")], hold=asyncio.Event())
+    service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     async with (
-        await serving(front) as server,
+        await serving(service) as server,
         connected(server, deadlines=CallDeadlines(stream=0.2)) as connection,
     ):
-        stream = connection.watch(SESSION, after=None)
+        stream = connection.watch(WatchSession(SESSION, after=None))
         await anext(stream)
         await anext(stream)  # the script tells the same again to a later stream
-        rounds = [arguments["after"] for _, _, arguments in front.calls]
+        rounds = [request.after for _, request in service.calls]
         assert rounds[0] is None
         assert rounds[-1] is Round.SHARE_KEYS
         await stream.aclose()
 
 
 async def test_a_client_that_leaves_takes_its_stream_along():
-    front = ScriptedFront(updates=[RosterPublished(b"r")], hold=asyncio.Event())
-    async with await serving(front) as server, connected(server) as connection:
-        stream = connection.watch(SESSION, after=None)
+    service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
+    async with await serving(service) as server, connected(server) as connection:
+        stream = connection.watch(WatchSession(SESSION, after=None))
         await anext(stream)
         await stream.aclose()
-        await front.watch_ended.wait()
+        await service.watch_ended.wait()
         # Two more fit into the limit of two only if the first one was given back.
-        others = [connection.watch(SESSION, after=None) for _ in "12"]
+        others = [connection.watch(WatchSession(SESSION, after=None)) for _ in "12"]
         for other in others:
             await anext(other)
 
 
 async def test_a_full_chunk_fits_and_a_larger_one_is_refused_by_name():
-    front = ScriptedFront(script={"upload_chunk": UploadStatus(1, complete=False)})
+    service = ScriptedService(script={UploadChunk: UploadStatus(1, complete=False)})
     data = bytes(MAX_CHUNK_BYTES)
-    async with await serving(front) as server, connected(server) as connection:
+    async with await serving(service) as server, connected(server) as connection:
 
         async def upload(data):
-            return await connection.upload_chunk(
-                SESSION,
-                offset=0,
-                total_size=1 << 30,
-                digest=hashlib.sha256(b"").digest(),
-                data=data,
+            return await connection.call(
+                UploadChunk(
+                    SESSION,
+                    offset=0,
+                    total_size=1 << 30,
+                    digest=hashlib.sha256(b"").digest(),
+                    data=data,
+                )
             )
 
         assert (await upload(data)).next_offset == 1
@@ -189,12 +245,12 @@ async def test_a_full_chunk_fits_and_a_larger_one_is_refused_by_name():
             await upload(bytes(MAX_MESSAGE_BYTES))
         assert caught.value.code is ErrorCode.BAD_ENCODING
         assert (await upload(data)).next_offset == 1
-    assert len(front.calls) == 2
+    assert len(service.calls) == 2
 
 
 async def test_garbage_is_refused_as_garbage_and_the_process_survives():
-    front = ScriptedFront()
-    async with await serving(front) as server, connected(server) as connection:
+    service = ScriptedService()
+    async with await serving(service) as server, connected(server) as connection:
         channel = grpc.aio.insecure_channel(str(server.address))
         for method in ("AdvertiseKeys", "ShareKeys", "UploadChunk", "GetUpdate"):
             for garbage in (b"", b"\xff" * 100, b"\x0a\x05abc", bytes(3 << 20)):
@@ -202,14 +258,14 @@ async def test_garbage_is_refused_as_garbage_and_the_process_survives():
                     await channel.unary_unary(f"/{SERVICE}/{method}")(
                         garbage, timeout=10, metadata=((TEST_IDENTITY_KEY, "c"),)
                     )
-                error = decode_error(
+                error = error_of(
                     caught.value.code(), "", tuple(caught.value.trailing_metadata())
                 )
                 assert isinstance(error, RemoteProtocolError)
                 assert error.code is ErrorCode.BAD_ENCODING
         await channel.close()
-        assert not front.calls
-        await connection.advertise(SESSION, b"advert")
+        assert not service.calls
+        await connection.call(AdvertiseKeys(SESSION, b"advert"))
 
 
 def test_keepalive_is_paired_so_that_no_connection_ends_with_too_many_pings():

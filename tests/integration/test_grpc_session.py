@@ -6,25 +6,26 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.runner import ClientRunner, ClientSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.protocol.events import PlainVector
-from secagg.protocol.rounds import Round
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.client_runner import ClientRunner, ClientSettings
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.task import TaskDefinition
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.task import TaskDefinition
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import GetOffer, GetUploadStatus
 
 CLIENTS = 5
 # Two chunks and a bit: an upload that really is resumed and reassembled.
@@ -190,10 +191,10 @@ async def test_a_client_nobody_invited_is_told_so(identities):
         GrpcConnection(server.address, identity=identities["c1"]) as connection,
     ):
         with pytest.raises(SecAggError) as caught:
-            await connection.offer("sum", after_session=0)
+            await connection.call(GetOffer("sum", after_session=0))
         assert caught.value.code is ErrorCode.NOT_INVITED
         with pytest.raises(ServiceError) as caught:
-            await connection.upload_status(bytes(32))
+            await connection.call(GetUploadStatus(bytes(32)))
         assert caught.value.code is ErrorCode.UNKNOWN_SESSION
     running.cancel()
     await asyncio.wait({running})

@@ -2,106 +2,84 @@
 
 import dataclasses
 import datetime as dt
-import itertools
 from contextlib import asynccontextmanager
 
 import grpc
 import grpc.aio
 import pytest
+from cryptography.x509 import UniformResourceIdentifier
 
+from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.testing.scripted_front import ScriptedFront
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.interceptors import ACCESS
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport import status
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
-from secagg.transport.grpc_client import GrpcConnection
-from secagg.transport.grpc_server import GrpcServer
+from secagg.transport.channel_options import TEST_IDENTITY_KEY
 from secagg.transport.identity import Role
-from secagg.transport.interceptors import ACCESS, TEST_IDENTITY_KEY
-from secagg.transport.tls import TLSIdentity
-from secagg.wire import requests, status
+from secagg.wire.calls import AdvertiseKeys, WatchSession
 
 SESSION = bytes(32)
 LOOPBACK = Address("127.0.0.1", 0)
 
 
-class Deployment:
-    """Certificates of one deployment, and of a few strangers, in a directory."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.count = itertools.count()
-        self.ours = Authority.create("ours.example")
-        self.theirs = Authority.create("ours.example")
-        self.ours.issued().write(directory, "ours")
-        self.theirs.issued().write(directory, "theirs")
-
-    def load(self, issued, role, authority="ours"):
-        certificate, key = issued.write(self.directory, f"leaf-{next(self.count)}")
-        return TLSIdentity.load(
-            certificate=certificate,
-            private_key=key,
-            authority=self.directory / f"{authority}.pem",
-            role=role,
-        )
-
-    def server(self, *hosts):
-        return self.load(
-            self.ours.issue_server("agg", hosts or ["127.0.0.1"]), Role.SERVER
-        )
-
-    def client(self, name="client-7"):
-        return self.load(self.ours.issue_client(name), Role.CLIENT)
-
-
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
-    return Deployment(tmp_path_factory.mktemp("certificates"))
+    return TLSDeployment(tmp_path_factory.mktemp("certificates"))
 
 
 @asynccontextmanager
 async def calling(server_identity, client_identity):
-    front = ScriptedFront()
+    service = ScriptedService()
     async with (
-        await GrpcServer.start(front, LOOPBACK, identity=server_identity) as server,
+        await GrpcServer.start(service, LOOPBACK, identity=server_identity) as server,
         GrpcConnection(server.address, identity=client_identity) as connection,
     ):
-        yield front, connection
+        yield service, connection
 
 
 async def test_the_name_in_the_certificate_is_the_identity(deployment):
-    async with calling(deployment.server(), deployment.client()) as (front, connection):
+    async with calling(deployment.server(), deployment.client()) as (
+        service,
+        connection,
+    ):
         assert connection.identity == "client-7"
-        await connection.advertise(SESSION, b"advert")
-    assert front.calls[0][:2] == ("advertise", "client-7")
+        await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert service.calls == [("client-7", AdvertiseKeys(SESSION, b"advert"))]
 
 
 async def test_no_metadata_can_change_the_identity(deployment):
-    async with calling(deployment.server(), deployment.client()) as (front, connection):
+    async with calling(deployment.server(), deployment.client()) as (
+        service,
+        connection,
+    ):
         connection._metadata = ((TEST_IDENTITY_KEY, "somebody-else"),)
-        await connection.advertise(SESSION, b"advert")
-    assert front.calls[0][:2] == ("advertise", "client-7")
+        await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert service.calls == [("client-7", AdvertiseKeys(SESSION, b"advert"))]
 
 
 async def test_a_certificate_for_another_address_is_a_certificate_to_correct(
     deployment,
 ):
     server = deployment.server("aggregator.example")
-    async with calling(server, deployment.client()) as (front, connection):
+    async with calling(server, deployment.client()) as (service, connection):
         with pytest.raises(ServiceError, match="not issued for this address") as caught:
-            await connection.advertise(SESSION, b"advert")
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
-    assert not front.calls
+    assert not service.calls
 
 
 async def test_a_server_of_another_authority_is_not_believed(deployment):
     stranger = deployment.load(
         deployment.theirs.issue_server("agg", ["127.0.0.1"]), Role.SERVER, "theirs"
     )
-    async with calling(stranger, deployment.client()) as (front, connection):
+    async with calling(stranger, deployment.client()) as (service, connection):
         with pytest.raises(ServiceError, match="another authority") as caught:
-            await connection.advertise(SESSION, b"advert")
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
-    assert not front.calls
+    assert not service.calls
 
 
 async def test_a_client_of_another_authority_is_refused_at_the_handshake(deployment):
@@ -111,58 +89,88 @@ async def test_a_client_of_another_authority_is_refused_at_the_handshake(deploym
         ),
         authorities=deployment.ours.certificate_pem(),
     )
-    async with calling(deployment.server(), stranger) as (front, connection):
+    async with calling(deployment.server(), stranger) as (service, connection):
         with pytest.raises(ServiceError) as caught:
-            await connection.advertise(SESSION, b"advert")
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
     assert caught.value.code is ErrorCode.UNREACHABLE
     assert "certificate" in caught.value.next_step
-    assert not front.calls
+    assert not service.calls
+
+
+async def test_an_expired_client_says_so_before_it_connects(deployment):
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
+    issued = deployment.ours.issue_client("late", days=5, now=past)
+    late = deployment.load(issued, Role.CLIENT, now=past)
+    # Nothing listens there, and it would be UNREACHABLE for everybody else.
+    async with GrpcConnection(Address("127.0.0.1", 1), identity=late) as connection:
+        with pytest.raises(ServiceError, match=r"leaf-.*\.pem expired on") as caught:
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+    assert caught.value.next_step
 
 
 async def test_an_expired_client_is_refused_at_the_handshake(deployment):
-    past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
-    issued = deployment.ours.issue_client("late", days=5, now=past)
-    certificate, key = issued.write(deployment.directory, "late")
-    late = TLSIdentity.load(
-        certificate=certificate,
-        private_key=key,
-        authority=deployment.directory / "ours.pem",
-        role=Role.CLIENT,
-        now=past,
+    late = deployment.forge(
+        [UniformResourceIdentifier("secagg://ours.example/client/client-7")], days=-1
     )
-    async with calling(deployment.server(), late) as (front, connection):
-        with pytest.raises(ServiceError):
-            await connection.advertise(SESSION, b"advert")
-    assert not front.calls
+    async with calling(deployment.server(), late) as (service, connection):
+        with pytest.raises(ServiceError, match="client's certificate"):
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert not service.calls
 
 
 async def test_a_client_of_another_trust_domain_is_unauthenticated(deployment):
     # The same authority key, but names of somebody else's deployment.
     elsewhere = dataclasses.replace(deployment.ours, trust_domain="elsewhere.example")
-    guest = deployment.load(elsewhere.issue_client("client-7"), Role.CLIENT)
-    async with calling(deployment.server(), guest) as (front, connection):
+    guest = deployment.cheat(elsewhere.issue_client("client-7"))
+    async with calling(deployment.server(), guest) as (service, connection):
         with pytest.raises(ServiceError, match="elsewhere") as caught:
-            await connection.advertise(SESSION, b"advert")
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
         assert caught.value.code is ErrorCode.UNAUTHENTICATED
         with pytest.raises(ServiceError) as caught:
-            await anext(connection.watch(SESSION, after=None))
+            await anext(connection.watch(WatchSession(SESSION, after=None)))
     assert caught.value.code is ErrorCode.UNAUTHENTICATED
-    assert not front.calls
+    assert not service.calls
 
 
 async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
     posing = deployment.server("127.0.0.1")
-    async with calling(deployment.server(), posing) as (front, connection):
+    async with calling(deployment.server(), posing) as (service, connection):
         with pytest.raises(ServiceError):
-            await connection.advertise(SESSION, b"advert")
-    assert not front.calls
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert not service.calls
+
+
+async def test_a_name_that_goes_on_behind_a_nul_byte_is_not_its_beginning(deployment):
+    """gRPC's own text of the URI ends at the NUL and reads `client-1`."""
+    posing = deployment.forge(
+        [UniformResourceIdentifier("secagg://ours.example/client/client-1\0.evil")]
+    )
+    async with calling(deployment.server(), posing) as (service, connection):
+        with pytest.raises(ServiceError, match="x00") as caught:
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
+    assert not service.calls
+
+
+async def test_a_second_uri_is_refused_and_not_skipped(deployment):
+    names = [
+        UniformResourceIdentifier("https://unrelated.example"),
+        UniformResourceIdentifier("secagg://ours.example/client/a"),
+    ]
+    posing = deployment.forge(names)
+    async with calling(deployment.server(), posing) as (service, connection):
+        with pytest.raises(ServiceError, match="exactly one") as caught:
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
+    assert not service.calls
 
 
 async def test_every_method_refuses_a_caller_without_an_identity():
     """Plaintext for tests stands in for a certificate that names nobody."""
-    front = ScriptedFront()
+    service = ScriptedService()
     async with await GrpcServer.start(
-        front, LOOPBACK, insecure_for_tests=True
+        service, LOOPBACK, insecure_for_tests=True
     ) as server:
         channel = grpc.aio.insecure_channel(str(server.address))
         for method in sorted(m for m in ACCESS if "SecAggService" in m):
@@ -174,18 +182,18 @@ async def test_every_method_refuses_a_caller_without_an_identity():
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await attempt
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
-            error = status.decode_error(
+            error = status.error_of(
                 caught.value.code(), "", tuple(caught.value.trailing_metadata())
             )
             assert error.code is ErrorCode.UNAUTHENTICATED
             assert error.next_step
         await channel.close()
-    assert not front.calls
+    assert not service.calls
 
 
 async def test_a_method_that_is_not_in_the_table_does_not_exist():
     async with await GrpcServer.start(
-        ScriptedFront(), LOOPBACK, insecure_for_tests=True
+        ScriptedService(), LOOPBACK, insecure_for_tests=True
     ) as server:
         channel = grpc.aio.insecure_channel(str(server.address))
         for method in (
@@ -200,41 +208,41 @@ async def test_a_method_that_is_not_in_the_table_does_not_exist():
 
 
 async def test_a_call_without_tls_reaches_nobody(deployment):
-    front = ScriptedFront()
+    service = ScriptedService()
     async with await GrpcServer.start(
-        front, LOOPBACK, identity=deployment.server()
+        service, LOOPBACK, identity=deployment.server()
     ) as server:
         async with GrpcConnection(
             server.address, insecure_for_tests="client-7"
         ) as connection:
             with pytest.raises(ServiceError) as caught:
-                await connection.advertise(SESSION, b"advert")
+                await connection.call(AdvertiseKeys(SESSION, b"advert"))
         assert caught.value.code is ErrorCode.UNREACHABLE
-    assert not front.calls
+    assert not service.calls
 
 
 async def test_tls_to_a_server_without_it_says_so(deployment):
     async with await GrpcServer.start(
-        ScriptedFront(), LOOPBACK, insecure_for_tests=True
+        ScriptedService(), LOOPBACK, insecure_for_tests=True
     ) as server:
         async with GrpcConnection(
             server.address, identity=deployment.client()
         ) as connection:
             with pytest.raises(ServiceError, match="does not speak TLS") as caught:
-                await connection.advertise(SESSION, b"advert")
+                await connection.call(AdvertiseKeys(SESSION, b"advert"))
         assert caught.value.code is ErrorCode.BAD_CERTIFICATE
 
 
 async def test_plaintext_is_an_argument_for_loopback_and_never_beside_tls(deployment):
-    front, everywhere = ScriptedFront(), Address("0.0.0.0", 0)
+    service, everywhere = ScriptedService(), Address("0.0.0.0", 0)
     with pytest.raises(LocalProtocolError):
-        await GrpcServer.start(front, LOOPBACK)
+        await GrpcServer.start(service, LOOPBACK)
     with pytest.raises(LocalProtocolError):
         await GrpcServer.start(
-            front, LOOPBACK, identity=deployment.server(), insecure_for_tests=True
+            service, LOOPBACK, identity=deployment.server(), insecure_for_tests=True
         )
     with pytest.raises(LocalProtocolError):
-        await GrpcServer.start(front, everywhere, insecure_for_tests=True)
+        await GrpcServer.start(service, everywhere, insecure_for_tests=True)
     with pytest.raises(LocalProtocolError):
         GrpcConnection(LOOPBACK)
     with pytest.raises(LocalProtocolError):
@@ -248,17 +256,17 @@ async def test_plaintext_is_an_argument_for_loopback_and_never_beside_tls(deploy
 async def test_a_certificate_renewed_on_disk_serves_the_next_connection(deployment):
     """Only the renewed one was issued for the address, so that the use of it shows."""
     server = deployment.server("aggregator.example")
-    front, client = ScriptedFront(), deployment.client()
-    async with await GrpcServer.start(front, LOOPBACK, identity=server) as running:
+    service, client = ScriptedService(), deployment.client()
+    async with await GrpcServer.start(service, LOOPBACK, identity=server) as running:
         async with GrpcConnection(running.address, identity=client) as connection:
             with pytest.raises(ServiceError, match="not issued for this address"):
-                await connection.advertise(SESSION, b"advert")
+                await connection.call(AdvertiseKeys(SESSION, b"advert"))
         renewed = deployment.server("127.0.0.1").files
         renewed.certificate.replace(server.files.certificate)
         renewed.private_key.replace(server.files.private_key)
         async with GrpcConnection(running.address, identity=client) as connection:
-            await connection.advertise(SESSION, b"advert")
-    assert len(front.calls) == 1
+            await connection.call(AdvertiseKeys(SESSION, b"advert"))
+    assert len(service.calls) == 1
 
 
 async def test_requests_are_encoded_as_any_grpc_client_would(deployment):
@@ -269,23 +277,23 @@ async def test_requests_are_encoded_as_any_grpc_client_would(deployment):
     )
 
     identity = deployment.client()
-    front = ScriptedFront()
+    service = ScriptedService()
     async with await GrpcServer.start(
-        front, LOOPBACK, identity=deployment.server()
+        service, LOOPBACK, identity=deployment.server()
     ) as server:
         channel = grpc.aio.secure_channel(
             str(server.address), identity.channel_credentials()
         )
         stub = secagg_service_pb2_grpc.SecAggServiceStub(channel)
         request = secagg_service_pb2.AdvertiseKeysRequest(
-            session_id=SESSION, advert=b"advert"
+            session_id=SESSION, message=b"advert"
         )
         assert (
             await stub.AdvertiseKeys(request, timeout=10)
             == secagg_service_pb2.AdvertiseKeysResponse()
         )
-        assert requests.AdvertiseKeys(SESSION, b"advert").encode() == (
+        assert AdvertiseKeys(SESSION, b"advert").encode() == (
             request.SerializeToString()
         )
         await channel.close()
-    assert front.calls[0][1] == "client-7"
+    assert service.calls == [("client-7", AdvertiseKeys(SESSION, b"advert"))]

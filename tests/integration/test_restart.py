@@ -7,28 +7,36 @@ import logging
 import numpy as np
 import pytest
 
+from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import SessionAborted, SumReleased
-from secagg.protocol.events import BundlesSent, SharesRevealed
-from secagg.protocol.rounds import Round
-from secagg.runtime.aggregator import Aggregator
-from secagg.runtime.connection import Blob, Wait
-from secagg.runtime.limits import AggregatorLimits
-from secagg.runtime.mask_executor import MaskExecutor
-from secagg.runtime.participation import SessionOutcome
-from secagg.runtime.task import TaskDefinition
+from secagg.messages import Aborted, Bundles, Released, Round, Shares
+from secagg.protocol.events import Received
 from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.task import TaskDefinition
+from secagg.simulation import identity_of
 from secagg.storage.base import Role
 from secagg.storage.journal import decode_client_event, decode_server_event
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.in_process import identity_of, parameters_for
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.manual_clock import InlineExecutor
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    FetchChunk,
+    GetUpdate,
+    RevealShares,
+    Wait,
+    WatchSession,
+)
 
 PARAMETERS = parameters_for(4, dimension=9, threshold=3)
 
@@ -100,27 +108,36 @@ def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
         aggregator = aggregator_on(disk, clock)
         await aggregator.recover()
         member = identity_of(1)
-        update = await aggregator.update(member, session_id, after=Round.UNMASKING)
-        assert isinstance(update, SumReleased)
+        update = await aggregator.answer(
+            member, GetUpdate(session_id, after=Round.UNMASKING)
+        )
+        assert update.kind is Released
         streamed = [
-            u async for u in aggregator.watch(member, session_id, after=Round.UNMASKING)
+            u
+            async for u in aggregator.watch(
+                member, WatchSession(session_id, after=Round.UNMASKING)
+            )
         ]
         assert streamed == [update]
-        nothing = await aggregator.update(member, session_id, after=Round.FINISHED)
-        assert isinstance(nothing, Wait)
-        chunk = await aggregator.fetch(
-            member, session_id, blob=Blob.SUM, offset=0, max_bytes=1 << 20
+        nothing = await aggregator.answer(
+            member, GetUpdate(session_id, after=Round.FINISHED)
         )
-        assert chunk.total_size == len(chunk.data) == update.size
-        stranger = await aggregator.update("stranger", session_id, after=None)
-        assert isinstance(stranger, SessionAborted)
+        assert isinstance(nothing, Wait)
+        chunk = await aggregator.answer(
+            member, FetchChunk(session_id, blob=Blob.SUM, offset=0, max_bytes=1 << 20)
+        )
+        assert chunk.total_size == len(chunk.data) == update.open().size
+        stranger = await aggregator.answer(
+            "stranger", GetUpdate(session_id, after=None)
+        )
+        assert stranger.kind is Aborted
         for blob in Blob:
             with pytest.raises(RemoteProtocolError):
-                await aggregator.fetch(
-                    "stranger", session_id, blob=blob, offset=0, max_bytes=1
+                await aggregator.answer(
+                    "stranger", FetchChunk(session_id, blob=blob, offset=0, max_bytes=1)
                 )
         with pytest.raises(RemoteProtocolError) as caught:
-            await aggregator.advertise(member, session_id, b"")
+            await aggregator.answer(member, AdvertiseKeys(session_id, b""))
         assert caught.value.code is ErrorCode.SESSION_OVER
 
     manual_clock.run(main)
@@ -179,9 +196,11 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
             task, next_payload=no_payload, on_sum=no_sum
         )
         assert receipts == ()
-        update = await aggregator.update(identity_of(0), session_id, after=None)
-        assert isinstance(update, SessionAborted)
-        assert update.code is ErrorCode.CANCELLED
+        update = await aggregator.answer(
+            identity_of(0), GetUpdate(session_id, after=None)
+        )
+        assert update.kind is Aborted
+        assert update.open().code is ErrorCode.CANCELLED
 
     manual_clock.run(restart)
     assert store.sessions(Role.SERVER) == ()
@@ -233,7 +252,7 @@ def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
         (server_store, disk[1]),
         client_stores=stores,
         fault_of=lambda who, method, _n: (
-            Fault.LOSE_REQUEST if (who, method) == (3, "reveal") else Fault.NONE
+            Fault.LOSE_REQUEST if (who, method) == (3, RevealShares) else Fault.NONE
         ),
     )
     secrets = [
@@ -241,10 +260,8 @@ def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
     ]
     for record in server_store.records[1:]:
         event = decode_server_event(record)
-        if isinstance(event, SharesRevealed):
-            secrets.append(event.shares)
-        if isinstance(event, BundlesSent):
-            secrets.append(event.bundles)
+        if isinstance(event, Received) and event.envelope.kind in (Bundles, Shares):
+            secrets.append(event.envelope.data)
     assert len(secrets) == 4 + 4 + 3
     text = caplog.text + repr(endings) + repr(deployment.sums)
     assert "session_completed" in text

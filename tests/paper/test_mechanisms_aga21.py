@@ -1,7 +1,5 @@
 """Statements of [Aga21] about the mechanism, one test each."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from fractions import Fraction
@@ -54,7 +52,7 @@ def test_algorithm_1_line_6_accepts_a_rounding_with_the_promised_probability():
     chosen = skellam(dim=4096, scale_factor=32.0)
     vector = np.full(4096, 1.0 / 64.0)
     norms = [
-        int(np.sum(chosen._quantise(vector, seed(i), seed("p")) ** 2))
+        int(np.sum(chosen._round(chosen._fixed_point(vector, seed("p")), seed(i)) ** 2))
         for i in range(50)
     ]
     assert max(norms) <= chosen.max_squared_norm

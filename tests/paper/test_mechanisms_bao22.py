@@ -1,7 +1,5 @@
 """Statements of [Bao22] about the mechanism, one test each."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from fractions import Fraction
@@ -80,7 +78,9 @@ def test_algorithm_6_is_an_unbiased_estimate_of_what_algorithm_5_left():
     for index in range(repeats):
         public = seed("p", index % 10)
         total += chosen.decode(
-            chosen.encode(vector, private_seed=seed(index), public_seed=public),
+            chosen.encode(
+                vector, private_seed=seed(index), public_seed=public
+            ).residues,
             public_seed=public,
         )
     # Coordinates of size 0.2 have a mixture norm of about 0.16·1024 = 163 < 256, so

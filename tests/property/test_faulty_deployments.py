@@ -10,26 +10,37 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import SecAggError
-from secagg.runtime.participation import ClientSettings, SessionOutcome
 from secagg.storage.base import Role
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
-from secagg.testing.in_process import parameters_for
 from secagg.testing.lossy_connection import Fault
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    WatchSession,
+)
 
 CLIENTS = 4
 METHODS = (
-    "offer",
-    "advertise",
-    "share",
-    "upload_status",
-    "upload_chunk",
-    "reveal",
-    "update",
-    "watch",
-    "fetch",
+    GetOffer,
+    AdvertiseKeys,
+    ShareKeys,
+    GetUploadStatus,
+    UploadChunk,
+    RevealShares,
+    GetUpdate,
+    WatchSession,
+    FetchChunk,
 )
 
 # The first calls of each method may fail in any way; after that the link is good,

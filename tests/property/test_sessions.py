@@ -6,18 +6,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode
+from secagg.messages import Advert, Bundles, Round, Shares
 from secagg.protocol import client, server
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import (
-    ROUNDS,
-    InProcessSession,
-    one_hot,
-    parameters_for,
-    run_session,
-)
+from secagg.protocol.events import Received, RoundClosed
+from secagg.protocol.outputs import Send
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation import InProcessSession, run_session
+from secagg.simulation.driver import accepting
+from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 MODULI = [2, 1 << 8, 1 << 16, 1 << 20, 1 << 32, 1 << 48, 1_000_003]
-LOSSES = st.sampled_from([*ROUNDS, Round.FINISHED])
+LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
 
 
 def expected_sum(survivors, dimension, modulus):
@@ -55,7 +54,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
         assert result.survivors == survivors_of(clients, lost)
         assert result.total.tolist() == expected_sum(result.survivors, 11, modulus)
         assert all(
-            isinstance(state, client.Finished)
+            isinstance(state, client.Completed)
             for number, state in result.client_states.items()
             if number in result.survivors
         )
@@ -71,8 +70,8 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
         for state in result.client_states.values():
             # Round 0 can end without a session for a client; everywhere else the
             # client is told.
-            assert isinstance(state, client.Aborted)
-            assert state.code in {result.code, ErrorCode.SESSION_OVER}
+            assert isinstance(state, client.Failed)
+            assert state.outcome.code in {result.code, ErrorCode.SESSION_OVER}
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
@@ -123,20 +122,19 @@ def test_duplicates_and_reordering_within_a_round_change_nothing(data):
         parameters_for(clients, dimension=7, threshold=3),
         [one_hot(number, 7, 1 << 20) for number in range(clients)],
     )
-    for which in ROUNDS:
+    for which in CLIENT_ROUNDS:
         pending = []
         for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            outputs = session.offer(number) if first else session.update(number)
-            events = [session.server_event(number, output) for output in outputs]
+            outputs = session.act(number, which)
+            messages = [session.message(number, output) for output in outputs]
             # A repeated update is a no-op at the client.
-            if not first:
+            if which is not Round.ADVERTISE_KEYS:
                 before = session.clients[number]
                 session.update(number)
                 assert session.clients[number] == before
-            pending += events * data.draw(st.integers(1, 3), label="copies")
-        for event in data.draw(st.permutations(pending), label="order"):
-            session.to_server(event)
+            pending += messages * data.draw(st.integers(1, 3), label="copies")
+        for message in data.draw(st.permutations(pending), label="order"):
+            session.to_server(message)
         session.close(which)
     assert isinstance(session.server_state, server.Completed)
     assert session.total.tolist() == expected_sum(range(clients), 7, 1 << 20)
@@ -144,55 +142,87 @@ def test_duplicates_and_reordering_within_a_round_change_nothing(data):
 
 @pytest.mark.parametrize("cut_after", range(22))
 def test_replaying_the_accepted_events_rebuilds_the_server(cut_after):
-    clients = 4
-    session = InProcessSession(
-        parameters_for(clients, dimension=5, threshold=2),
-        [one_hot(number, 5, 1 << 20) for number in range(clients)],
-    )
+    session = recorded_session()
     run_session(session, {3: Round.MASKED_INPUT_COLLECTION})
-    state = server.start(session.descriptor, packed_bytes=session.packed_bytes)
-    for event in session.journal[:cut_after]:
-        state = server.step(state, event).state
-    again = server.start(session.descriptor, packed_bytes=session.packed_bytes)
-    for event in session.journal[:cut_after]:
-        again = server.step(again, event).state
-    assert state == again
+    state = replayed(session, session.journal[:cut_after])
+    assert state == replayed(session, session.journal[:cut_after])
     for event in session.journal[cut_after:]:
         state = server.step(state, event).state
     assert state == session.server_state
 
 
-def test_replaying_a_clients_journal_gives_the_same_bytes():
-    clients = 4
-    session = InProcessSession(
-        parameters_for(clients, dimension=5, threshold=2),
-        [one_hot(number, 5, 1 << 20) for number in range(clients)],
+def recorded_session():
+    return RecordedSession(
+        parameters_for(4, dimension=5, threshold=2),
+        [one_hot(number, 5, 1 << 20) for number in range(4)],
     )
+
+
+def replayed(session, events):
+    state = server.start(session.descriptor, packed_bytes=session.packed_bytes)
+    for event in events:
+        state = server.step(state, event).state
+    return state
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), refused=st.sets(st.integers(0, 20)))
+def test_batches_on_forks_end_as_events_one_by_one(data, refused):
+    """A batch is tried on a fork; one that is not committed leaves no trace."""
+    session = recorded_session()
+    run_session(session, {3: Round.UNMASKING})
+    pending = data.draw(st.permutations(session.journal), label="order")
+    pending.sort(key=lambda event: place_of(event, session.journal))
+    committed, done, attempt = replayed(session, []), [], 0
+    while pending:
+        batch = pending[: data.draw(st.integers(1, len(pending)), label="batch")]
+        ahead = server.fork(committed)
+        assert ahead == committed
+        for event in batch:
+            ahead = server.step(ahead, event).state
+            if isinstance(event, Received):
+                assert server.step(ahead, event).is_repeat
+        assert committed == replayed(session, done)
+        if attempt not in refused:
+            committed, done, pending = ahead, done + batch, pending[len(batch) :]
+        attempt += 1
+    assert committed == session.server_state
+
+
+def place_of(event, journal):
+    """Order by rounds only: within one, clients may be heard in any order."""
+    before = journal[: journal.index(event)]
+    closed = sum(isinstance(each, RoundClosed) for each in before)
+    return closed, isinstance(event, RoundClosed)
+
+
+def test_a_repeated_message_says_so_and_changes_nothing():
+    session = recorded_session()
     run_session(session)
-    first = [
-        client.step(state, event, policy=session.policy)
-        for state, event in _walk(session, 0)
-    ]
-    second = [
-        client.step(state, event, policy=session.policy)
-        for state, event in _walk(session, 0)
-    ]
-    sent = [
-        (getattr(output, "advert", None), getattr(output, "bundles", None))
-        for result in first
-        for output in result.outputs
-    ]
-    resent = [
-        (getattr(output, "advert", None), getattr(output, "bundles", None))
-        for result in second
-        for output in result.outputs
-    ]
-    assert sent == resent
-    assert any(bundles for _, bundles in sent)
+    state = replayed(session, [])
+    for event in session.journal:
+        before = state
+        state = server.step(before, event).state
+        if isinstance(event, Received):
+            assert state is before
+            again = server.step(server.fork(state), event)
+            assert again.is_repeat
+            assert again.outputs == ()
+            assert again.state == state
 
 
-def _walk(session, number):
-    state = client.start()
+def test_replaying_a_clients_journal_gives_the_same_bytes():
+    session = recorded_session()
+    run_session(session)
+    first, second = sent_by(session, 0), sent_by(session, 0)
+    assert first == second
+    assert [envelope.kind for envelope in first] == [Advert, Bundles, Shares]
+
+
+def sent_by(session, number):
+    state, sent = client.start(), []
     for event in session.client_journals[number]:
-        yield state, event
-        state = client.step(state, event, policy=session.policy).state
+        result = client.step(state, event, policy=accepting(session.parameters))
+        sent += [each.envelope for each in result.outputs if isinstance(each, Send)]
+        state = result.state
+    return sent

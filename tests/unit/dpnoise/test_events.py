@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import pytest
 
-from dpnoise.accounting.event_codec import event_from_json, event_to_json
 from dpnoise.errors import ParameterError
 from dpnoise.events import (
     Adversary,
@@ -41,31 +40,6 @@ def test_flattening_multiplies_counts_and_keeps_order_and_rates():
     assert parts[0] == (SKELLAM, 0.1, 3)
     assert [count for _, _, count in parts] == [3, 1, 1, 1, 1, 1, 2, 2]
     assert parts[-1] == (SKELLAM, 1.0, 2)
-
-
-def test_every_event_survives_its_canonical_text():
-    text = event_to_json(EVERY_KIND)
-    assert event_from_json(text) == EVERY_KIND
-    assert event_to_json(event_from_json(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"kind":"nothing"}',
-        '{"kind":"skellam","dim":1}',
-        '{"kind":"skellam","dim":1,"aggregate_noise_variance":"1/0"}',
-        '{"kind":"repeated","event":[],"count":1}',
-        '{"kind":"poisson-sampled","sampling_rate":1,"event":{"kind":"composed"}}',
-        '{"kind":"repeated","count":1,"event":' * 20 + "1" + "}" * 20,
-    ],
-)
-def test_text_that_encodes_no_event_is_a_parameter_error(text):
-    with pytest.raises(ParameterError):
-        event_from_json(text)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,12 @@ import pytest
 
 from secagg.distributed_dp import NoisedTask, NoisePolicy, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.messages import Round
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import (
-    InProcessSession,
-    parameters_for,
-    run_session,
-)
+from secagg.simulation import InProcessSession, run_session
+from secagg.testing.cohorts import parameters_for
 
 CLIENTS, DIM = 6, 20
 
@@ -75,7 +72,7 @@ def encoded(task, session_id):
     return [
         task.encode(
             row, session_id=session_id, noise_seed=SecretBytes(bytes([number]) * 32)
-        )
+        ).vector
         for number, row in enumerate(vectors())
     ]
 
@@ -83,7 +80,7 @@ def encoded(task, session_id):
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
     blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
     inputs = encoded(task, blank.descriptor.session_id)
-    session = InProcessSession(task.parameters, [v.residues for v in inputs])
+    session = InProcessSession(task.parameters, inputs)
     result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
     assert result.survivors == (0, 1, 2, 3, 4)
     clean = zeros(32, 1 << 18)
@@ -103,6 +100,15 @@ def test_a_restarted_client_encodes_the_same_residues(task):
     other = encoded(task, b"t" * 32)[0]
     assert client.input_digest(first) == client.input_digest(second)
     assert client.input_digest(first) != client.input_digest(other)
+
+
+def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
+    seed = SecretBytes(b"n" * 32)
+    row = vectors()[0]
+    for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
+        made = task.encode(factor * row, session_id=b"s" * 32, noise_seed=seed)
+        assert made.shortened_by == pytest.approx(expected, rel=1e-5)
+        assert "shortened_by" not in repr(made)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +164,26 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         NoisedTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
         NoisedTask.from_parameters(with_block(task, steps=4)).check(LENIENT)
+    with pytest.raises(RemoteProtocolError, match="the task claims"):
+        NoisedTask.from_parameters(with_block(task, spare=1)).check(LENIENT)
+
+
+def test_spare_sessions_are_planned_recomputed_and_reported():
+    with_spare = NoisedTask.from_plan(made_plan(steps=5), protocol(), spare=2)
+    read = NoisedTask.from_parameters(with_spare.parameters)
+    assert (read.budget.steps, read.budget.spare, read.budget.sessions) == (3, 2, 5)
+    report = read.check(LENIENT)
+    assert (report.steps, report.spare) == (3, 2)
+    assert report.to_dict()["spare"] == 2
+    # The noise is that of five sessions, whatever they are called.
+    all_steps = NoisedTask.from_plan(made_plan(steps=5), protocol())
+    assert report.server.epsilon == all_steps.report().server.epsilon > 4.0
+
+
+@pytest.mark.parametrize("spare", [-1, 3])
+def test_a_plan_has_room_for_its_spare_sessions(spare):
+    with pytest.raises(RemoteProtocolError, match="spare"):
+        NoisedTask.from_plan(made_plan(), protocol(), spare=spare)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +206,10 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
         ({"modulus": 10**400}, "modulus"),
         ({"steps": 1.5}, "steps"),
         ({"steps": True}, "steps"),
+        ({"steps": 0}, "steps"),
+        ({"spare": -1}, "spare"),
+        ({"spare": 0.5}, "spare"),
+        ({"spare": 10**400}, "spare"),
         ({"surprise": 1}, "keys"),
         ({"mechanism": []}, "object"),
         ({"local_noise_variance": "1/0"}, "local_noise_variance"),
@@ -214,24 +244,18 @@ def test_a_malformed_block_is_bad_config(task, block):
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_sampling_helps_against_readers_of_the_model_only(task):
-    report = task.report(sampling_rate=0.1)
-    assert report.model_reader.epsilon < report.server.epsilon
-    assert report.server.epsilon == task.report().server.epsilon
+def test_readers_of_the_sums_get_the_unsampled_composition(task):
+    report = task.report()
+    assert report.model_reader.adversary.value == "model-reader"
+    assert report.model_reader.epsilon == report.server.epsilon
     assert report.counted_shares == 2
     assert json.dumps(report.to_dict())
 
 
 def test_the_noised_vector_goes_through_the_noised_row_only(task):
-    session = InProcessSession(
-        task.parameters, [v.residues for v in encoded(task, b"s" * 32)]
-    )
+    session = InProcessSession(task.parameters, encoded(task, b"s" * 32))
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
-        for number in session.clients:
-            first = which is Round.ADVERTISE_KEYS
-            session.send(
-                number, session.offer(number) if first else session.update(number)
-            )
+        session.play(which)
         session.close(which)
     session.update(0)
     assert isinstance(session.clients[0], client.Masked)

@@ -5,7 +5,7 @@ import pytest
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Advert, Roster
 from secagg.protocol.neighbors import CompleteGraph, sharing_graph
-from secagg.testing.in_process import parameters_for
+from secagg.testing.cohorts import parameters_for
 
 
 def roster(size, seed=b"g" * 32):

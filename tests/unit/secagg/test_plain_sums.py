@@ -3,7 +3,7 @@ import pytest
 
 from secagg.errors import InputError, LocalProtocolError
 from secagg.plain_sums import decode_integers, encode_integers
-from secagg.testing.in_process import parameters_for
+from secagg.testing.cohorts import parameters_for
 
 
 def parameters(modulus=1 << 8, **overrides):

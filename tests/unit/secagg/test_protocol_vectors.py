@@ -32,7 +32,7 @@ from secagg.primitives.share_encoding import (
 from secagg.primitives.transcript import decode_set, domain_tag, encode_set
 from secagg.protocol import context
 from secagg.protocol.neighbors import sharing_graph
-from secagg.testing.in_process import parameters_for
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.scripted_entropy import ScriptedEntropy
 from secagg.wire.packing import pack, packed_size, unpack
 

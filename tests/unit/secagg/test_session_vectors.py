@@ -15,29 +15,33 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import SharesDelivered
+from secagg.messages import (
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+    Upload,
+)
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.modular import BadVectorError, add_into, word_dtype, zeros
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client, context, masking, server
 from secagg.protocol.events import (
-    BundlesSent,
-    InputUploaded,
-    KeysAdvertised,
-    PlainInputReady,
+    InputReady,
     PlainVector,
-    RosterReceived,
+    Received,
     RoundClosed,
     SessionOffered,
-    SharesReceived,
-    SharesRevealed,
-    SurvivorsReceived,
 )
-from secagg.protocol.outputs import ComputeSum, DropClient, SendShares, UploadMasked
-from secagg.protocol.rounds import DropReason, Round
-from secagg.runtime.mask_executor import check_packed_vector
-from secagg.testing.in_process import LENIENT_POLICY
+from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
+from secagg.protocol.rounds import DropReason
+from secagg.server.mask_executor import check_packed_vector
+from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.scripted_entropy import ScriptedEntropy
 from secagg.wire.packing import pack, packed_size, unpack
 
@@ -102,30 +106,32 @@ class VectorClient:
         offered = SessionOffered(
             descriptor_of(self.session), self.row["identity"], seed
         )
-        (output,) = self.step(offered)
-        return output.advert
+        return self.sent(Advert, offered)
+
+    def sent(self, kind, event):
+        (output,) = self.step(event)
+        assert output.envelope.kind is kind
+        return output.envelope.data
 
     def share(self):
-        (output,) = self.step(RosterReceived(bytes_of(self.session, "roster")))
-        return output.bundles
+        roster = Envelope(Roster, bytes_of(self.session, "roster"))
+        return self.sent(Bundles, Received(roster))
 
     def mask(self):
-        self.step(
-            SharesReceived(
-                bytes_of(self.session, "u2"), bytes_of(self.row, "delivered")
-            )
+        delivery = Delivery(
+            bytes_of(self.session, "u2"), bytes_of(self.row, "delivered")
         )
+        self.step(Received(Envelope.of(delivery)))
         values = [int(entry) for entry in self.row["input"]]
         residues = np.array(values, word_dtype(self.parameters.modulus))
-        (output,) = self.step(PlainInputReady(PlainVector(residues)))
-        assert isinstance(output, UploadMasked)
+        (output,) = self.step(InputReady(PlainVector(residues)))
+        assert isinstance(output, MaskAndUpload)
         masked = masking.mask_input(output.vector.residues, output.job)
         return pack(masked, self.parameters.bits)
 
     def answer(self):
-        (output,) = self.step(SurvivorsReceived(bytes_of(self.session, "u3")))
-        assert isinstance(output, SendShares)
-        return output.shares
+        survivors = Envelope(Survivors, bytes_of(self.session, "u3"))
+        return self.sent(Shares, Received(survivors))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,7 @@ def compare_client(monkeypatch, session, row):
     if row["delivered"] is None:
         return
     upload = ours.mask()
-    assert ours.state.ctx2 == contexts[2]
+    assert ours.state.delivered.ctx2 == contexts[2]
     if row["upload"] is None:
         return
     assert upload.hex() == row["upload"]
@@ -186,17 +192,18 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
         if case["after"] >= done:
             act()
     outputs = ours.step(client_event(case))
-    assert isinstance(ours.state, client.Aborted), ours.state
-    assert ours.state.code == case["code"]
-    assert {type(output).__name__ for output in outputs} == {"FinishSession"}
+    assert isinstance(ours.state, client.Failed), ours.state
+    assert ours.state.outcome.code == case["code"]
+    assert {type(output) for output in outputs} == {Finish}
 
 
 def client_event(case):
     if case["round"] == 1:
-        return RosterReceived(bytes_of(case, "roster"))
+        return Received(Envelope(Roster, bytes_of(case, "roster")))
     if case["round"] == 2:
-        return SharesReceived(bytes_of(case, "u2"), bytes_of(case, "delivered"))
-    return SurvivorsReceived(bytes_of(case, "u3"))
+        delivery = Delivery(bytes_of(case, "u2"), bytes_of(case, "delivered"))
+        return Received(Envelope.of(delivery))
+    return Received(Envelope(Survivors, bytes_of(case, "u3")))
 
 
 @pytest.mark.parametrize("case", REFUSALS["offers"], ids=lambda case: case["name"])
@@ -250,13 +257,11 @@ class VectorServer:
 
 
 def server_event(round_number, identity, message):
-    if round_number == 0:
-        return KeysAdvertised(identity, message)
-    if round_number == 1:
-        return BundlesSent(identity, message)
     if round_number == 2:
-        return InputUploaded(identity, hashlib.sha256(message).digest(), len(message))
-    return SharesRevealed(identity, message)
+        upload = Upload(len(message), hashlib.sha256(message).digest())
+        return Received(Envelope.of(upload), identity)
+    kind = {0: Advert, 1: Bundles, 4: Shares}[round_number]
+    return Received(Envelope(kind, message), identity)
 
 
 def clean_sum(session, job):
@@ -287,21 +292,21 @@ def compare_server(session):
     ours = VectorServer(session).play_before(1)
     in_roster = [row for row in session["clients"] if row["index"] is not None]
     for row in in_roster:
-        assert ours.update(row["identity"]).roster.hex() == session["roster"]
+        assert ours.update(row["identity"]).data.hex() == session["roster"]
     ours.receive_all(1)
     ours.close(1)
     for row in in_roster:
         update = ours.update(row["identity"])
         if row["delivered"] is None:
-            assert update.code == ErrorCode.SESSION_OVER
+            assert update.open().code == ErrorCode.SESSION_OVER
         else:
             expected = bytes_of(session, "u2"), bytes_of(row, "delivered")
-            assert update == SharesDelivered(*expected)
+            assert update.open() == Delivery(*expected)
     ours.receive_all(2)
     ours.close(2)
     for row in in_roster:
         if row["upload"] is not None:
-            assert ours.update(row["identity"]).survivors.hex() == session["u3"]
+            assert ours.update(row["identity"]).data.hex() == session["u3"]
     ours.receive_all(4)
     outputs = ours.close(4)
     (job,) = [output for output in outputs if isinstance(output, ComputeSum)]
@@ -334,7 +339,7 @@ def test_our_server_refuses_with_the_recorded_code_and_goes_on(case):
     assert ours.state is before
     ours.receive_all(case["round"])  # everybody else, and the sender once more
     ours.close(case["round"])
-    assert not isinstance(ours.state, server.Aborted)
+    assert not isinstance(ours.state, server.Failed)
 
 
 def refuse_upload(ours, case):
@@ -359,8 +364,8 @@ def test_our_server_aborts_with_the_recorded_code(case):
     ours = VectorServer(SESSIONS[case["session"]]).play_before(case["round"])
     ours.receive_all(case["round"], case["senders"])
     ours.close(case["round"])
-    assert isinstance(ours.state, server.Aborted)
-    assert ours.state.code == case["code"]
+    assert isinstance(ours.state, server.Failed)
+    assert ours.state.outcome.code == case["code"]
 
 
 # --- sessions that are in no file ----------------------------------------------------
@@ -410,7 +415,7 @@ def test_any_session_goes_as_with_the_reference(reference_modules, data):
         return
     ours = VectorServer(session)
     for round_number in (0, 1, 2, 4):
-        if not isinstance(ours.state, server.Aborted):
+        if not isinstance(ours.state, server.Failed):
             ours.receive_all(round_number)
             ours.close(round_number)
-    assert ours.state.code == code
+    assert ours.state.outcome.code == code

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from dpnoise import plan
 from dpnoise.accounting import (
     Accountant,
     Status,
@@ -17,11 +18,11 @@ from dpnoise.accounting import (
     make_accountant,
 )
 from dpnoise.accounting.calibration import round_up_to_dyadic
-from dpnoise.accounting.discrete_gaussian_bounds import (
+from dpnoise.accounting.gaussian import analytic_gaussian_stddev
+from dpnoise.accounting.published.ddgauss import (
     DistributedGaussianCurve,
     sum_divergence_term,
 )
-from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.statement import weakest
 from dpnoise.errors import CalibrationError, ParameterError, UnknownEventError
 from dpnoise.events import (
@@ -109,15 +110,46 @@ def test_sampling_is_ignored_and_said_so_for_those_who_see_it(name, adversary):
     assert not any("not counted" in text for text in plain.statement(1e-5).assumptions)
 
 
-@pytest.mark.parametrize("name", sorted(set(RENYI) - {"skellam-gdp"}))
-def test_sampling_helps_model_readers_under_stated_conditions(name):
-    event = Repeated(PoissonSampled(RENYI[name], 0.01), 10)
-    sampled = account(name, event, adversary=Adversary.MODEL_READER)
-    plain = account(name, Repeated(RENYI[name], 10))
+@pytest.mark.parametrize("release", [DISCRETE, GAUSSIAN])
+def test_sampling_with_central_noise_helps_readers_under_stated_conditions(release):
+    event = Repeated(PoissonSampled(release, 0.01), 10)
+    sampled = account("zcdp", event, adversary=Adversary.MODEL_READER)
+    plain = account("zcdp", Repeated(release, 10))
     assert sampled.epsilon(1e-5) < plain.epsilon(1e-5)
-    assert any(
-        "independent coin" in text for text in sampled.statement(1e-5).assumptions
-    )
+    statement = sampled.statement(1e-5)
+    assert statement.status is Status.PROVEN
+    assert any("independent coin" in text for text in statement.assumptions)
+
+
+@pytest.mark.parametrize("name", sorted(set(RENYI) - {"zcdp"}))
+def test_sampling_of_noise_shares_is_counted_by_hypothetical_accountants_only(name):
+    event = Repeated(PoissonSampled(RENYI[name], 0.01), 10)
+    plain = account(name, Repeated(RENYI[name], 10))
+    honest = account(name, event, adversary=Adversary.MODEL_READER)
+    assert honest.epsilon(1e-5) == plain.epsilon(1e-5)
+    assert any("not counted" in text for text in honest.statement(1e-5).assumptions)
+    published = account(f"hypothetical-{name}", event, adversary=Adversary.MODEL_READER)
+    assert published.epsilon(1e-5) < plain.epsilon(1e-5)
+    statement = published.statement(1e-5)
+    assert statement.status is Status.HYPOTHETICAL
+    assert statement.accountant == f"hypothetical-{name}"
+    assert any(text.startswith("Hypothetical") for text in statement.assumptions)
+
+
+def test_a_hypothetical_accountant_is_never_a_choice_and_never_trusted():
+    assert not any(name.startswith("hypothetical") for name in accountant_names())
+    assert weakest(Status) is Status.HYPOTHETICAL
+    with pytest.raises(ParameterError):
+        account("hypothetical-nothing")
+    with pytest.raises(ParameterError):
+        plan(
+            clients=10,
+            dimension=4,
+            l2_clip=1.0,
+            epsilon=1.0,
+            delta=1e-5,
+            accountant="hypothetical-mixture-pld",
+        )
 
 
 def test_sampling_under_replace_one_is_ignored_even_for_model_readers():

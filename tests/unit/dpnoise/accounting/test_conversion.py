@@ -1,18 +1,15 @@
 """Conversions of Rényi and zCDP curves."""
 
+import math
+
 import numpy as np
 import pytest
 from dp_accounting.rdp import compute_epsilon
 
-from dpnoise.accounting.conversion import (
-    renyi_delta,
-    renyi_epsilon,
-    zcdp_delta,
-    zcdp_epsilon,
-    zcdp_epsilon_simple,
-)
+from dpnoise.accounting import make_accountant
+from dpnoise.accounting.conversion import renyi_delta, renyi_epsilon
 from dpnoise.accounting.gaussian import gaussian_epsilon
-from dpnoise.errors import ParameterError
+from dpnoise.events import Adversary, GaussianEvent
 
 ORDERS = np.array([1.5, 2.0, 4.0, 8.0, 17.0, 40.0, 200.0])
 
@@ -41,31 +38,29 @@ def test_an_order_without_theorem_never_wins():
     assert renyi_delta(ORDERS, nothing, 1.0) == 1.0
 
 
+def zcdp(rho):
+    """An account of one Gaussian release with zero-concentrated privacy of rho."""
+    account = make_accountant("zcdp", adversary=Adversary.SERVER)
+    return account.compose(GaussianEvent(1, 1.0 / (2.0 * rho), 1.0))
+
+
 def test_half_a_rho_costs_4_73_at_one_in_a_hundred_thousand():
-    assert zcdp_epsilon(0.5, 1e-5) == pytest.approx(4.728, abs=1e-3)
+    assert zcdp(0.5).epsilon(1e-5) == pytest.approx(4.728, abs=2e-3)
 
 
 @pytest.mark.parametrize("rho", [1e-4, 0.05, 0.5, 8.0])
 @pytest.mark.parametrize("delta", [1e-10, 1e-5, 1e-2])
-def test_exact_gaussian_is_below_the_tight_and_that_below_the_simple_form(rho, delta):
+def test_exact_gaussian_is_below_the_conversion_and_that_below_the_simple_form(
+    rho, delta
+):
     exact = gaussian_epsilon(delta, noise_multiplier=(2.0 * rho) ** -0.5)
-    tight, simple = zcdp_epsilon(rho, delta), zcdp_epsilon_simple(rho, delta)
-    assert exact <= tight * (1 + 1e-12)
-    assert tight <= simple * (1 + 1e-12)
+    converted = zcdp(rho).epsilon(delta)
+    simple = rho + 2.0 * math.sqrt(-rho * math.log(delta))  # [BS16] Proposition 1.3
+    assert exact <= converted * (1 + 1e-12)
+    assert converted <= simple * (1 + 1e-3)
 
 
-def test_zcdp_delta_is_the_infimum_over_a_dense_grid_of_orders():
+def test_the_ladder_of_orders_finds_the_infimum_over_a_dense_grid():
     orders = 1.0 + np.exp(np.linspace(-6.0, 8.0, 200_001))
     on_grid = renyi_delta(orders, 0.2 * orders, 2.0)
-    assert zcdp_delta(0.2, 2.0) == pytest.approx(on_grid, rel=1e-6)
-
-
-def test_no_privacy_loss_costs_nothing():
-    assert zcdp_delta(0.0, 0.0) == 0.0
-    assert zcdp_epsilon(0.0, 1e-12) == 0.0
-
-
-@pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])
-def test_a_rho_that_is_none_is_refused(rho):
-    with pytest.raises(ParameterError, match="rho"):
-        zcdp_epsilon(rho, 1e-5)
+    assert on_grid * (1 - 1e-6) <= zcdp(0.2).delta(2.0) <= on_grid * 1.002

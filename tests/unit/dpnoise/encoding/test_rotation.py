@@ -13,7 +13,7 @@ from dpnoise.encoding.hadamard import (
     padded_dim,
 )
 from dpnoise.encoding.rotation import (
-    MAX_DIM,
+    MAX_ROTATED_DIM,
     encoded_dim,
     flatness,
     make_rotation,
@@ -185,7 +185,7 @@ def test_unknown_names_dimensions_and_seeds_are_refused():
         make_rotation("dct", 10, SEED)
     with pytest.raises(ParameterError, match="unknown rotation"):
         flatness("fft", 10)
-    for dim in (0, -1, MAX_DIM + 1):
+    for dim in (0, -1, MAX_ROTATED_DIM + 1):
         with pytest.raises(ParameterError, match="dim must lie in"):
             encoded_dim("none", dim)
     with pytest.raises(ParameterError, match="dim must be an int"):

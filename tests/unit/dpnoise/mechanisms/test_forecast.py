@@ -1,7 +1,5 @@
 """The error forecast, compared with sums over the exact laws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

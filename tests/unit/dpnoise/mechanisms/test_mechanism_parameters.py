@@ -1,7 +1,5 @@
 """The parameter record: canonical, lossless, and strict about every number."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

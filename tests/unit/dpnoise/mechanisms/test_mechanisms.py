@@ -1,7 +1,5 @@
 """What every mechanism promises: determinism, exact noise, true forecasts."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from fractions import Fraction
@@ -76,7 +74,7 @@ def modular_sum(chosen, vectors, *, label="p"):
     for index, vector in enumerate(vectors):
         total += chosen.encode(
             vector, private_seed=seed(label, index), public_seed=seed("public")
-        )
+        ).residues
     total %= np.uint64(chosen.modulus)
     if isinstance(chosen, CentralMechanism):
         return chosen.add_noise(total, private_seed=seed(label, "server"))
@@ -87,18 +85,24 @@ def modular_sum(chosen, vectors, *, label="p"):
 @pytest.mark.parametrize("rotation", ["hadamard", "hadamard-kronecker", "dft", "none"])
 def test_encoding_is_a_function_of_vector_seeds_and_parameters(name, rotation):
     vector = random_vectors(1, 100)[0]
-    first = mechanism(name, rotation=rotation).encode(
-        vector, private_seed=seed(1), public_seed=seed(2)
+    first = (
+        mechanism(name, rotation=rotation)
+        .encode(vector, private_seed=seed(1), public_seed=seed(2))
+        .residues
     )
-    again = mechanism(name, rotation=rotation).encode(
-        vector.copy(), private_seed=seed(1), public_seed=seed(2)
+    again = (
+        mechanism(name, rotation=rotation)
+        .encode(vector.copy(), private_seed=seed(1), public_seed=seed(2))
+        .residues
     )
     assert first.dtype == np.uint16
     assert first.shape == (mechanism(name, rotation=rotation).encoded_dim,)
     np.testing.assert_array_equal(first, again)
     if name != "discrete-gaussian":  # truncation uses no private randomness
-        other = mechanism(name, rotation=rotation).encode(
-            vector, private_seed=seed(3), public_seed=seed(2)
+        other = (
+            mechanism(name, rotation=rotation)
+            .encode(vector, private_seed=seed(3), public_seed=seed(2))
+            .residues
         )
         assert np.any(first != other)
 
@@ -189,7 +193,9 @@ def test_the_noise_of_all_clients_adds_up_to_their_variance(name):
 
 def test_the_noise_share_is_the_table_s_draw_under_its_own_label():
     chosen = mechanism("skellam-mixture", rotation="none")
-    residues = chosen.encode(np.zeros(100), private_seed=seed(4), public_seed=seed(5))
+    residues = chosen.encode(
+        np.zeros(100), private_seed=seed(4), public_seed=seed(5)
+    ).residues
     drawn = skellam_table(Fraction(9, 2)).draw(seed(4), NOISE_LABEL, 100)
     np.testing.assert_array_equal(centre(residues, chosen.modulus), drawn)
 
@@ -203,7 +209,7 @@ def test_the_default_mechanism_is_unbiased(rotation):
     for index in range(repeats):
         residues = chosen.encode(
             vector, private_seed=seed("u", index), public_seed=seed("p", index % 50)
-        )
+        ).residues
         total += chosen.decode(
             residues.astype(np.uint64), public_seed=seed("p", index % 50)
         )
@@ -224,7 +230,9 @@ def test_rounded_vectors_stay_inside_the_bounds_of_the_event(name, rotation):
     spike, flat = np.zeros(50), np.full(50, 1e6)
     spike[7] = -1e300
     for index, vector in enumerate([spike, flat, *random_vectors(40, 50)]):
-        rounded = chosen._quantise(vector, seed("r", index), seed("p"))
+        rounded = chosen._round(
+            chosen._fixed_point(vector, seed("p")), seed("r", index)
+        )
         assert int(rounded @ rounded) <= event.l2_sensitivity**2
         assert event.l1_sensitivity is not None
         assert int(np.abs(rounded).sum()) <= event.l1_sensitivity
@@ -253,7 +261,9 @@ def test_truncation_keeps_the_clip_as_the_sensitivity():
     assert isinstance(event, DiscreteGaussianEvent)
     assert event.l2_sensitivity == pytest.approx(32.0)
     for index, vector in enumerate(random_vectors(40, 50, norm=3.0)):
-        rounded = chosen._quantise(vector, seed("r", index), seed("p"))
+        rounded = chosen._round(
+            chosen._fixed_point(vector, seed("p")), seed("r", index)
+        )
         assert int(rounded @ rounded) <= 32 * 32
 
 
@@ -307,7 +317,7 @@ def test_central_mechanisms_add_no_noise_at_the_client(name):
     chosen = mechanism(name, rotation="none", dim=4)
     residues = chosen.encode(
         np.array([0.25, -0.5, 0.0, 0.125]), private_seed=seed(1), public_seed=seed(2)
-    )
+    ).residues
     np.testing.assert_array_equal(centre(residues, chosen.modulus), [8, -16, 0, 4])
     assert chosen.noise_is_central
     noisy = chosen.add_noise(residues, private_seed=seed(3))
@@ -436,7 +446,7 @@ def test_a_longer_vector_is_clipped_and_keeps_its_direction():
         "gaussian", dim=4, rotation="none", scale_factor=2.0**20, modulus=1 << 40
     )
     huge = np.array([3e5, 0.0, -4e5, 0.0])
-    residues = chosen.encode(huge, private_seed=seed(1), public_seed=seed(2))
+    residues = chosen.encode(huge, private_seed=seed(1), public_seed=seed(2)).residues
     np.testing.assert_allclose(
         chosen.decode(residues, public_seed=seed(2)), [0.6, 0.0, -0.8, 0.0], atol=1e-5
     )
@@ -445,3 +455,39 @@ def test_a_longer_vector_is_clipped_and_keeps_its_direction():
 def test_the_representation_shows_parameters_only():
     text = repr(mechanism("skellam-mixture"))
     assert text.startswith("SkellamMixtureMechanism(MechanismParameters(")
+
+
+SHORTENED = [name for name in mechanism_names() if name != "smm"]
+
+
+def shortened(name, vector, **changes):
+    chosen = mechanism(name, dim=len(vector), scale_factor=64.0, **changes)
+    return chosen.encode(vector, private_seed=seed(1), public_seed=seed(2)).shortened_by
+
+
+@pytest.mark.parametrize("rotation", ["hadamard", "dft", "none"])
+@pytest.mark.parametrize("name", SHORTENED)
+def test_encoding_says_by_what_factor_a_vector_was_shortened(name, rotation):
+    direction = random_vectors(1, 50)[0]
+    for length in (0.0, 1e-300, 1e-12, 0.3, 0.999999):
+        assert shortened(name, length * direction, rotation=rotation) == 1.0
+    for factor in (1.01, 10.0, 4e199):
+        found = shortened(name, factor * direction, rotation=rotation)
+        assert found == pytest.approx(factor, rel=2e-6)
+    assert math.isfinite(shortened(name, np.full(50, 1.7e308), rotation=rotation))
+
+
+def test_a_bound_on_coordinates_and_the_published_clip_shorten_too():
+    spike = np.zeros(16)
+    spike[3] = 1.0
+    capped = shortened("skellam", spike, rotation="none", linf_bound=16)
+    assert capped == pytest.approx(4.0, rel=1e-6)
+    # [Bao22] Algorithm 5 acts like a clip of the L1 norm on flat vectors.
+    assert shortened("smm", np.full(1 << 16, 1 / 256), linf_bound=1) > 2.0
+
+
+def test_what_an_encoding_shows_of_itself_is_its_length():
+    made = mechanism("skellam").encode(
+        random_vectors(1, 100)[0], private_seed=seed(1), public_seed=seed(2)
+    )
+    assert repr(made) == "Encoded(length=128, entries=<redacted>)"

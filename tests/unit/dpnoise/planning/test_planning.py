@@ -1,7 +1,5 @@
 """What a plan promises: the budget is kept, the error is forecast, sizes are right."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -112,20 +110,25 @@ def test_steps_share_one_budget():
     assert 0.999 < account.compose(event).epsilon(1e-5) <= 1.0
 
 
-def test_sampling_is_claimed_against_readers_of_the_model_only():
-    made = paper_plan("skellam", bits=18, steps=20, sampling_rate=0.05)
-    assert made.epsilon_model_reader <= 1.0
-    assert made.epsilon_server > 3.0
-    unsampled = paper_plan(
-        "skellam", bits=18, steps=20, scale_factor=made.parameters.scale_factor
-    )
-    assert made.noise_variance < unsampled.noise_variance
-    assert made.statement_server is not None
-    assert made.statement_server.adversary is Adversary.SERVER
-    assert made.statement_model_reader.adversary is Adversary.MODEL_READER
+@pytest.mark.parametrize(
+    "mechanism", ["skellam-mixture", "skellam", "smm", "ddgauss", "binomial"]
+)
+def test_noise_shares_refuse_to_count_sampling(mechanism):
+    with pytest.raises(ParameterError, match="tell who took part") as caught:
+        plan(**BASE, mechanism=mechanism, steps=20, sampling_rate=0.05)
+    assert caught.value.parameter == "sampling_rate"
+    assert caught.value.nearest.startswith("1.0")
 
 
-def test_without_sampling_both_adversaries_get_the_same_figure():
+def test_a_trusted_party_may_count_sampling():
+    asked = BASE | {"mechanism": "gaussian", "scale_factor": 64.0, "steps": 20}
+    made = plan(**asked, sampling_rate=0.05)
+    everyone = plan(**asked, sampling_rate=1.0)
+    assert made.noise_variance < 0.5 * everyone.noise_variance
+    assert made.statement_server is None
+
+
+def test_both_adversaries_get_the_same_figure():
     made = paper_plan("skellam", bits=18)
     assert made.epsilon_server == made.epsilon_model_reader
 
@@ -298,7 +301,9 @@ def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
         total = np.zeros(chosen.encoded_dim, np.uint64)
         for client in range(25):
             private = hashlib.sha256(b"private%d:%d" % (repeat, client)).digest()
-            total += chosen.encode(vector, private_seed=private, public_seed=public)
+            total += chosen.encode(
+                vector, private_seed=private, public_seed=public
+            ).residues
         estimate = chosen.decode(total % np.uint64(chosen.modulus), public_seed=public)
         errors.append(np.mean((estimate - 25.0 * vector) ** 2))
     # Five deviations of the mean of 6500 squared normals: false alarms 5.7e-7.
@@ -346,3 +351,27 @@ def test_a_plan_is_a_value():
     made = paper_plan("skellam", bits=18)
     assert made == paper_plan("skellam", bits=18)
     assert dataclasses.replace(made, accountant="x") != made
+
+
+def test_a_plan_prints_as_a_table_for_people():
+    made = paper_plan("skellam", bits=18, steps=3)
+    assert repr(made).startswith("Plan(request=PlanRequest(")
+    lines = str(made).splitlines()
+    assert len(lines) == len(made.table()) + len(made.notes)
+    assert lines[0] == f"{'mechanism':<21}  skellam, accountant skellam-paper"
+    assert any(line.startswith("steps") and line.endswith(" 3") for line in lines)
+    wrapped = dict(made.table())["wrapped entries"]
+    expected = made.forecast.expected_wrapped_coordinates
+    assert wrapped.startswith(f"{expected:.3g} expected per sum")
+    assert wrapped.endswith("if all vectors agree")
+    shown = made._repr_html_()
+    assert shown.count("<tr>") == len(made.table())
+    assert all(note.split("<")[0] in shown for note in made.notes)
+
+
+def test_simulated_noise_is_never_certified():
+    made = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
+    statement = made.statement_model_reader
+    assert statement.accountant == "gaussian-pld"
+    assert statement.status.value == made.to_dict()["status"] == "numerical"
+    assert any("simulations only" in text for text in statement.assumptions)

@@ -1,7 +1,5 @@
 """What a plan refuses, and how it says so."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -84,9 +82,15 @@ def test_the_noise_of_everybody_counts_but_losses_colluders_and_the_user():
     assert PlanRequest(**GOOD).counted_shares == 99
 
 
-def test_sampling_asks_about_readers_of_the_model_and_nothing_else_does():
+@pytest.mark.parametrize("parameter", ["mechanism", "accountant"])
+def test_an_error_shows_what_was_typed(parameter):
+    with pytest.raises(ParameterError, match="got 'skellam_x'") as caught:
+        PlanRequest(**(GOOD | {parameter: "skellam_x"}))
+    assert caught.value.value == "skellam_x"
+    assert caught.value.nearest.startswith("skellam")
+
+
+def test_central_noise_is_about_readers_and_nothing_else_is():
     assert PlanRequest(**GOOD).calibrated_for is Adversary.SERVER
-    sampled = PlanRequest(**(GOOD | {"sampling_rate": 0.1}))
-    assert sampled.calibrated_for is Adversary.MODEL_READER
     central = PlanRequest(**(GOOD | {"mechanism": "discrete-gaussian"}))
     assert central.calibrated_for is Adversary.MODEL_READER

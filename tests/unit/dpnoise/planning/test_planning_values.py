@@ -5,8 +5,6 @@ for the contour accountant, direct evaluation of the published formulas, and an
 independent implementation of the Gaussian's privacy loss distribution.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from dpnoise.planning import plan
@@ -18,16 +16,6 @@ ESTIMATION = {
     "l2_clip": 1.0,
     "epsilon": 1.0,
     "delta": 1e-5,
-}
-# [Bao22] section 6.2: 60 000 users, batches of 240, four epochs.
-FEDERATED = {
-    "clients": 240,
-    "dimension": 63610,
-    "l2_clip": 1.0,
-    "epsilon": 1.0,
-    "delta": 1e-5,
-    "steps": 1000,
-    "sampling_rate": 0.004,
 }
 
 
@@ -68,24 +56,3 @@ def test_four_bits_are_planned_honestly_or_refused():
     made = plan(**ESTIMATION, bits=4)
     assert made.forecast.wrap_probability <= 0.01
     assert made.forecast.expected_mse < 2.0 * made.gaussian_mse
-
-
-@pytest.mark.slow
-def test_federated_training_needs_half_the_noise_of_the_published_mixture():
-    ours = plan(**FEDERATED, bits=12, scale_factor=8.0)
-    assert ours.accountant == "mixture-pld"
-    assert noise_per_unit(ours) <= 0.78
-    assert noise_per_unit(ours) == pytest.approx(0.7600, rel=0.02)
-    assert ours.gaussian_mse == pytest.approx(0.7451, rel=0.02)
-
-
-def test_federated_training_with_the_published_mixture_needs_what_was_published():
-    made = plan(
-        **FEDERATED, bits=14, scale_factor=64.0, mechanism="smm", accountant="smm-paper"
-    )
-    assert noise_per_unit(made) == pytest.approx(1.4617, rel=0.01)
-
-
-def test_federated_training_with_the_exact_renyi_analysis():
-    made = plan(**FEDERATED, bits=12, scale_factor=8.0, accountant="mixture-rdp")
-    assert noise_per_unit(made) == pytest.approx(1.085, rel=0.01)

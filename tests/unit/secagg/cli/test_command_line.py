@@ -1,6 +1,8 @@
 import json
 import logging
 import os
+import shutil
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -8,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from secagg import distributed_dp
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.output import Output, to_json_line
+from secagg.cli.failures import to_json_line
+from secagg.cli.output import Output
+from secagg.cli.plan import error_figure
 from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.spool import MIN_FREE_BYTES
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"
 VERBS = [
@@ -64,7 +70,7 @@ def test_version_is_that_of_the_distribution(capsys):
 def test_exit_codes_are_one_to_one_with_error_codes():
     codes = [exit_code_of(code) for code in ErrorCode]
     assert len(set(codes)) == len(codes)
-    assert not {0, 1, 2, 130} & set(codes)
+    assert not {0, 1, 2, 129, 130, 143} & set(codes)
     assert exit_code_of(ErrorCode.BAD_SETTINGS) == 72
 
 
@@ -139,6 +145,19 @@ def test_simulate_with_too_many_losses_is_a_typed_abort(capsys):
     assert error["name"] in {"ROSTER_TOO_SMALL", "U2_TOO_SMALL", "TOO_FEW_ANSWERS"}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["--degree", "5"], "degree"), (["--threshold", "101"], "threshold")],
+)
+def test_options_that_no_session_can_have_are_refused_before_anything_is_said(
+    capsys, words, expected
+):
+    assert main(["simulate", *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert expected in captured.err
+
+
 @pytest.mark.parametrize("profile", ["malicious-server", "no-such-profile"])
 def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
     assert main(["simulate", "--profile", profile, "--json"]) in (12, 72)
@@ -191,9 +210,27 @@ def test_plan_prints_the_promised_keys(capsys):
     assert result["expected_mse"] >= result["gaussian_mse"]
 
 
-def test_plan_draws_a_picture(tmp_path, capsys):
+def test_plan_prints_how_many_entries_wrap(capsys):
+    assert main([*PLAN, "--epsilon", "2", "--mechanism", "skellam"]) == 0
+    assert "expected per sum" in capsys.readouterr().out
+
+
+def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
+    words = ["--epsilon", "2", "--sampling-rate", "0.1", "--json"]
+    assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    message = error_of(capsys)["message"]
+    assert "tell who took part" in message
+    assert "Leave sampling_rate out" in message
+
+
+@pytest.mark.parametrize(
+    ("ending", "magic"), [("png", b"\x89PNG"), ("SVG", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_plan_draws_a_picture_of_the_kind_that_its_name_ends_in(
+    tmp_path, capsys, ending, magic
+):
     pytest.importorskip("matplotlib")
-    path = tmp_path / "plan.png"
+    path = tmp_path / f"plan.{ending}"
     words = [
         "--epsilon",
         "2",
@@ -203,8 +240,34 @@ def test_plan_draws_a_picture(tmp_path, capsys):
         "skellam",
     ]
     assert main([*PLAN, *words, "--plot", str(path)]) == 0
-    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.read_bytes().startswith(magic)
     assert "central Gaussian" in capsys.readouterr().out
+
+
+def test_the_picture_of_a_plan_counts_whole_bits():
+    pytest.importorskip("matplotlib")
+    # Few enough widths that matplotlib's own choice of ticks has halves in it.
+    made = distributed_dp.plan(
+        clients=50,
+        dimension=64,
+        l2_clip=1.0,
+        epsilon=2.0,
+        delta=1e-5,
+        bits=14,
+        mechanism="skellam",
+    )
+    (axes,) = error_figure(made).axes
+    axes.set_xlim(6.8, 9.2)
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_planning(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("secagg.distributed_dp.plan", None)
+    words = ["--epsilon", "1", "--plot", str(tmp_path / "plan.xyz"), "--json"]
+    assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    assert ".svg" in error_of(capsys)["next_step"]
 
 
 @pytest.mark.parametrize("epsilon", ["-1", "0", "nan", "inf"])
@@ -414,9 +477,170 @@ def test_a_server_that_does_not_answer_is_named(deployment, capsys):
     assert "client.server" in error["next_step"]
 
 
+def test_a_client_says_why_it_cannot_reach_the_server_and_ends_with_it(
+    deployment, capsys
+):
+    # Long enough for one attempt on any machine; each is refused at once.
+    assert run_client(deployment, "--set=client.wait_seconds=2", "--json") == 58
+    captured = capsys.readouterr()
+    said = "cannot reach the aggregator: 127.0.0.1:1 refuses connections"
+    assert said in captured.err
+    error = json.loads(captured.out.splitlines()[-1])["error"]
+    assert error["message"].startswith("gave up after 2 seconds: 127.0.0.1:1 refuses")
+    assert "Start the aggregator" in error["next_step"]
+
+
+def test_a_name_that_no_aggregator_can_have_is_refused(deployment, capsys):
+    assert run_client(deployment, "--set=client.aggregator=No.Name", "--json") == 72
+    assert "client.aggregator" in error_of(capsys)["message"]
+
+
 def test_an_unknown_profile_in_a_policy_is_refused(deployment, capsys):
     assert run_client(deployment, "--set=policy.profiles=nonsense", "--json") == 72
     assert "nonsense" in error_of(capsys)["message"]
+
+
+# --- what is looked at first ---------------------------------------------------------
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Counts plans."""
+    asked = []
+    monkeypatch.setattr(
+        "secagg.server.task_setup.plan", lambda **_: asked.append("plan")
+    )
+    return asked
+
+
+def hold_port():
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    held.listen()
+    return held
+
+
+@pytest.mark.parametrize(
+    ("override", "refusal"),
+    [
+        ("tls.ca=absent.pem", (74, "absent.pem")),
+        ("tls.key={}/pki/client-1.key", (74, "does not belong")),
+        ("tls.ca={}/server.toml", (74, "server.toml")),
+        ("server.state_dir={}/x.npy", (55, "not a directory")),
+        ("server.state_dir={}/x.npy/deeper", (55, "not a directory")),
+        ("server.output_dir=/proc/sums", (55, "/proc/sums")),
+        ("task.payload={}", (72, "payload")),
+        ("server.health_listen=nonsense", (72, "host:port")),
+    ],
+)
+def test_a_server_looks_at_its_files_before_it_plans(
+    deployment, capsys, planned, override, refusal
+):
+    code, expected = refusal
+    words = ["--set", override.format(deployment), "--json"]
+    assert run_server(deployment, *words) == code
+    assert expected in error_of(capsys)["message"]
+    # What the settings name is checked when they are shown, too.
+    assert run_server(deployment, "--show-settings", *words) == code
+    captured = capsys.readouterr()
+    assert expected in json.loads(captured.out.splitlines()[-1])["error"]["message"]
+    assert "ERROR" in captured.err
+    assert not planned
+    assert not list(deployment.glob("*state*"))
+
+
+def test_a_port_in_use_is_found_before_planning(deployment, capsys, planned):
+    with hold_port() as held:
+        word = f"server.listen=127.0.0.1:{held.getsockname()[1]}"
+        assert run_server(deployment, "--set", word, "--json") == 73
+        assert error_of(capsys)["next_step"]
+        word = f"server.health_listen=127.0.0.1:{held.getsockname()[1]}"
+        assert run_server(deployment, "--set", word, "--json") == 73
+    assert not planned
+
+
+def test_a_disk_too_small_for_one_session_is_found_before_planning(
+    deployment, capsys, planned, monkeypatch
+):
+    free = MIN_FREE_BYTES + 3 * 128 - 1  # three vectors of 1024 entries of one bit
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free)
+    )
+    assert run_server(deployment, "--set=vector.dimension=1024", "--json") == 55
+    assert "bytes left" in error_of(capsys)["message"]
+    assert not planned
+    # What is there already needs no room again: one byte less is enough to plan.
+    (deployment / "server-state").mkdir()
+    (deployment / "server-state" / "upload").write_bytes(b"1")
+    run_server(deployment, "--show-settings", "--set=vector.dimension=1024")
+    assert planned
+    capsys.readouterr()
+
+
+def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
+    deployment, capsys
+):
+    key = deployment / "pki" / "client-1.key"
+    assert run_client(deployment, "--show-settings") == 0
+    assert "WARNING" not in capsys.readouterr().out
+    key.chmod(0o644)
+    assert run_client(deployment, "--show-settings") == 0
+    shown = capsys.readouterr().out
+    assert "WARNING: others may read" in shown
+    assert "client/client-1, valid until" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--set=tls.certificate=absent.pem"], 74, "absent.pem"),
+        (["--set=client.server=nonsense"], 72, "host:port"),
+        (["--set=client.state_dir={}/x.npy"], 55, "not a directory"),
+        (["--output", "{}"], 55, "is a directory"),
+        (["--output", "/proc/o.npy"], 55, "/proc"),
+        (["--payload-out", "{}/x.npy/model"], 55, "not a directory"),
+    ],
+)
+def test_a_client_looks_at_its_files_before_it_asks_for_a_session(
+    deployment, capsys, words, code, expected
+):
+    given = [word.format(deployment) for word in words]
+    assert run_client(deployment, *given, "--json") == code
+    assert expected in error_of(capsys)["message"]
+    assert run_client(deployment, *given, "--show-settings", "--json") == code
+    captured = capsys.readouterr()
+    assert expected in json.loads(captured.out.splitlines()[-1])["error"]["message"]
+    assert "client.task" in captured.err
+    assert not (deployment / "client-state").exists()
+
+
+def test_an_input_is_read_when_settings_are_shown(deployment, capsys):
+    assert run_client(deployment, "--show-settings") == 0
+    assert "4 entries of float64" in capsys.readouterr().out
+    assert run_client(deployment, "--show-settings", "--json", vector="absent") == 70
+    assert "absent" in error_of(capsys)["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "--same-input-again"),
+        (["--same-input-again", "--output", "sum.npy"], "sum-{session}.npy"),
+        (["--same-input-again", "--payload-out", "m.bin"], "m-{session}.bin"),
+    ],
+)
+def test_one_vector_serves_several_sessions_only_if_its_owner_says_so(
+    deployment, capsys, words, expected
+):
+    several = "--set=client.sessions=2"
+    assert run_client(deployment, several, "--json", *words) == 72
+    assert expected in error_of(capsys)["next_step"]
+
+
+def test_an_owner_may_say_that_one_vector_serves_all_sessions(deployment):
+    words = ["--same-input-again", "--set=client.sessions=2"]
+    assert run_client(deployment, *words, "--json") == 58  # nothing listens there
+    assert run_client(deployment, words[1], "--json", vector="x-{session}.npy") == 58
 
 
 # --- output -------------------------------------------------------------------------
@@ -453,10 +677,10 @@ def test_with_json_people_read_standard_error_and_programs_the_last_line(capsys)
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     assert main(["demo", "--json"]) == 75
-    assert "secagg[examples]" in error_of(capsys)["next_step"]
+    assert "scikit-learn" in error_of(capsys)["next_step"]
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert main([*PLAN, "--epsilon", "1", "--plot", "x.png", "--json"]) == 75
-    assert "secagg[viz]" in error_of(capsys)["next_step"]
+    assert "matplotlib" in error_of(capsys)["next_step"]
 
 
 def test_a_directory_in_use_is_not_touched_by_the_demo(tmp_path, capsys):

@@ -198,6 +198,53 @@ def test_texts_from_the_environment_become_lists_and_empty_optionals(tmp_path):
     assert loaded.settings.policy.max_dropouts is None
 
 
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ('task.invited=["a"]', "--set task.invited=a"),
+        ('task.invited=["a", "b"]', "--set task.invited=a,b"),
+        ("task.invited=[a,b]", "--set task.invited=a,b"),  # quotes lost to the shell
+        ("task.invited='a'", "--set task.invited=a"),
+        ("task.invited=a,,b", "--set task.invited=a,b"),
+        ("task.invited=,", "--set task.invited="),
+        ('task.id="t u"', "--set 'task.id=t u'"),
+        ("task.id=[t]", "--set task.id=t"),
+        ("server.state_dir='/srv/state'", "--set server.state_dir=/srv/state"),
+        ('server.listen="[::1]:7400"', "--set 'server.listen=[::1]:7400'"),
+    ],
+)
+def test_a_flag_written_as_in_a_file_is_refused_and_shows_the_spelling(
+    tmp_path, override, remedy
+):
+    error = complaint_of(lambda: server(tmp_path, overrides=[override]))
+    assert override.partition("=")[0] in str(error)
+    assert "--set" in str(error)
+    assert error.next_step == f"Write {remedy}"
+
+
+def test_the_spelling_shown_for_a_variable_is_that_of_a_variable(tmp_path):
+    variable = {"SECAGG_TASK_INVITED": '["a", "b"]'}
+    error = complaint_of(lambda: server(tmp_path, environment=variable))
+    assert error.next_step == "Write SECAGG_TASK_INVITED=a,b"
+
+
+def test_lists_and_bracketed_addresses_are_taken_as_they_are_meant(tmp_path):
+    settings = server(
+        tmp_path,
+        overrides=["task.invited=a, b", "server.listen=[::1]:7400", "task.id=2026"],
+    ).settings
+    assert settings.task.invited == ("a", "b")
+    assert settings.server.listen == "[::1]:7400"
+    assert settings.task.id == "2026"
+    assert server(tmp_path, overrides=["task.invited="]).settings.task.invited == ()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "[a]", "..", "x" * 256])
+def test_an_invitation_that_nobody_can_accept_is_refused(tmp_path, name):
+    text = SERVER.replace('id = "t"', f'id = "t"\ninvited = ["{name}"]')
+    assert "no certificate" in str(complaint_of(lambda: server(tmp_path, text)))
+
+
 def test_a_server_without_budget_and_without_acknowledgement_is_refused(tmp_path):
     error = complaint_of(lambda: server(tmp_path, SERVER.replace("epsilon = 1.0", "")))
     assert "noise.epsilon" in str(error)

@@ -5,7 +5,7 @@ from secagg.demo.digits import Shard
 from secagg.demo.layout import DemoLayout, client_name
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.demo.sum_check import check_session
-from secagg.programs.vector_files import write_vector
+from secagg.storage.vector_files import write_vector
 
 MODULUS = 1 << 8
 TEST = Shard(np.eye(65)[:4], np.zeros(4, np.int64))

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, SessionAbortedError
+from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import SeededEntropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.simulation import LossPlan, LossPoint, plan_losses, simulate_session
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation import LossPlan, plan_losses, simulate_session
 
 
 def seeded(number=1):
@@ -43,8 +45,7 @@ def test_the_sum_is_exact_for_every_kind_of_modulus(modulus):
 
 
 def test_losses_at_every_point_leave_exactly_the_inputs_of_the_survivors():
-    points = list(LossPoint)
-    losses = LossPlan(dict(enumerate(points)))
+    losses = LossPlan(dict(enumerate(CLIENT_ROUNDS)))
     session = simulate_session(
         parameters(10), clients=10, losses=losses, entropy=SystemEntropy()
     )
@@ -68,7 +69,7 @@ def test_a_ring_gives_the_same_sum_as_the_complete_graph():
 
 
 def test_too_few_survivors_end_in_a_typed_abort():
-    losses = LossPlan(dict.fromkeys(range(6), LossPoint.BEFORE_INPUT))
+    losses = LossPlan(dict.fromkeys(range(6), Round.MASKED_INPUT_COLLECTION))
     with pytest.raises(SessionAbortedError) as caught:
         simulate_session(
             parameters(10), clients=10, losses=losses, entropy=SystemEntropy()
@@ -77,7 +78,7 @@ def test_too_few_survivors_end_in_a_typed_abort():
 
 
 def test_too_few_answers_end_in_a_typed_abort():
-    losses = LossPlan(dict.fromkeys(range(6), LossPoint.BEFORE_ANSWER))
+    losses = LossPlan(dict.fromkeys(range(6), Round.UNMASKING))
     with pytest.raises(SessionAbortedError) as caught:
         simulate_session(
             parameters(10), clients=10, losses=losses, entropy=SystemEntropy()
@@ -106,7 +107,7 @@ def test_costs_count_every_client_and_every_round():
 
 def test_losses_are_spread_over_the_rounds_and_follow_from_the_seed():
     plan = plan_losses(100, 0.22, seeded())
-    assert [plan.count(point) for point in LossPoint] == [6, 6, 5, 5]
+    assert [plan.count(which) for which in CLIENT_ROUNDS] == [6, 6, 5, 5]
     assert plan == plan_losses(100, 0.22, seeded())
     assert plan != plan_losses(100, 0.22, seeded(2))
     assert not plan_losses(10, 0.0, seeded()).losses

@@ -10,10 +10,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.transport.certificate_renewal import server_credentials
+from secagg.server.certificate_renewal import server_credentials
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import PeerIdentity, Role
-from secagg.transport.tls import TLSIdentity, identity_of
+from secagg.transport.tls import TLSIdentity, identity_in_pem, identity_of
 
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -80,7 +80,10 @@ def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
         assert isinstance(leaf.public_key(), ec.EllipticCurvePublicKey)
         leaf.verify_directly_issued_by(authority.certificate)
     names = extension(server, x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["*.example.org"]
+    assert names.get_values_for_type(x509.DNSName) == [
+        "s.deployment.example.server.secagg.internal",
+        "*.example.org",
+    ]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["::1"]
     assert identity_of(client).uri == "secagg://deployment.example/client/c"
 
@@ -160,7 +163,18 @@ def test_a_bad_trust_domain_is_refused(trust_domain):
 
 
 @pytest.mark.parametrize(
-    "hosts", [[], ["a"] * 101, ["bad host"], [""], ["a..b"], ["x" * 64], ["-a.b"]]
+    "hosts",
+    [
+        [],
+        ["a"] * 101,
+        ["bad host"],
+        [""],
+        ["a..b"],
+        ["x" * 64],
+        ["-a.b"],
+        ["other.deployment.example.server.secagg.internal"],
+        ["*.deployment.example.server.SECAGG.internal"],
+    ],
 )
 def test_a_bad_host_is_refused(authority, hosts):
     with pytest.raises(ServiceError) as caught:
@@ -172,6 +186,97 @@ def test_a_bad_host_is_refused(authority, hosts):
 def test_a_bad_duration_is_refused(authority, days):
     with pytest.raises(ServiceError, match="398 days"):
         authority.issue_client("c", days=days)
+
+
+# --- whom a certificate names -------------------------------------------------------
+
+URI, DNS = x509.UniformResourceIdentifier, x509.DNSName
+CLIENT = URI("secagg://deployment.example/client/client-1")
+SERVER = URI("secagg://deployment.example/server/agg")
+SERVER_NAME = DNS("agg.deployment.example.server.secagg.internal")
+
+
+def pem_naming(authority, names, extra=()):
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "client-1")])
+        )
+        .issuer_name(authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + DAY)
+    )
+    for extension_of_it in (
+        *([x509.SubjectAlternativeName(names)] if names else []),
+        *extra,
+    ):
+        builder = builder.add_extension(extension_of_it, critical=False)
+    leaf = builder.sign(authority.private_key, hashes.SHA256())
+    return leaf.public_bytes(serialization.Encoding.PEM)
+
+
+def test_the_name_is_read_from_the_certificate(authority):
+    mail = x509.RFC822Name("somebody@example.org")
+    assert identity_in_pem(pem_naming(authority, [mail, CLIENT])).name == "client-1"
+    assert identity_in_pem(pem_naming(authority, [SERVER, SERVER_NAME])).name == "agg"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],  # a common name only
+        [DNS("client-1")],
+        [URI(CLIENT.value + "\0.evil")],
+        [URI(CLIENT.value + "\0")],
+        [URI(CLIENT.value + "\n")],
+        [URI(CLIENT.value + "/x")],
+        [URI(CLIENT.value.replace("-", "%2D"))],
+        [URI(CLIENT.value.replace("deployment", "Deployment"))],
+        [URI(CLIENT.value.replace("secagg", "SECAGG"))],
+        [URI("secagg://deployment.example/client/..")],
+        [URI("secagg://deployment.example/client/a"), CLIENT],
+        [URI("spiffe://deployment.example/client/client-1"), CLIENT],
+        [URI("https://unrelated.example"), CLIENT],
+        [CLIENT, CLIENT],
+        # A client that could pose as an aggregator, also where names end at a NUL.
+        [CLIENT, SERVER_NAME],
+        [CLIENT, DNS("*.deployment.example.server.secagg.internal")],
+        [CLIENT, DNS(SERVER_NAME.value + "\0.evil")],
+        # An aggregator that could pose as another one, and one that nobody recognises.
+        [SERVER, SERVER_NAME, DNS("b.deployment.example.server.secagg.internal")],
+        [SERVER, DNS("agg.elsewhere.example.server.secagg.internal")],
+        [SERVER, DNS("*.deployment.example.server.secagg.internal")],
+        [SERVER, DNS("agg.example")],
+    ],
+)
+def test_a_certificate_that_could_mislead_names_nobody(authority, names):
+    with pytest.raises(ServiceError) as caught:
+        identity_in_pem(pem_naming(authority, names))
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x30\x03\x86\x01\xff",  # a URI that is not ASCII
+        b"\x30\x05\x86\x03ab",  # a length beyond the end
+        b"",
+    ],
+)
+def test_an_extension_that_cannot_be_read_names_nobody(authority, content):
+    unreadable = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, content)
+    with pytest.raises(ServiceError) as caught:
+        identity_in_pem(pem_naming(authority, [], [unreadable]))
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+
+
+def test_what_is_no_certificate_names_nobody():
+    with pytest.raises(ServiceError, match="cannot be read"):
+        identity_in_pem(b"-----BEGIN CERTIFICATE-----\nAA==\n")
 
 
 # --- loading ------------------------------------------------------------------------

@@ -5,18 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from secagg.client.grpc_connection import CallDeadlines
+from secagg.messages import BUNDLE_BYTES
 from secagg.parameters import RoundDeadlines
-from secagg.runtime.connection import MAX_CHUNK_BYTES as RUNTIME_CHUNK_BYTES
-from secagg.runtime.limits import AggregatorLimits
+from secagg.server.interceptors import CallLimits
+from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
-from secagg.transport.grpc_client import CallDeadlines
-from secagg.transport.interceptors import CallLimits
-from secagg.wire import limits, packing
+from secagg.transport.certificate_expiry import WARNED_BEFORE
+from secagg.transport.handshake import HANDSHAKE_SECONDS
+from secagg.transport.identity import PeerIdentity, Role
+from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
 
 DEADLINES, LIMITS, ROUNDS = CallDeadlines(), CallLimits(), RoundDeadlines()
-ROOM = (limits.MAX_MESSAGE_BYTES - 128) // limits.BUNDLE_BYTES
+ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,9 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // limits.BUNDLE_BYTES
         f"| offer, advert, upload status | {DEADLINES.small:g} s |",
         f"| shares, chunk, reveal, update, fetched piece | {DEADLINES.large:g} s |",
         f"| stream of updates | {DEADLINES.stream:g} s |",
+        f"| handshake that finds out who or what is there | {HANDSHAKE_SECONDS:g} s |",
+        f"ends within {WARNED_BEFORE.days} days",
+        f"DNS:{PeerIdentity('example.org', Role.SERVER, 'aggregator').dns_name}",
         f"| any unary call | {LIMITS.unary_seconds:g} s |",
         f"| any stream | {LIMITS.watch_seconds:g} s |",
         f"| advertise, share, unmask rounds | {ROUNDS.advertise_keys} s each |",
@@ -49,7 +55,7 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // limits.BUNDLE_BYTES
             "| one chunk of an upload, one fetched piece "
             f"| {limits.MAX_CHUNK_BYTES >> 20} MiB |"
         ),
-        f"| roster or bundles inside an update | {limits.MAX_INLINE_BYTES >> 20} MiB |",
+        f"| message inside an update | {limits.MAX_INLINE_BYTES >> 20} MiB |",
         f"| neighbours of one client | {ROOM // 1000} {ROOM % 1000} |",
         f"| error detail | {limits.MAX_DETAIL_BYTES >> 10} KiB |",
         f"| open calls of one client | {LIMITS.calls_at_once} |",
@@ -72,6 +78,5 @@ def test_the_unmasking_and_sharing_rounds_share_their_row():
     assert len(set(rounds.values())) == 1
 
 
-def test_all_layers_agree_on_chunks_and_streams():
-    assert limits.MAX_CHUNK_BYTES == packing.MAX_CHUNK_BYTES == RUNTIME_CHUNK_BYTES
+def test_both_layers_agree_on_streams():
     assert AggregatorLimits().watches_per_identity == LIMITS.watches_at_once

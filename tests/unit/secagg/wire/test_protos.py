@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import re
 from itertools import pairwise
@@ -5,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from secagg.protocol.rounds import BUNDLE_BYTES, Round
-from secagg.runtime.connection import Blob
+from secagg.messages import KINDS, Round
 from secagg.v1 import errors_pb2, messages_pb2, secagg_service_pb2
-from secagg.wire import limits, requests
+from secagg.wire.calls import CALLS, Blob
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = sorted((ROOT / "protos" / "secagg" / "v1").glob("*.proto"))
@@ -71,10 +71,24 @@ def test_no_request_carries_a_number_about_its_sender_in_the_clear():
 
 def test_every_call_has_a_request_and_a_response_of_its_own():
     service = secagg_service_pb2.DESCRIPTOR.services_by_name["SecAggService"]
+    rows = {row.name: row for row in CALLS.values()}
+    assert set(rows) == {method.name for method in service.methods}
     for method in service.methods:
         assert method.input_type.name == f"{method.name}Request"
         assert method.output_type.name == f"{method.name}Response"
-        assert hasattr(requests, method.name)
+        assert method.server_streaming == rows[method.name].is_stream
+        assert not method.client_streaming
+        fields = [field.name for field in method.input_type.fields]
+        assert fields == [f.name for f in dataclasses.fields(rows[method.name].request)]
+
+
+def test_the_kinds_of_updates_are_written_at_their_field():
+    text = (ROOT / "protos" / "secagg" / "v1" / "messages.proto").read_text()
+    comment = text.split("Which message it is")[1].split("uint32 kind")[0]
+    names = {5: "roster", 6: "delivery", 7: "survivors", 8: "release", 9: "abort"}
+    for number, name in names.items():
+        assert f"{number} {name}" in comment
+        assert KINDS[number].__name__.lower().startswith(name)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -100,17 +114,11 @@ def test_numbers_on_the_wire_are_those_of_the_program():
         for value in messages_pb2.Round.DESCRIPTOR.values
         if value.number
     } == {round_.name: int(round_) for round_ in Round}
-    wire = {
+    assert {
         value.name.removeprefix("BLOB_"): value.number
         for value in messages_pb2.Blob.DESCRIPTOR.values
         if value.number
-    }
-    assert wire == {
-        name: getattr(requests.FetchChunk, name)
-        for name in ("PAYLOAD", "SUM", "ROSTER", "BUNDLES")
-    }
-    assert {blob.name: int(blob) for blob in Blob}.items() <= wire.items()
-    assert limits.BUNDLE_BYTES == BUNDLE_BYTES
+    } == {blob.name: int(blob) for blob in Blob}
 
 
 def test_the_generated_code_asks_for_the_oldest_runtimes_we_declare():

@@ -1,0 +1,63 @@
+"""Write the API reference: every public name, from its docstring, as HTML.
+
+Run by ``make docs`` as ``python docs/reference.py DIRECTORY``. It needs no network, and
+neither do the pages. Whatever pdoc warns of is an error.
+"""
+
+import inspect
+import sys
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import pdoc
+
+# A page each. Modules that are not listed are no promise.
+MODULES: Final = (
+    "secagg",
+    "dpnoise",
+    "dpnoise.accounting",
+    "dpnoise.encoding",
+    "dpnoise.errors",
+    "dpnoise.events",
+    "dpnoise.mechanisms",
+    "dpnoise.planning",
+    "dpnoise.samplers",
+)
+
+
+def write_reference(directory: Path) -> list[str]:
+    """Write one page for each module, an index and a search index.
+
+    Args:
+        directory: Where to write; made when it does not exist.
+
+    Returns:
+        Public names that have no docstring.
+
+    Raises:
+        Warning: A name that a module promises cannot be found, or documented.
+    """
+    warnings.simplefilter("error")
+    silent = []
+    for name in MODULES:
+        module = import_module(name)
+        for public in module.__all__:
+            value = getattr(module, public)
+            # pdoc looks into a module's dictionary; `secagg` fills it on first use.
+            setattr(module, public, value)
+            if callable(value) and not inspect.getdoc(value):
+                silent.append(f"{name}.{public}")
+    pdoc.render.configure(
+        docformat="google", footer_text="secagg", show_source=False, search=True
+    )
+    others = f"!(?!({'|'.join(MODULES)})$).*"
+    pdoc.pdoc(*MODULES, others, output_directory=directory)
+    return silent
+
+
+if __name__ == "__main__":
+    undocumented = write_reference(Path(sys.argv[1]))
+    if undocumented:
+        sys.exit(f"without a docstring: {', '.join(undocumented)}")

@@ -1,0 +1,1 @@
+"""Rounded coordinates with Skellam noise, by an integral in the complex plane."""

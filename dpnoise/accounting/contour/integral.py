@@ -1,0 +1,427 @@
+"""Bounds on delta from an integral along a vertical line in the complex plane.
+
+For a release with likelihood ratio P/Q and c > 0,
+
+    δ(ε) = (1/2πi) ∫ M(s)·e^(−sε) / (s(s+1)) ds,    Re s = c,
+
+with M(s) = E_P[(P/Q)^s]. A product over coordinates has |M| ≤ exp(C·g(c, w)), C the
+norm that the coordinates share out and g the largest log-moment per unit of norm, so
+
+    δ(ε) ≤ e^(−cε)·K(c),   K(c) = (1/π) ∫_0^∞ exp(C·g(c,w)) / (|c+iw|·|c+1+iw|) dw.
+
+Rule 1: K(c) does not depend on ε: one evaluation bounds the whole curve, best near one
+        ε.
+Rule 2: Shorter vectors need no bound of their own. R is non-decreasing in y, so
+        threshold tests are optimal for one coordinate; a larger coordinate makes the
+        rounded value larger in stochastic order, so every such test gains power. Hence
+        a coordinate is a randomised image of a larger one, and a vector of one whose
+        norm is exactly C. Where integer vectors cannot reach C, the bound is taken at
+        both ends of 0 ≤ C' ≤ C, in which it is convex; the end C' = 0 is at most
+        1/(2·√(c(c+1))).
+Rule 3: The integral is bounded from above cell by cell. Beyond the last cell an
+        auxiliary Gaussian release of squared shift h² is composed with the mechanism.
+        Adding a release only weakens privacy, so this is sound; its moments e^(−h²w²/2)
+        end the integral.
+Rule 4: Both directions, P against Q and Q against P, are bounded apart.
+
+It neither composes releases nor chooses among accountants.
+
+Source: the contour representation is the inverse Laplace transform of the
+hockey-stick divergence; the product bound over coordinates is this project's own.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dpnoise.accounting.contour.grid import CoordinateGrid, CoordinateNorm
+from dpnoise.accounting.contour.lattice import MAX_CONTOUR_VARIANCE, ContourLattice
+from dpnoise.accounting.contour.moment_table import LOG_NEGLIGIBLE_TAIL, MomentTable
+from dpnoise.floats import FloatArray
+
+__all__ = ["COARSE", "FINE", "ContourBound", "ContourResolution", "Direction"]
+
+
+class Direction(enum.Enum):
+    """Which world the adversary is in when the loss is measured."""
+
+    FORWARD = "with the user against without"
+    REVERSE = "without the user against with"
+
+
+@dataclass(frozen=True, slots=True)
+class ContourResolution:
+    """How finely the contour and the coordinates are cut; any choice is sound.
+
+    Lengths along the contour are in units of √(v/C), the width of the main lobe.
+
+    Args:
+        main_lobe: End of the finely cut part.
+        main_cells: Number of cells up to there.
+        end: Where the auxiliary release takes over.
+        outer_width: Width of a cell between the two.
+        helper_decay: −log of the auxiliary release's moment at `end`.
+        relative_width: Width of a coordinate cell relative to the coordinate.
+    """
+
+    main_lobe: float = 8.0
+    main_cells: int = 192
+    end: float = 140.0
+    outer_width: float = 0.7
+    helper_decay: float = 7.0
+    relative_width: float = 1.0 / 40.0
+
+
+FINE: Final = ContourResolution()
+"""For one release: all slack terms together cost about 0.2 % of the variance."""
+
+COARSE: Final = ContourResolution(
+    main_cells=64, end=80.0, outer_width=1.0, relative_width=1.0 / 24.0
+)
+"""For whole curves, where one of dozens of constants decides about each epsilon."""
+
+_NEAR_ZERO: Final = 0.06  # × √v/(c + 4): the expansion at zero then costs 10^-3
+_WIDEST: Final = 0.16  # cell width at which second-order terms cost 10^-3 of δ
+_WIDE_WINDOW_FROM: Final = float(1 << 18)
+_WIDE_WINDOW_RELATIVE_WIDTH: Final = 1.0 / 16.0
+_OUTER_RELATIVE_WIDTH: Final = 0.125
+_OUTER_WIDEST: Final = 0.6
+_LARGEST_STEEPNESS: Final = 40.0  # c/√(v/C): δ is then below e^-800
+_FINEST_STEEPNESS: Final = 12.0  # cells are not cut finer beyond δ = e^-72
+_MAIN_PRECISION: Final = 1e-11
+_OUTER_PRECISION: Final = 1e-3
+_ROUNDING: Final = 1e-9  # relative; sums over cells, and rounding C·g, err by less
+_UPWARDS: Final = 1.0 + 2.0**-48
+_CONSISTENCY_STEPS: Final = 4
+_CONSISTENCY_GAIN: Final = 1e-8
+_LOG_SEARCH_STEPS: Final = 44
+_LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
+_NO_GAP: Final = 1e-300
+_GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
+_PROBES: Final = 12
+_STEEPEST: Final = float(1 << 14)  # δ falls by e^-16 per 0.001 of ε; windows grow
+_LARGEST_LOG_TERM: Final = 500.0  # steeper contours would overflow in the tables
+
+
+class ContourBound:
+    """The privacy curve of one release of rounded coordinates with Skellam noise.
+
+    Args:
+        noise_variance: Counted variance v per coordinate, grid steps squared. Rounding
+            it down is sound, rounding it up is not.
+        norm: What the coordinates share out.
+        norm_bound: Bound C on the sum of the norm over the coordinates.
+        largest_coordinate: Enforced bound on every absolute coordinate, grid steps.
+        dim: Number of coordinates.
+        resolution: How finely to cut.
+
+    Raises:
+        TheoremNotApplicableError: The variance is below the range of the tables.
+    """
+
+    def __init__(  # noqa: PLR0913 - the release's five quantities and the effort
+        self,
+        *,
+        noise_variance: float,
+        norm: CoordinateNorm,
+        norm_bound: float,
+        largest_coordinate: float,
+        dim: int,
+        resolution: ContourResolution = FINE,
+    ) -> None:
+        # More noise never hurts (Sk(v + w) is Sk(v) plus noise): beyond the tables'
+        # end, the loss at the end is claimed.
+        self._variance = min(noise_variance, MAX_CONTOUR_VARIANCE)
+        self._norm = norm
+        self._reaches_bound = True
+        if norm is CoordinateNorm.SQUARE:
+            self._norm_bound = min(norm_bound, dim * largest_coordinate**2)
+        elif norm is CoordinateNorm.MIXTURE:
+            whole = math.floor(largest_coordinate)
+            self._norm_bound = min(norm_bound, float(dim * whole**2))
+        else:
+            # A zero can become a one as long as there are zeros.
+            self._norm_bound = float(math.floor(norm_bound))
+            self._reaches_bound = self._norm_bound <= dim
+        self._largest = min(largest_coordinate, math.sqrt(self._norm_bound) * _UPWARDS)
+        self._resolution = resolution
+        shift = max(1, math.ceil(self._largest))
+        reach = int(14.0 * math.sqrt(self._variance)) + 8 * shift + 64
+        self._lattice = ContourLattice.build(self._variance, reach)
+        self._probes = self._probe(shift)
+        self._constants: dict[tuple[Direction, float], float] = {}
+        self._latest: dict[Direction, float] = {}
+
+    @property
+    def norm_bound(self) -> float:
+        """The bound on the norm, after the cap by the dimension."""
+        return self._norm_bound
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether both worlds have the same law, because nothing can be changed."""
+        if self._norm is CoordinateNorm.INTEGER:
+            return self._largest < 1.0
+        return self._norm_bound <= 0.0
+
+    @property
+    def lobe(self) -> float:
+        """Width √(v/C) of the main lobe: the noise multiplier of a like Gaussian."""
+        return math.sqrt(self._variance / self._norm_bound)
+
+    @property
+    def helper_variance(self) -> float:
+        """Squared shift h² of the auxiliary Gaussian release."""
+        end = self._resolution.end * self.lobe
+        return 2.0 * self._resolution.helper_decay / (end * end)
+
+    def delta(self, epsilon: float) -> float:
+        """Bound delta in both directions.
+
+        Args:
+            epsilon: Privacy loss in nats, at least 0.
+
+        Returns:
+            The bound, in [0, 1].
+        """
+        if self.is_constant:
+            return 0.0
+        worst = -math.inf
+        for direction in Direction:
+            c = self.best_contour(direction, epsilon=epsilon)
+            self._latest[direction] = c
+            worst = max(worst, self.log_constant(c, direction) - c * epsilon)
+        return math.exp(min(0.0, worst))
+
+    def epsilon(self, delta: float) -> float:
+        """Bound epsilon in both directions.
+
+        Args:
+            delta: Failure probability in (0, 1).
+
+        Returns:
+            The bound in nats, at least 0.
+        """
+        if self.is_constant:
+            return 0.0
+        worst = 0.0
+        for direction in Direction:
+            c = self.best_contour(direction, log_delta=math.log(delta))
+            found = (self.log_constant(c, direction) - math.log(delta)) / c
+            # The slack differs between contours, so the best one for this delta by
+            # the estimate is not the one that `delta` takes at the epsilon found.
+            # Trying that one too makes both functions inverses of each other.
+            for _ in range(_CONSISTENCY_STEPS):
+                other = self.best_contour(direction, epsilon=found)
+                better = (self.log_constant(other, direction) - math.log(delta)) / other
+                if better >= found:
+                    break
+                c, gain, found = other, found - better, better
+                if gain <= _CONSISTENCY_GAIN * found:
+                    break
+            self._latest[direction] = c
+            worst = max(worst, found)
+        return worst
+
+    def details(self) -> dict[str, str]:
+        """Return the figures that allow a reviewer to repeat the computation."""
+        figures = {
+            "noise_variance_used": self._variance.hex(),
+            "norm": self._norm.value,
+            "norm_bound_used": self._norm_bound.hex(),
+            "largest_coordinate": repr(self._largest),
+            "auxiliary_gaussian_shift_squared": repr(self.helper_variance),
+            "contour_end": repr(self._resolution.end * self.lobe),
+            "contour_cells": str(self._resolution.main_cells),
+        }
+        for direction, c in self._latest.items():
+            key = direction.name.lower()
+            figures[f"contour_{key}"] = repr(c)
+            figures[f"log_constant_{key}"] = repr(self.log_constant(c, direction))
+        return figures
+
+    def best_contour(
+        self,
+        direction: Direction,
+        *,
+        epsilon: float | None = None,
+        log_delta: float | None = None,
+    ) -> float:
+        """Choose c by a saddle-point estimate; a poor choice loses tightness only.
+
+        Args:
+            direction: Which direction to optimise for.
+            epsilon: Minimise the bound on delta at this epsilon, or
+            log_delta: minimise the bound on epsilon at this log delta.
+
+        Returns:
+            A real part c > 0.
+        """
+
+        def objective(log_c: float) -> float:
+            c = math.exp(log_c)
+            constant = self._estimated_log_constant(c, direction)
+            if log_delta is not None:
+                return (constant - log_delta) / c
+            return constant - c * (epsilon or 0.0)
+
+        low = math.log(1e-3 * self.lobe / (1.0 + self.lobe))
+        high = math.log(min(_LARGEST_STEEPNESS * self.lobe, _STEEPEST))
+        inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+        values = [objective(inner[0]), objective(inner[1])]
+        for _ in range(_LOG_SEARCH_STEPS):
+            if values[0] <= values[1]:
+                high, inner[1], values[1] = inner[1], inner[0], values[0]
+                inner[0] = high - _GOLDEN * (high - low)
+                values[0] = objective(inner[0])
+            else:
+                low, inner[0], values[0] = inner[0], inner[1], values[1]
+                inner[1] = low + _GOLDEN * (high - low)
+                values[1] = objective(inner[1])
+            if high - low < _LOG_SEARCH_WIDTH:
+                break
+        return math.exp(0.5 * (low + high))
+
+    def log_constant(self, c: float, direction: Direction) -> float:
+        """Bound log K(c), so that δ(ε) ≤ K(c)·e^(−cε) in this direction.
+
+        Args:
+            c: Real part of the contour, greater than 0.
+            direction: Which world the adversary is in.
+
+        Returns:
+            The bound; infinite if no bound was found.
+        """
+        key = (direction, c)
+        if key not in self._constants:
+            # What overflows becomes infinite or no number, and claims nothing.
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                self._constants[key] = self._bound_log_constant(c, direction)
+        return self._constants[key]
+
+    def _bound_log_constant(self, c: float, direction: Direction) -> float:
+        chosen, lobe, root = self._resolution, self.lobe, math.sqrt(self._norm_bound)
+        exponent = c + 1.0 if direction is Direction.FORWARD else -c
+        self._reach_for(exponent)
+        # Wide windows make every coordinate cell dear; the wider cells cost 0.1 % more.
+        relative_width = chosen.relative_width
+        if self._variance > _WIDE_WINDOW_FROM:
+            relative_width = max(relative_width, _WIDE_WINDOW_RELATIVE_WIDTH)
+        steep = min(max(1.0, c / lobe), _FINEST_STEEPNESS)
+        near_zero = _NEAR_ZERO * math.sqrt(self._variance) / (c + 4.0)
+        main = CoordinateGrid.build(
+            self._norm,
+            largest=self._largest,
+            near_zero=near_zero,
+            relative_width=relative_width,
+            largest_width=_WIDEST * root / steep**1.5,
+        )
+        outer = CoordinateGrid.build(
+            self._norm,
+            largest=self._largest,
+            near_zero=min(near_zero, 0.5 * root / chosen.end),
+            relative_width=_OUTER_RELATIVE_WIDTH,
+            largest_width=_OUTER_WIDEST * root / chosen.end,
+        )
+        inner_edges = np.linspace(0.0, chosen.main_lobe * lobe, chosen.main_cells + 1)
+        cells = math.ceil((chosen.end - chosen.main_lobe) / chosen.outer_width)
+        outer_edges = np.linspace(inner_edges[-1], chosen.end * lobe, cells + 1)
+        pieces = []
+        peak = math.inf
+        for grid, edges, precision in (
+            (main, inner_edges, _MAIN_PRECISION),
+            (outer, outer_edges, _OUTER_PRECISION),
+        ):
+            table = MomentTable(self._lattice, grid, exponent=exponent)
+            left, right = table.bounds(edges, precision=precision)
+            left, right = self._norm_bound * left, self._norm_bound * right
+            if edges[0] == 0.0:
+                # The modulus of a moment is largest on the real axis, and only there:
+                # lattice resonances bring it back after the main lobe, so the bound at
+                # the start of the outer cells caps none of them.
+                peak = float(left[0])
+            capped = np.minimum(np.maximum(left, right), peak)
+            exceeds = np.maximum(left, right) > peak
+            left = np.where(exceeds, capped, left)
+            right = np.where(exceeds, capped, right)
+            pieces.append(self._integrate(c, edges, left, right))
+        helper = self.helper_variance
+        last = chosen.end * lobe
+        pieces.append(
+            peak + 0.5 * helper * (c * (c + 1.0) - last * last) - math.log(last)
+        )
+        integral = float(np.logaddexp.reduce(pieces)) - math.log(math.pi)
+        if not self._reaches_bound:  # rule 2
+            nothing = 0.5 * helper * c * (c + 1.0) - 0.5 * math.log(4.0 * c * (c + 1.0))
+            integral = max(integral, nothing)
+        found = integral + _ROUNDING
+        return math.inf if math.isnan(found) else found
+
+    def _integrate(
+        self, c: float, edges: FloatArray, left: FloatArray, right: FloatArray
+    ) -> float:
+        """Bound the log of the integral over cells, from bounds at their ends."""
+        middle = 0.5 * (edges[1:] + edges[:-1])
+        half = 0.5 * (edges[1:] - edges[:-1])
+        helper = self.helper_variance
+        shared = 0.5 * helper * (c * (c + 1.0) - middle**2)
+        slope = -helper * middle  # a tangent: −w² is concave
+        for side in (c, c + 1.0):
+            # −log|side + iw| has a second derivative of at most 1/(8·side²).
+            shared = shared - 0.5 * np.log(side**2 + middle**2)
+            shared = shared + half**2 / (16.0 * side**2)
+            slope = slope - middle / (side**2 + middle**2)
+        low, high = left + shared - slope * half, right + shared + slope * half
+        # The exponent is convex, so it lies below its chord, whose exponential has the
+        # integral 2·half·(e^high − e^low)/(high − low).
+        top, gap = np.maximum(low, high), np.abs(high - low)
+        gap = np.maximum(gap, _NO_GAP)
+        mean = -np.expm1(-gap) / gap
+        return float(np.logaddexp.reduce(top + np.log(2.0 * half * mean)))
+
+    def _reach_for(self, exponent: float) -> None:
+        """Widen the lattice until the tails at this exponent are negligible."""
+        shift = max(1, math.ceil(self._largest))
+        need = int(10.0 * math.sqrt(self._variance)) + 4 * shift + 64
+        need += int(shift * abs(exponent))
+        while True:
+            if self._lattice.reach < need:
+                self._lattice = ContourLattice.build(self._variance, need)
+            largest = abs(exponent) + 4.0
+            tail = self._lattice.log_tail_bounds(exponent=largest, shift=shift)
+            if tail[-1] < LOG_NEGLIGIBLE_TAIL:
+                return
+            need = self._lattice.reach + self._lattice.reach // 2
+
+    def _probe(self, shift: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Tabulate log R for a few coordinates, to choose contours by."""
+        y = np.arange(-self._lattice.reach + shift, self._lattice.reach - shift + 1.0)
+        ratios = self._lattice.shift_ratios(y, shift)
+        if self._norm is CoordinateNorm.INTEGER:
+            x = np.unique(np.geomspace(1.0, max(1.0, self._largest), _PROBES) // 1.0)
+        else:
+            x = self._largest * np.linspace(1.0 / _PROBES, 1.0, _PROBES)
+        whole = np.ceil(x) - 1.0
+        logs = [
+            np.log(ratios[int(k)] + (at - k) * (ratios[int(k) + 1] - ratios[int(k)]))
+            for at, k in zip(x, whole, strict=True)
+        ]
+        grid = CoordinateGrid(self._norm, x, np.zeros_like(x), 0.0, self._largest)
+        return self._lattice.log_weight(y), np.stack(logs), grid.norms(whole, x)
+
+    def _estimated_log_constant(self, c: float, direction: Direction) -> float:
+        """Estimate log K(c) by Laplace's method from a few coordinates."""
+        exponent = c + 1.0 if direction is Direction.FORWARD else -c
+        log_weight, ratios, norms = self._probes
+        terms = log_weight + exponent * ratios
+        top = terms.max(axis=1)
+        rising = (terms[:, -1] > terms[:, -2]) | (terms[:, 0] > terms[:, 1])
+        if bool(rising.any()) or float(top.max()) > _LARGEST_LOG_TERM:
+            return math.inf  # the moment lives beyond the probes, and is huge
+        moments = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+        growth = self._norm_bound * float(np.max(moments / norms))
+        width = 1.0 / self.lobe**2 + c**-2 + (c + 1.0) ** -2
+        return growth - math.log(c * (c + 1.0)) - 0.5 * math.log(2.0 * math.pi * width)

@@ -1,0 +1,1 @@
+"""Distributions of the privacy loss, composed by Fourier transforms."""

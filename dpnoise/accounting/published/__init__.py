@@ -1,0 +1,1 @@
+"""Bounds as their publications state them, for comparison."""

@@ -1,0 +1,1 @@
+"""Rényi curves and the accountants that add them up."""

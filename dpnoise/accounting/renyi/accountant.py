@@ -1,0 +1,170 @@
+"""Accountants that add up Rényi curves.
+
+* Rényi divergences of one order add up over adaptive releases, so the account is a
+  sum of curves and the order is chosen last, when epsilon or delta is asked for.
+* The order is searched on a fixed ladder. Any order is sound; a poor one is loose.
+* Integer orders only, as soon as one release is sampled or one theorem demands it.
+
+It holds no curve; subclasses map releases to curves.
+"""
+
+import abc
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+import numpy as np
+
+from dpnoise.accounting.accountant import Accountant
+from dpnoise.accounting.conversion import renyi_delta, renyi_epsilon
+from dpnoise.accounting.renyi.curve import RenyiCurve
+from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER, sampled_divergences
+from dpnoise.events import Adjacency, Adversary, NoiseEvent
+from dpnoise.floats import FloatArray
+
+__all__ = ["RenyiAccountant"]
+
+_RUNG: Final = 1.03  # ratio of neighbouring orders: costs under 0.1 % of epsilon
+_MAX_ORDER: Final = 1e5  # best for epsilon near 2·log(1/delta)/order, about 2e-4
+_MIN_ABOVE: Final = 1e-3  # best for epsilon near log(1/delta)/1e-3, above 1e4
+_INTEGERS_UP_TO: Final = 64
+_FIRST_STEP: Final = 4
+_SAMPLED_START: Final = 8.0
+_SAMPLED_STEP: Final = 4
+
+
+class RenyiAccountant(Accountant):
+    """An accountant whose account is a sum of Rényi curves.
+
+    A subclass implements `_curve`, which maps one release to its curve or refuses it.
+    One that follows a publication sets `sampling_moment_factor` to 3 if the publication
+    amplifies by the generic bound [ZW19] instead of the exact expansion.
+    """
+
+    sampling_moment_factor: ClassVar[float] = 1.0
+
+    def __init__(
+        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
+    ) -> None:
+        super().__init__(adversary=adversary, adjacency=adjacency)
+        self._terms: dict[tuple[NoiseEvent, float], int] = {}
+        self._curves: dict[NoiseEvent, RenyiCurve] = {}
+        self._best_order: float | None = None
+
+    @abc.abstractmethod
+    def _curve(self, release: NoiseEvent) -> RenyiCurve:
+        """Map one release to its curve; raise UnknownEventError without a theorem."""
+
+    def divergences(self, orders: FloatArray) -> FloatArray:
+        """Bound the Rényi divergence of everything composed so far.
+
+        Args:
+            orders: Rényi orders above 1, shape (n,); integers from 2 to
+                `subsampling.MAX_SAMPLED_ORDER` if a release is sampled or a theorem
+                demands integers.
+
+        Returns:
+            Bounds in nats, shape (n,); infinite where nothing is known.
+        """
+        total = np.zeros_like(orders)
+        for (release, rate), count in self._terms.items():
+            curve = self._curves[release]
+            if rate < 1.0:
+                total += count * sampled_divergences(
+                    curve, rate, orders, moment_factor=self.sampling_moment_factor
+                )
+            else:
+                total += count * curve.divergences(orders)
+        return total
+
+    def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
+        if release not in self._curves:
+            self._curves[release] = self._curve(release)
+        key = (release, sampling_rate)
+        self._terms[key] = self._terms.get(key, 0) + count
+
+    def _delta_of_exact_noise(self, epsilon: float) -> float:
+        return self._best(
+            lambda orders, total: renyi_delta(orders, total, epsilon),
+            # Minimises (α−1)(αρ−ε), the Gaussian form of the exponent.
+            lambda rho: 0.5 * (epsilon / rho + 1.0),
+        )
+
+    def _epsilon_of_exact_noise(self, delta: float) -> float:
+        return self._best(
+            lambda orders, total: renyi_epsilon(orders, total, delta),
+            # Minimises αρ + log(1/δ)/(α−1), the Gaussian form of epsilon.
+            lambda rho: 1.0 + math.sqrt(-math.log(delta) / rho),
+        )
+
+    def _best(
+        self,
+        value: Callable[[FloatArray, FloatArray], float],
+        gaussian_order: Callable[[float], float],
+    ) -> float:
+        """Minimise a conversion over the ladder of orders and remember the order."""
+        ladder = self._ladder()
+        seen: dict[int, float] = {}
+
+        def at(index: int) -> float:
+            if not 0 <= index < ladder.size:
+                return math.inf
+            if index not in seen:
+                order = ladder[index : index + 1]
+                seen[index] = value(order, self.divergences(order))
+            return seen[index]
+
+        if all(curve.closed_form for curve in self._curves.values()):
+            totals = self.divergences(ladder)
+            for index in range(ladder.size):
+                rung = slice(index, index + 1)
+                seen[index] = value(ladder[rung], totals[rung])
+            best = min(seen, key=seen.__getitem__)
+        else:
+            at_two = float(self.divergences(np.array([2.0]))[0])
+            guess = gaussian_order(max(0.5 * at_two, 1e-300))
+            step = _FIRST_STEP
+            if any(rate < 1.0 for _, rate in self._terms):
+                # Sampled curves explode beyond some order, and an order costs a sum
+                # for every order below it: come from below.
+                guess, step = min(guess, _SAMPLED_START), _SAMPLED_STEP
+            best = min(int(np.searchsorted(ladder, guess)), ladder.size - 1)
+            while best > 0 and math.isinf(at(best)):
+                best //= 2
+            best = _descend(at, best, step)
+        self._best_order = float(ladder[best])
+        return at(best)
+
+    def _ladder(self) -> FloatArray:
+        sampled = any(rate < 1.0 for _, rate in self._terms)
+        integers = sampled or any(
+            curve.integer_orders for curve in self._curves.values()
+        )
+        top = float(MAX_SAMPLED_ORDER) if sampled else _MAX_ORDER
+        first = float(_INTEGERS_UP_TO) if integers else 1.0 + _MIN_ABOVE
+        steps = math.ceil(math.log((top - 1.0) / (first - 1.0)) / math.log(_RUNG))
+        rungs: FloatArray = 1.0 + (first - 1.0) * np.power(
+            _RUNG, np.arange(steps, dtype=np.float64)
+        )
+        if integers:
+            return np.concatenate((np.arange(2.0, first), np.floor(rungs)))
+        # Where a theorem ends below the best order, its last order is the best one.
+        ends = [curve.largest_order for curve in self._curves.values()]
+        return np.sort([*rungs, *(end for end in ends if 1.0 < end < top)])
+
+    def _details(self) -> Mapping[str, str]:
+        order = "none" if self._best_order is None else f"{self._best_order:.6g}"
+        return MappingProxyType({"renyi_order": order})
+
+
+def _descend(at: Callable[[int], float], start: int, step: int) -> int:
+    """Walk downhill on a ladder in halving steps; return the rung where it ends."""
+    best = start
+    while step >= 1:
+        candidate = min((best - step, best + step), key=at)
+        if at(candidate) < at(best):
+            best = candidate
+        else:
+            step //= 2
+    return best

@@ -1,0 +1,1 @@
+"""Noise that hides a shift like a Gaussian does."""

@@ -1,0 +1,219 @@
+"""Gaussian differential privacy of Skellam noise: the default for integer vectors.
+
+* A release of an integer vector of L2 sensitivity D is as private as a Gaussian with
+  noise multiplier 1/(D·M), in any dimension, with M from `unit_shift`.
+* Gaussian shifts of adaptive releases combine by the root of the sum of squares.
+* Poisson-sampled releases are handed to the loss-distribution accountant as Gaussian
+  releases, since dominating pairs survive sampling and composition.
+* What a certificate does not cover is charged to delta for every coordinate that may
+  differ: an integer vector of norm D has at most D² entries other than zero.
+
+It refuses mixtures: their privacy is not that of integer shifts.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from dpnoise.accounting.accountant import Accountant
+from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.shift.unit_shift import (
+    ShiftBound,
+    discrete_gaussian_shift,
+    skellam_shift,
+)
+from dpnoise.accounting.statement import Status, weakest
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    DiscreteGaussianEvent,
+    GaussianEvent,
+    NoiseEvent,
+    PoissonSampled,
+    Repeated,
+    SkellamEvent,
+)
+
+__all__ = ["GaussianEquivalent", "SkellamGDPAccountant", "gaussian_equivalent"]
+
+_MARGIN: Final = 1.0 + 2.0**-48
+_LEAST_VARIANCE: Final = 2.0**-20
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianEquivalent:
+    """A Gaussian release that is at most as private as the release it stands for.
+
+    Args:
+        noise_multiplier: Noise standard deviation over L2 sensitivity; infinite for a
+            release that shows nothing of the user.
+        distance: Total variation distance per world that must be charged to delta on
+            top, sampler distance not included.
+        method: What the bound rests on.
+    """
+
+    noise_multiplier: float
+    distance: float
+    method: str
+
+
+def gaussian_equivalent(
+    release: SkellamEvent | DiscreteGaussianEvent | GaussianEvent,
+    *,
+    adjacency: Adjacency = Adjacency.ZERO_OUT,
+) -> GaussianEquivalent:
+    """Find a Gaussian release that dominates a release.
+
+    Args:
+        release: One release.
+        adjacency: Which two worlds must look alike.
+
+    Returns:
+        The equivalent, which any accountant for Gaussians may consume.
+
+    Raises:
+        CertificateError: A certificate failed; a defect.
+    """
+    sensitivity = adjacency.sensitivity_factor * release.l2_sensitivity * _MARGIN
+    if isinstance(release, GaussianEvent):
+        if sensitivity == 0.0:
+            return GaussianEquivalent(math.inf, 0.0, "Gaussian")
+        stddev = math.sqrt(release.noise_variance)
+        return GaussianEquivalent(stddev / (sensitivity * _MARGIN), 0.0, "Gaussian")
+    # Integer vectors shorter than one step are zero.
+    nonzero_entries = min(release.dim, math.floor(sensitivity * sensitivity))
+    if nonzero_entries == 0:
+        return GaussianEquivalent(math.inf, 0.0, "zero vector")
+    if isinstance(release, DiscreteGaussianEvent):
+        bound = ShiftBound(
+            discrete_gaussian_shift(release.noise_variance), 0.0, "closed form"
+        )
+    else:
+        bound = _skellam_bound(release, sensitivity, adjacency)
+    return GaussianEquivalent(
+        noise_multiplier=1.0 / (sensitivity * bound.unit_gdp * _MARGIN),
+        distance=nonzero_entries * bound.tail * _MARGIN,
+        method=bound.method,
+    )
+
+
+def _skellam_bound(
+    release: SkellamEvent, sensitivity: float, adjacency: Adjacency
+) -> ShiftBound:
+    largest = math.floor(sensitivity)
+    if release.linf_sensitivity is not None:
+        factor = round(adjacency.sensitivity_factor)
+        largest = min(largest, factor * release.linf_sensitivity)
+    variance = release.aggregate_noise_variance
+    if variance >= _LEAST_VARIANCE:
+        return skellam_shift(variance, linf_sensitivity=max(1, largest))
+    return ShiftBound(math.inf, 0.0, "none: the noise is too small")
+
+
+class SkellamGDPAccountant(Accountant):
+    """Adds up squared Gaussian shifts of Skellam, discrete and plain Gaussian noise."""
+
+    name: ClassVar[str] = "skellam-gdp"
+    adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
+    status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+
+    def __init__(
+        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
+    ) -> None:
+        super().__init__(adversary=adversary, adjacency=adjacency)
+        self._equivalents: dict[NoiseEvent, GaussianEquivalent] = {}
+        self._terms: dict[tuple[NoiseEvent, float], int] = {}
+        self._combined: Accountant | None = None
+
+    @property
+    def _status_of_theorems(self) -> Status:
+        """Certified, or weaker if a sampled release must be composed numerically."""
+        if not self._is_sampled:
+            return self.status_of_theorem
+        return weakest((self.status_of_theorem, self._loss_distribution().status))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise multiplier of one Gaussian release as private as all of them.
+
+        Sampled releases count as if they were not sampled. Infinite for an empty
+        account, 0 where nothing is guaranteed.
+        """
+        squared_shift = 0.0
+        for (release, _), count in self._terms.items():
+            multiplier = self._equivalents[release].noise_multiplier
+            if multiplier == 0.0:
+                return 0.0
+            squared_shift += count * _MARGIN / (multiplier * multiplier)
+        if squared_shift == 0.0:
+            return math.inf
+        return 1.0 / (math.sqrt(squared_shift * _MARGIN) * _MARGIN)
+
+    @property
+    def _is_sampled(self) -> bool:
+        return any(rate < 1.0 for _, rate in self._terms)
+
+    def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
+        if not isinstance(
+            release, SkellamEvent | DiscreteGaussianEvent | GaussianEvent
+        ):
+            raise self._refuse(release, alternative="mixture-rdp for mixtures")
+        if release not in self._equivalents:
+            self._equivalents[release] = gaussian_equivalent(
+                release, adjacency=self.adjacency
+            )
+        self._charge_distance(count * self._equivalents[release].distance)
+        key = (release, sampling_rate)
+        self._terms[key] = self._terms.get(key, 0) + count
+        self._combined = None
+
+    def _loss_distribution(self) -> Accountant:
+        """The account as sampled Gaussian releases."""
+        if self._combined is None:
+            self._combined = GaussianPLDAccountant(
+                adversary=self.adversary, adjacency=self.adjacency
+            )
+            for (release, rate), count in self._terms.items():
+                multiplier = self._equivalents[release].noise_multiplier
+                if math.isinf(multiplier):
+                    continue
+                gaussian = GaussianEvent(
+                    dim=release.dim,
+                    noise_variance=multiplier * multiplier / _MARGIN,
+                    l2_sensitivity=1.0,
+                )
+                once = gaussian if rate == 1.0 else PoissonSampled(gaussian, rate)
+                self._combined.compose(Repeated(once, count))
+        return self._combined
+
+    def _delta_of_exact_noise(self, epsilon: float) -> float:
+        multiplier = self.noise_multiplier
+        if multiplier == 0.0:
+            return 1.0
+        if self._is_sampled:
+            return self._loss_distribution().delta(epsilon)
+        return gaussian_delta(epsilon, noise_multiplier=multiplier)
+
+    def _epsilon_of_exact_noise(self, delta: float) -> float:
+        multiplier = self.noise_multiplier
+        if multiplier == 0.0:
+            return math.inf
+        if self._is_sampled:
+            return self._loss_distribution().epsilon(delta)
+        return gaussian_epsilon(delta, noise_multiplier=multiplier)
+
+    def _assumptions(self) -> tuple[str, ...]:
+        return ("Every rounded vector obeys the stated L2 bound.",)
+
+    def _details(self) -> Mapping[str, str]:
+        methods = sorted({found.method for found in self._equivalents.values()})
+        multiplier = self.noise_multiplier
+        return MappingProxyType(
+            {
+                "unit_shift_bound": ", ".join(methods) or "none",
+                "gaussian_noise_multiplier_unsampled": repr(multiplier),
+            }
+        )

@@ -1,0 +1,228 @@
+"""Looks at everything that settings name before anything costs time or budget.
+
+Rule 1: what can be found out from this machine alone is found out first: before a
+        server plans its noise, and before a client joins a session.
+Rule 2: looking changes nothing: no file stays behind, no port stays taken.
+Rule 3: a check says what it found in one line; its error is the one that the program
+        would meet later, with the same exit code.
+
+Whether the budget can be met is the planner's to say, and what the other side demands
+is said by the other side.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from secagg.config import ClientSettings, ServerSettings
+from secagg.config.settings import TLSSection
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.storage.spool import MIN_FREE_BYTES
+from secagg.transport.address import Address
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+from secagg.wire.packing import packed_size
+
+__all__ = [
+    "Check",
+    "check_port",
+    "client_checks",
+    "require_all",
+    "server_checks",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        subject: The setting or option that names it.
+        found: What is there, in a few words; "" when there is a problem.
+        problem: What is wrong with it; None when it will do.
+    """
+
+    subject: str
+    found: str
+    problem: SecAggError | None = None
+
+
+def server_checks(settings: ServerSettings) -> list[Check]:
+    """Look at everything that the settings of a server name, but for its port."""
+    server = settings.server
+    checks = [
+        _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
+        _look("server.listen", lambda: str(Address.parse(server.listen))),
+    ]
+    health, payload = server.health_listen, settings.task.payload
+    if health is not None:
+        checks.append(_look("server.health_listen", lambda: str(Address.parse(health))))
+    checks += [
+        _look("server.state_dir", lambda: _state_dir(settings)),
+        _look("server.output_dir", lambda: _writable(server.output_dir)),
+    ]
+    if payload is not None:
+        checks.append(_look("task.payload", lambda: _payload(payload)))
+    return checks
+
+
+def client_checks(
+    settings: ClientSettings,
+    *,
+    describe_input: Callable[[], str],
+    outputs: Mapping[str, Path],
+) -> list[Check]:
+    """Look at everything that the settings and options of a client name.
+
+    Args:
+        settings: The client's.
+        describe_input: Reads the input and says what it is; raises what is wrong.
+        outputs: Files to be written, by the option that names them.
+    """
+    return [
+        _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
+        _look("client.server", lambda: str(Address.parse(settings.client.server))),
+        _look("client.state_dir", lambda: _writable(settings.client.state_dir)),
+        _look("--input", describe_input),
+        *(_look(option, partial(_output, path)) for option, path in outputs.items()),
+    ]
+
+
+def check_port(settings: ServerSettings) -> None:
+    """Find out whether the server could listen.
+
+    Raises:
+        ServiceError: PORT_IN_USE or BAD_SETTINGS.
+    """
+    for text in (settings.server.listen, settings.server.health_listen):
+        if text is None:
+            continue
+        address = Address.parse(text)
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                # As the server will: what an earlier one left closing does not count.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+        except OSError:
+            raise address.why_not() from None
+
+
+def require_all(checks: Iterable[Check]) -> None:
+    """Raise the first problem, if there is one."""
+    for check in checks:
+        if check.problem is not None:
+            raise check.problem
+
+
+def _look(subject: str, describe: Callable[[], str]) -> Check:
+    try:
+        return Check(subject, describe())
+    except SecAggError as error:
+        return Check(subject, "", error)
+
+
+def _certificates(files: TLSSection, role: Role) -> str:
+    identity = TLSIdentity.load(
+        certificate=files.certificate,
+        private_key=files.key,
+        authority=files.ca,
+        role=role,
+        quiet=True,
+    )
+    found = (
+        f"{identity.identity.uri}, valid until "
+        f"{identity.not_valid_after:%Y-%m-%d %H:%M} UTC"
+    )
+    if files.key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        found += f"; WARNING: others may read {files.key}, try chmod 600"
+    return found
+
+
+def _state_dir(settings: ServerSettings) -> str:
+    path, vector = settings.server.state_dir, settings.vector
+    found = _writable(path)
+    # The planner may choose more bits, and a rotation a longer vector; not fewer.
+    one = packed_size(vector.dimension, vector.modulus_bits or 1)
+    needed = MIN_FREE_BYTES + settings.cohort.min_clients * one
+    needed -= _size(path)  # what a session has stored needs no room twice
+    free = shutil.disk_usage(_nearest(path)).free
+    if free < needed:
+        raise ServiceError(
+            f"the disk under {path} has {free:,} bytes left, one session needs "
+            f"{needed:,} at least",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Free disk space, or set server.state_dir to another disk.",
+        )
+    return f"{found}, {free / 2**30:.1f} GiB free"
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # gone since it was listed
+            total += path.stat().st_size
+    return total
+
+
+def _payload(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            stream.read(1)
+            return f"{os.fstat(stream.fileno()).st_size:,} bytes"
+    except OSError as error:
+        raise ServiceError(
+            f"the payload {path} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct task.payload, or remove it.",
+        ) from None
+
+
+def _output(path: Path) -> str:
+    if path.is_dir():
+        raise _unwritable(path, "it is a directory")
+    return _writable(path.parent)
+
+
+def _writable(directory: Path) -> str:
+    """Prove that files can be made in a directory, or the directory itself."""
+    place = _nearest(directory)
+    if not place.is_dir():
+        raise _unwritable(directory, f"{place} is not a directory")
+    try:
+        # Where the system can, this file never has a name.
+        with tempfile.TemporaryFile(dir=place) as proof:
+            proof.write(b"\0")
+    except OSError as error:
+        raise _unwritable(directory, error.strerror or type(error).__name__) from None
+    return "can be written" if place == directory else "can be made"
+
+
+def _nearest(path: Path) -> Path:
+    """Return the path itself, or the closest place above it that exists."""
+    here = path.absolute()
+    return next(each for each in (here, *here.parents) if _exists(each))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a place that this user may not look into
+        return False
+
+
+def _unwritable(path: Path, reason: str) -> ServiceError:
+    return ServiceError(
+        f"{path} cannot be written: {reason}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Check the path, its owner and the free space, or choose another.",
+    )

@@ -1,0 +1,306 @@
+"""Calls of a client that survive bad links: retries, chunks and deadlines.
+
+Rule 1: every call is repeated until it is answered, refused, or its deadline has
+        passed; waits grow and carry jitter.
+Rule 2: whatever the server says about sizes is checked against what the session
+        allows before it is believed.
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, TypeVar
+
+from secagg.client.backoff import Backoff
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import Envelope, Round
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import Entropy
+from secagg.runtime.clock import Clock, finish_before
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import (
+    Blob,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    Request,
+    UploadChunk,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.limits import MAX_CHUNK_BYTES
+
+__all__ = ["ClientCalls"]
+
+RETRYABLE: Final = frozenset(
+    {
+        ErrorCode.UNREACHABLE,
+        ErrorCode.OVERLOADED,
+        ErrorCode.STORAGE_FAILED,  # the server's disk: it may be freed
+        ErrorCode.SHUTTING_DOWN,  # it may come back and resume
+    }
+)
+# A link that corrupts every upload will not get better.
+MAX_UPLOAD_RESTARTS: Final = 5
+# A stream whose other end vanished without a word looks like one that is quiet.  After
+# this time it is opened again.
+WATCH_SECONDS: Final = 20.0
+# Whoever looks at a client that gets nowhere is told this often.
+TELL_SECONDS: Final = 5.0
+
+_Answer = TypeVar("_Answer")
+
+
+class ClientCalls:
+    """Calls one aggregator on behalf of one client.
+
+    Args:
+        connection: The way to the aggregator.
+        clock: Time.
+        entropy: Source of jitter.
+        watch: Wait on a stream; poll where that fails.  False always polls.
+        on_unreachable: Told why calls do not get through, at most every
+            `TELL_SECONDS`; must not block.
+    """
+
+    def __init__(
+        self,
+        connection: AggregatorConnection,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        watch: bool,
+        on_unreachable: Callable[[ServiceError], None] = lambda _: None,
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._entropy = entropy
+        self._watch = watch
+        self._on_unreachable = on_unreachable
+        self._silent_until = float("-inf")
+
+    async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
+        """Make a call until it is answered.
+
+        Raises:
+            RemoteProtocolError: The server refuses it.
+            ServiceError: Trying again will not help.
+            SessionAbortedError: DEADLINE.
+        """
+        backoff = Backoff(self._entropy)
+        reason = "it did not answer"
+        while True:
+            try:
+                return await finish_before(
+                    self._clock, deadline, self._connection.call(request)
+                )
+            except TimeoutError:
+                raise _too_late(reason) from None
+            except ServiceError as error:
+                if error.code not in RETRYABLE:
+                    raise
+                reason = str(error)
+                self._tell(error)
+                await self._sleep(
+                    backoff.next_wait(error.retry_after_seconds), deadline, reason
+                )
+
+    async def next_offer(
+        self, task_id: str, *, after_session: int, deadline: float
+    ) -> SessionDescriptor:
+        """Wait for a session that this client may join."""
+        pace = Backoff(self._entropy)
+        while True:
+            answer = await self.send(GetOffer(task_id, after_session), deadline)
+            if not isinstance(answer, Wait):
+                return answer
+            await self._sleep(
+                pace.poll_wait(answer.retry_after_seconds),
+                deadline,
+                "it has offered no session",
+            )
+
+    async def next_update(
+        self, session_id: bytes, *, after: Round, deadline: float
+    ) -> Envelope:
+        """Wait for the message that opens the next round for this client.
+
+        Raises:
+            RemoteProtocolError: UNEXPECTED_MESSAGE for an update of the past;
+                PAYLOAD_MISMATCH for a large one that is not what was announced.
+            ServiceError: Trying again will not help.
+            SessionAbortedError: DEADLINE.
+        """
+        pace = Backoff(self._entropy)
+        while True:
+            answer = await self._ask(session_id, after, deadline)
+            if isinstance(answer, Wait):
+                await self._sleep(
+                    pace.poll_wait(answer.retry_after_seconds),
+                    deadline,
+                    "the round was not closed",
+                )
+                continue
+            opened = answer.kind.ROUND
+            if opened <= after:
+                raise RemoteProtocolError(
+                    f"the server repeats the opening of round {opened.name} instead "
+                    "of waiting"
+                )
+            if isinstance(answer, Envelope):
+                return answer
+            data = await self.fetch(
+                session_id,
+                answer.blob,
+                max_bytes=answer.size,
+                digest=answer.digest,
+                deadline=deadline,
+            )
+            return Envelope(answer.kind, data)
+
+    async def _ask(
+        self, session_id: bytes, after: Round, deadline: float
+    ) -> Envelope | Reference | Wait:
+        if self._watch:
+            patience = min(deadline, self._clock.now() + WATCH_SECONDS)
+            try:
+                streamed = await finish_before(
+                    self._clock, patience, self._first_streamed(session_id, after)
+                )
+            except TimeoutError:
+                streamed = None
+            except ServiceError as error:
+                if error.code not in RETRYABLE:
+                    raise
+                streamed = None
+            if streamed is not None:
+                return streamed
+        return await self.send(GetUpdate(session_id, after), deadline)
+
+    async def _first_streamed(
+        self, session_id: bytes, after: Round
+    ) -> Envelope | Reference | None:
+        stream = self._connection.watch(WatchSession(session_id, after))
+        try:
+            return await anext(stream, None)
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def fetch(
+        self,
+        session_id: bytes,
+        blob: Blob,
+        *,
+        max_bytes: int,
+        digest: bytes,
+        deadline: float,
+    ) -> bytes:
+        """Fetch a blob in chunks and check its hash.
+
+        Raises:
+            RemoteProtocolError: PAYLOAD_MISMATCH; it is too large or not what the
+                session was bound to.
+        """
+        collected = bytearray()
+        while True:
+            chunk = await self.send(
+                FetchChunk(session_id, blob, offset=len(collected)), deadline
+            )
+            collected += chunk.data
+            if chunk.total_size > max_bytes or len(collected) > max_bytes:
+                raise RemoteProtocolError(
+                    f"the {blob.name.lower()} has {chunk.total_size} bytes, at most "
+                    f"{max_bytes} are accepted",
+                    code=ErrorCode.PAYLOAD_MISMATCH,
+                )
+            if len(collected) >= chunk.total_size or not chunk.data:
+                break
+        if sha256(collected).digest() != digest:
+            raise RemoteProtocolError(
+                f"the {blob.name.lower()} is not the one that was announced",
+                code=ErrorCode.PAYLOAD_MISMATCH,
+                next_step="Tell the operator; do not use what was received.",
+            )
+        return bytes(collected)
+
+    async def upload(
+        self,
+        session_id: bytes,
+        packed: bytes,
+        *,
+        digest: bytes,
+        deadline: float,
+        on_chunk: Callable[[int], None],
+    ) -> None:
+        """Upload a packed vector, going on where an earlier attempt stopped.
+
+        Args:
+            session_id: The session.
+            packed: The vector.
+            digest: SHA-256 of it.
+            deadline: When to give up.
+            on_chunk: Told how many bytes have arrived.
+
+        Raises:
+            RemoteProtocolError: The server refuses it.
+            ServiceError: UPLOAD_CORRUPT, again and again.
+            SessionAbortedError: DEADLINE.
+        """
+        restarts = 0
+        status = await self.send(GetUploadStatus(session_id), deadline)
+        while not status.complete:
+            offset = status.next_offset
+            if not 0 <= offset < len(packed):
+                raise RemoteProtocolError(
+                    f"the server asks for byte {offset} of {len(packed)}",
+                    code=ErrorCode.UPLOAD_CORRUPT,
+                )
+            on_chunk(offset)
+            data = packed[offset : offset + MAX_CHUNK_BYTES]
+            chunk = UploadChunk(session_id, offset, len(packed), digest, data)
+            try:
+                status = await self.send(chunk, deadline)
+            except ServiceError as error:
+                if error.code is not ErrorCode.UPLOAD_CORRUPT:
+                    raise
+                restarts += 1
+                if restarts > MAX_UPLOAD_RESTARTS:
+                    raise
+                status = await self.send(GetUploadStatus(session_id), deadline)
+            else:
+                if not status.complete and status.next_offset <= offset:
+                    restarts += 1
+                    if restarts > MAX_UPLOAD_RESTARTS:
+                        raise RemoteProtocolError(
+                            "the server takes chunks but never moves on",
+                            code=ErrorCode.UPLOAD_CORRUPT,
+                        )
+        on_chunk(len(packed))
+
+    def _tell(self, error: ServiceError) -> None:
+        now = self._clock.now()
+        if error.code is ErrorCode.UNREACHABLE and now >= self._silent_until:
+            self._silent_until = now + TELL_SECONDS
+            self._on_unreachable(error)
+
+    async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:
+        if self._clock.now() + seconds >= deadline:
+            await self._clock.sleep_until(deadline)
+            raise _too_late(reason)
+        await self._clock.sleep_until(self._clock.now() + seconds)
+
+
+def _too_late(reason: str) -> SessionAbortedError:
+    return SessionAbortedError(
+        f"the aggregator kept this client waiting beyond the deadline: {reason}",
+        code=ErrorCode.DEADLINE,
+        next_step="Check the network and the aggregator; the next session may succeed.",
+    )

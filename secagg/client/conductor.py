@@ -1,0 +1,358 @@
+"""One client's part in one session, from the first message to the outcome.
+
+Rule 1: a message that comes too late is not an error of its own: the server's next
+        update says what became of the session.
+Rule 2: the payload is compared with the hash that the session is bound to before the
+        client joins and before the application sees it.
+Rule 3: every round has a deadline of the client's own, twice the session's and some
+        slack, because a restarted aggregator gives a round its whole time again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.calls import ClientCalls
+from secagg.client.session import ClientSession
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    RemoteProtocolError,
+    SessionAbortedError,
+)
+from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
+from secagg.parameters import RoundDeadlines, SessionDescriptor
+from secagg.primitives.modular import BadVectorError
+from secagg.protocol import client
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.masking import mask_input
+from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
+from secagg.protocol.rounds import ROUNDS
+from secagg.runtime.clock import Clock
+from secagg.runtime.workers import Workers
+from secagg.wire.calls import Blob, GetUploadStatus, carrier_of
+from secagg.wire.packing import pack, packed_size, unpack
+
+__all__ = [
+    "ClientParts",
+    "ClientPhase",
+    "ClientProgress",
+    "ClientSettings",
+    "Conductor",
+    "MakeInput",
+    "SessionOutcome",
+]
+
+# The server says that a message came too late; its next update says what that means.
+_TOO_LATE: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
+
+# (descriptor, payload, 32 secret bytes to draw noise from) -> input of the session
+MakeInput = Callable[[SessionDescriptor, bytes, bytes], PlainVector | NoisedVector]
+
+
+@unique
+class ClientPhase(StrEnum):
+    """What a client is doing."""
+
+    WAITING = "waiting for a session"
+    UNREACHABLE = "cannot reach the aggregator"
+    JOINING = "joining"
+    SHARING = "sharing keys"
+    PREPARING = "preparing the input"
+    UPLOADING = "uploading"
+    UPLOADED = "waiting for the others"
+    UNMASKING = "helping to unmask"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+_PHASE_OF: Final[Mapping[type[Message], ClientPhase]] = {
+    Bundles: ClientPhase.SHARING,
+    Shares: ClientPhase.UNMASKING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProgress:
+    """A client at one moment.
+
+    Attributes:
+        phase: What it is doing.
+        session_number: Number of the session; 0 while waiting for one.
+        sent_bytes: Bytes of the upload that have arrived.
+        total_bytes: Bytes of the whole upload.
+        reason: Why the session was aborted, or the aggregator is out of reach, in
+            words.
+    """
+
+    phase: ClientPhase
+    session_number: int = 0
+    sent_bytes: int = 0
+    total_bytes: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client behaves; its floors are in `secagg.policy`.
+
+    Attributes:
+        fetch_sum: Fetch the released sum at the end.
+        watch: Wait on streams where possible; False polls.
+        offer_seconds: How long to wait for a session; None for ever.
+        max_payload_bytes: Largest payload that is fetched.
+        slack_seconds: What the client adds to every deadline of the session, for
+            links, clocks and a restart of the aggregator.
+    """
+
+    fetch_sum: bool = True
+    watch: bool = True
+    offer_seconds: float | None = None
+    max_payload_bytes: int = 1 << 30
+    slack_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionOutcome:
+    """A session that released a sum.
+
+    Attributes:
+        descriptor: The session.
+        released: Hash and size of the sum, number of survivors.
+        residues: The sum modulo m, words of the modulus, shape (d,), entries in
+            [0, m); None when it was not wanted.
+    """
+
+    descriptor: SessionDescriptor
+    released: Released
+    residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
+
+    @property
+    def survivors(self) -> int:
+        """How many inputs the sum adds up."""
+        return self.released.survivors
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """What all sessions of one client share."""
+
+    calls: ClientCalls
+    clock: Clock
+    workers: Workers
+    make_input: MakeInput
+    settings: ClientSettings
+    on_progress: Callable[[ClientProgress], None]
+
+
+class Conductor:
+    """Conducts one session; make one object per session and process.
+
+    Args:
+        parts: What all sessions of the client share.
+        session: The session, fresh or resumed.
+    """
+
+    def __init__(self, parts: ClientParts, session: ClientSession) -> None:
+        self._parts = parts
+        self._session = session
+        self._payload: bytes | None = None
+        self._uploaded = False
+        self._deadline = 0.0
+        self._ended_by_server = False
+        self._enter_round()
+
+    async def run(self) -> SessionOutcome:
+        """Take the session to its end.
+
+        Returns:
+            Its outcome, if it released a sum.
+
+        Raises:
+            SecAggError: Whatever ended it; the caller leaves the session and scrubs.
+        """
+        session = self._session
+        if isinstance(session.state, client.Advertised):
+            self._report(ClientPhase.JOINING)
+            await self._load_payload()
+        await self._send_all(session.pending_outputs())
+        while not client.is_over(session.state):
+            if session.needs_input and not self._uploaded:
+                await self._supply_input()
+            update = await self._parts.calls.next_update(
+                session.session_id, after=session.round, deadline=self._deadline
+            )
+            await self._take(update)
+        return await self._conclude()
+
+    async def _take(self, update: Envelope) -> None:
+        self._ended_by_server = update.kind is Aborted
+        outputs = await self._session.apply(Received(update))
+        self._enter_round()
+        await self._send_all(outputs)
+
+    async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
+        for output in outputs:
+            try:
+                match output:
+                    case Send():
+                        await self._send(output.envelope)
+                    case MaskAndUpload():
+                        await self._upload(output)
+                    case Finish():
+                        pass  # the state says so, too
+            except RemoteProtocolError as error:
+                if error.code is ErrorCode.ROSTER_TOO_LARGE:
+                    # Others were faster.  Nobody is at fault.
+                    raise SessionAbortedError(
+                        str(error), code=error.code, next_step=error.next_step
+                    ) from None
+                if error.code not in _TOO_LATE:
+                    raise
+
+    async def _send(self, envelope: Envelope) -> None:
+        phase = _PHASE_OF.get(envelope.kind)
+        if phase is not None:
+            self._report(phase)
+        request = carrier_of(self._session.session_id, envelope)
+        await self._parts.calls.send(request, self._deadline)
+
+    async def _supply_input(self) -> None:
+        """Ask the application for its input and upload it, unless that is done."""
+        session = self._session
+        if isinstance(session.state, client.Masked) and await self._is_uploaded():
+            self._uploaded = True
+            return
+        self._report(ClientPhase.PREPARING)
+        payload = await self._load_payload()
+        vector = await self._parts.workers.run(
+            self._parts.make_input,
+            session.descriptor,
+            payload,
+            session.noise_seed.reveal(),
+        )
+        await self._send_all(await session.apply(InputReady(vector)))
+        self._uploaded = True
+
+    async def _is_uploaded(self) -> bool:
+        """Whether an earlier process finished the upload, or the round is closed."""
+        try:
+            status = await self._parts.calls.send(
+                GetUploadStatus(self._session.session_id), self._deadline
+            )
+        except RemoteProtocolError as error:
+            if error.code not in _TOO_LATE:
+                raise
+            return True
+        return status.complete
+
+    async def _upload(self, output: MaskAndUpload) -> None:
+        bits = self._session.descriptor.parameters.bits
+        packed, digest = await self._parts.workers.run(_mask_and_pack, output, bits)
+        await self._parts.calls.upload(
+            self._session.session_id,
+            packed,
+            digest=digest,
+            deadline=self._deadline,
+            on_chunk=lambda sent: self._report(
+                ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=len(packed)
+            ),
+        )
+        self._report(
+            ClientPhase.UPLOADED, sent_bytes=len(packed), total_bytes=len(packed)
+        )
+
+    async def _load_payload(self) -> bytes:
+        if self._payload is None:
+            digest = self._session.descriptor.payload_hash
+            self._payload = b""
+            if digest:
+                self._payload = await self._parts.calls.fetch(
+                    self._session.session_id,
+                    Blob.PAYLOAD,
+                    max_bytes=self._parts.settings.max_payload_bytes,
+                    digest=digest,
+                    deadline=self._deadline,
+                )
+        return self._payload
+
+    async def _conclude(self) -> SessionOutcome:
+        state = self._session.state
+        if isinstance(state, client.Completed):
+            residues = None
+            if self._parts.settings.fetch_sum:
+                residues = await self._fetch_sum(state.outcome)
+            return SessionOutcome(self._session.descriptor, state.outcome, residues)
+        if not isinstance(state, client.Failed):
+            raise InternalError("a session that is not over has no outcome")
+        code, reason = state.outcome.code, state.outcome.reason
+        if self._ended_by_server:
+            raise SessionAbortedError(
+                reason,
+                code=code,
+                next_step="Take part in the next session of the task.",
+            )
+        raise RemoteProtocolError(reason, code=code)
+
+    async def _fetch_sum(
+        self, released: Released
+    ) -> npt.NDArray[np.unsignedinteger[Any]]:
+        parameters = self._session.descriptor.parameters
+        size = packed_size(parameters.dimension, parameters.bits)
+        if released.size != size:
+            raise RemoteProtocolError(
+                f"the sum has {released.size} bytes instead of {size}",
+                code=ErrorCode.BAD_VECTOR,
+            )
+        packed = await self._parts.calls.fetch(
+            self._session.session_id,
+            Blob.SUM,
+            max_bytes=size,
+            digest=released.sum_hash,
+            deadline=self._deadline,
+        )
+        try:
+            return await self._parts.workers.run(
+                unpack,
+                packed,
+                parameters.dimension,
+                parameters.bits,
+                parameters.modulus,
+            )
+        except BadVectorError as error:
+            raise RemoteProtocolError(
+                f"the sum is no vector of the session: {error}",
+                code=ErrorCode.BAD_VECTOR,
+            ) from None
+
+    def _enter_round(self) -> None:
+        parameters = self._session.descriptor.parameters
+        seconds = _patience(self._session.round, parameters.deadlines)
+        slack = self._parts.settings.slack_seconds
+        self._deadline = self._parts.clock.now() + 2 * seconds + slack
+
+    def _report(
+        self, phase: ClientPhase, *, sent_bytes: int = 0, total_bytes: int = 0
+    ) -> None:
+        number = self._session.descriptor.session_number
+        self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))
+
+
+def _mask_and_pack(output: MaskAndUpload, bits: int) -> tuple[bytes, bytes]:
+    """Return the packed masked input and its SHA-256."""
+    packed = pack(mask_input(output.vector.residues, output.job), bits)
+    return packed, sha256(packed).digest()
+
+
+def _patience(entered: Round, deadlines: RoundDeadlines) -> int:
+    """Return how long the round that follows may take to open, in seconds."""
+    seconds = ROUNDS[entered].seconds(deadlines)
+    if entered >= Round.UNMASKING:
+        # Removing the masks takes about as long as making them.
+        seconds += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
+    return seconds

@@ -1,0 +1,115 @@
+"""The input of `secagg client`: vectors from files, and payloads into them.
+
+Rule 1: one file serves every session only if its owner says so; a path with
+        ``{session}`` names another file for each.
+Rule 2: a file is read once per session and process, so that a later change of it is
+        harmless.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from secagg.client.session_paths import SessionPath
+from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.parameters import SessionDescriptor
+from secagg.plain_sums import encode_integers
+from secagg.storage.vector_files import load_vector, write_bytes
+
+__all__ = ["FileInput", "check_reuse"]
+
+
+def check_reuse(
+    *, sessions: int, source: Path, targets: dict[str, Path], same_input_again: bool
+) -> None:
+    """Refuse to give one vector to several sessions, or to overwrite what they gave.
+
+    Args:
+        sessions: How many the client takes part in.
+        source: Path of the input.
+        targets: Paths to be written in every session, by the option that names them.
+        same_input_again: Whether the owner has said that one vector may serve all.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    if sessions == 1:
+        return
+    if not SessionPath(source).is_pattern and not same_input_again:
+        raise ServiceError(
+            f"client.sessions is {sessions}, and --input {source} is one vector: every "
+            "session would spend budget on it again",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name one file per session, for example --input "
+            f"'{source.stem}-{{session}}{source.suffix}', or say --same-input-again.",
+        )
+    for option, path in targets.items():
+        if not SessionPath(path).is_pattern:
+            raise ServiceError(
+                f"client.sessions is {sessions}, and {option} {path} is one file: "
+                "every session would overwrite it",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step=f"Give {option} a name with {{session}} in it, for example "
+                f"'{path.stem}-{{session}}{path.suffix}'.",
+            )
+
+
+class FileInput:
+    """Supplies a vector to each session, and keeps the session's payload.
+
+    Args:
+        source: Path of the vector, with ``{session}`` for one file per session.
+        payload_path: Where to write payloads, likewise; None to ignore them.
+
+    Raises:
+        InputError: The one file of all sessions cannot be used; see `load_vector`.
+    """
+
+    def __init__(self, source: Path, *, payload_path: Path | None = None) -> None:
+        self._source = SessionPath(source)
+        self._payload = None if payload_path is None else SessionPath(payload_path)
+        self._vectors: dict[Path, npt.NDArray[Any]] = {}
+        if not self._source.is_pattern:
+            self._load(source)
+
+    def describe(self) -> str:
+        """Say what the input is, in a few words."""
+        if self._source.is_pattern:
+            return f"one file per session, {self._source}"
+        vector = self._load(self._source.path)
+        return f"{len(vector)} entries of {vector.dtype}"
+
+    def check(self, offered: SessionDescriptor, dimension: int) -> None:
+        """Refuse a session that cannot take its vector, before others wait for it.
+
+        Raises:
+            InputError: The file cannot be used, has another dimension, or does not
+                hold whole numbers in range for a task that releases exact sums.
+        """
+        path = self._source.of(offered.session_number)
+        vector = self._load(path)
+        if len(vector) != dimension:
+            raise InputError(
+                f"{path} has {len(vector)} entries, the task adds up vectors of "
+                f"{dimension}",
+                next_step="Supply a vector of that length.",
+            )
+        if not offered.parameters.noise_block:
+            encode_integers(vector, offered.parameters)
+
+    def vector(self, descriptor: SessionDescriptor, payload: bytes) -> npt.NDArray[Any]:
+        """Write the payload if it is wanted, and return the session's vector.
+
+        Raises:
+            InputError: The file cannot be used.
+            ServiceError: STORAGE_FAILED; the payload cannot be written.
+        """
+        if self._payload is not None:
+            write_bytes(self._payload.of(descriptor.session_number), payload)
+        return self._load(self._source.of(descriptor.session_number))
+
+    def _load(self, path: Path) -> npt.NDArray[Any]:
+        if path not in self._vectors:
+            self._vectors = {path: load_vector(path)}  # sessions follow one another
+        return self._vectors[path]

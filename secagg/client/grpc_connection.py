@@ -1,0 +1,192 @@
+"""A client's gRPC connection to an aggregator.
+
+Rule 1: every call has a deadline, so that a silent network ends in an error.
+Rule 2: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
+
+It keeps no protocol state and repeats nothing on its own beyond gRPC's few attempts
+at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
+(`secagg.runtime`) decides about the rest.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.messages import Envelope, Round
+from secagg.transport.address import Address
+from secagg.transport.aggregator_channel import AggregatorChannel
+from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
+from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.status import error_of
+from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import CALLS, Deadline, Reference, Request, WatchSession
+
+__all__ = ["CallDeadlines", "GrpcConnection"]
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDeadlines:
+    """How long a client waits for the answer to one call, in seconds.
+
+    Attributes:
+        small: Calls of a few hundred bytes either way.
+        large: Calls with up to 4 MiB: at 0.5 Mbit/s, a poor mobile link, 64 s.
+        stream: One stream of `watch`; it is opened again until the session ends.
+    """
+
+    small: float = 15.0
+    large: float = 90.0
+    stream: float = 900.0
+
+    def of(self, call: type[Request[object]]) -> float:
+        """Return the seconds of a call."""
+        match CALLS[call].deadline:
+            case Deadline.SMALL:
+                return self.small
+            case Deadline.LARGE:
+                return self.large
+            case Deadline.STREAM:
+                return self.stream
+
+
+class GrpcConnection:
+    """An `AggregatorConnection` over gRPC.  Open it inside a running event loop.
+
+    Use it as an asynchronous context manager, or call `close`.
+
+    Args:
+        address: The aggregator's.
+        identity: The client's certificate.
+        insecure_for_tests: A name under which to call a server that serves
+            plaintext for tests.  Only without `identity`, only on loopback.
+        aggregator: Name of the one aggregator to accept.  Without it, the one whose
+            certificate has the address's host; either must have the role server and
+            the client's own trust domain.
+        deadlines: Per call; sensible values by default.
+
+    Raises:
+        LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+        ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        identity: TLSIdentity | None = None,
+        insecure_for_tests: str | None = None,
+        aggregator: str | None = None,
+        deadlines: CallDeadlines | None = None,
+    ) -> None:
+        self._deadlines = deadlines or CallDeadlines()
+        self._address = address
+        self._unary: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        if identity is not None and insecure_for_tests is None:
+            self.identity = identity.identity.name
+            self._metadata: tuple[tuple[str, str], ...] = ()
+        elif (
+            identity is None and insecure_for_tests is not None and address.is_loopback
+        ):
+            self.identity = PeerIdentity("tests", Role.CLIENT, insecure_for_tests).name
+            self._metadata = ((TEST_IDENTITY_KEY, insecure_for_tests),)
+        else:
+            raise LocalProtocolError(
+                "a connection needs a TLS identity, or plaintext for tests on "
+                "loopback, and not both"
+            )
+        self._channel = AggregatorChannel(address, identity, aggregator=aggregator)
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the aggregator, proven by its certificate; after the first call."""
+        return self._channel.aggregator
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Release the connection; harmless when repeated."""
+        await self._channel.close()
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorConnection.call`."""
+        row = CALLS[type(request)]
+        try:
+            method = self._unary.get(row.name)
+            if method is None:
+                channel = await self._channel.open()
+                method = channel.unary_unary(f"/{SERVICE}/{row.name}")
+                self._unary[row.name] = method
+            data = await method(
+                request.encode(),
+                timeout=self._deadlines.of(type(request)),
+                metadata=self._metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            raise await self._error(error) from None
+        except grpc.aio.UsageError:
+            raise self._closed() from None
+        return cast("_Answer", row.decode(data))
+
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+        """See `AggregatorConnection.watch`.
+
+        A stream that ends by its own deadline is opened again from the last update.
+        """
+        row, after = CALLS[WatchSession], request.after
+        while after is not Round.FINISHED:
+            stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+            call = None
+            try:
+                channel = await self._channel.open()
+                stream = channel.unary_stream(f"/{SERVICE}/{row.name}")
+                call = stream(
+                    WatchSession(request.session_id, after).encode(),
+                    timeout=self._deadlines.of(WatchSession),
+                    metadata=self._metadata,
+                )
+                async for data in call:
+                    update: Envelope | Reference = row.decode(data)
+                    after = update.kind.ROUND
+                    yield update
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise await self._error(error) from None
+            except grpc.aio.UsageError:
+                raise self._closed() from None
+            else:
+                return
+            finally:
+                if call is not None:
+                    call.cancel()
+
+    async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
+        return await self._channel.explain(
+            error_of(
+                error.code(),
+                error.details() or "",
+                tuple(error.trailing_metadata() or ()),
+            )
+        )
+
+    def _closed(self) -> ServiceError:
+        return ServiceError(
+            f"the connection to {self._address} is closed",
+            code=ErrorCode.CANCELLED,
+            next_step="Open a new connection.",
+        )

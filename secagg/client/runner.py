@@ -1,0 +1,210 @@
+"""Takes one client through sessions: from an offer to one outcome or one typed error.
+
+Rule 1: whatever happens in between (lost answers, restarts on either side), a session
+        ends in exactly one way for this client, and it never sends two different
+        messages for the same round.
+Rule 2: the payload is fetched and compared with the hash that the session is bound to
+        before the client joins and before the application sees it.
+Rule 3: the client keeps its own deadlines.  An aggregator that goes silent costs time,
+        nothing else.
+Rule 4: the application's code runs on a thread and gets the descriptor, the payload
+        and a seed for its noise; the same three after a restart.
+
+The application decides what to sum; `secagg.distributed_dp` makes vectors with noise.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from secagg import telemetry
+from secagg.client.calls import ClientCalls
+from secagg.client.conductor import (
+    ClientParts,
+    ClientPhase,
+    ClientProgress,
+    ClientSettings,
+    Conductor,
+    MakeInput,
+    SessionOutcome,
+)
+from secagg.client.session import ClientSession, session_counter
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import Round
+from secagg.policy import ClientPolicy
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.storage.base import SessionStore
+
+__all__ = [
+    "ClientPhase",
+    "ClientProgress",
+    "ClientRunner",
+    "ClientSettings",
+    "MakeInput",
+    "SessionOutcome",
+]
+
+_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
+
+# Errors of a call after which this client's session cannot go on.
+_FATAL: Final = frozenset({ErrorCode.UNKNOWN_SESSION, ErrorCode.UPLOAD_CORRUPT})
+
+
+class ClientRunner:
+    """One client of one aggregator.
+
+    Args:
+        identity: The client's name, as in its certificate.
+        connection: The way to the aggregator.
+        store: Durable records of sessions.
+        policy: The client's floors and caps.
+        make_input: The application; called on a thread, once per session and again
+            after a restart, when it must return the same vector.
+        settings: How the client behaves.
+        clock: Time; the machine's by default.
+        entropy: Seeds and jitter; the operating system's by default.
+        workers: Threads for blocking calls.
+        on_progress: Told what the client is doing; must not block.
+    """
+
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
+        self,
+        identity: str,
+        connection: AggregatorConnection,
+        store: SessionStore,
+        *,
+        policy: ClientPolicy,
+        make_input: MakeInput,
+        settings: ClientSettings | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+        on_progress: Callable[[ClientProgress], None] | None = None,
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._policy = policy
+        self._settings = settings or ClientSettings()
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._workers = workers or Workers()
+        self._on_progress = on_progress or (lambda _: None)
+        self._calls = ClientCalls(
+            connection,
+            self._clock,
+            self._entropy,
+            watch=self._settings.watch,
+            on_unreachable=self._say_unreachable,
+        )
+        self._parts = ClientParts(
+            calls=self._calls,
+            clock=self._clock,
+            workers=self._workers,
+            make_input=make_input,
+            settings=self._settings,
+            on_progress=self._on_progress,
+        )
+
+    async def run_session(self, task_id: str) -> SessionOutcome:
+        """Take part in one session: one that was interrupted, or the next one.
+
+        Returns:
+            The session's outcome, if it released a sum.
+
+        Raises:
+            SessionAbortedError: The session ended without a sum, or without this
+                client; try the next one.
+            RemoteProtocolError: The server broke the protocol or this client's
+                policy, or refused a message; the session is over for this client.
+            LocalProtocolError: The application's input cannot be used.  The session
+                goes on: call again with a good input while it lasts.
+            ServiceError: Storage, certificates, or no such task; the message says
+                what to do.
+        """
+        session = await ClientSession.resume(
+            task_id,
+            self._identity,
+            store=self._store,
+            workers=self._workers,
+            policy=self._policy,
+        )
+        if session is None:
+            session = await self._join(task_id)
+        else:
+            self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
+        try:
+            outcome = await Conductor(self._parts, session).run()
+        except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
+            if not isinstance(error, ServiceError) or error.code in _FATAL:
+                await self._leave(session, error)
+            raise
+        await session.scrub()
+        self._log(telemetry.SESSION_COMPLETED, session)
+        self._on_progress(
+            ClientProgress(ClientPhase.COMPLETED, session.descriptor.session_number)
+        )
+        return outcome
+
+    async def _join(self, task_id: str) -> ClientSession:
+        self._on_progress(ClientProgress(ClientPhase.WAITING))
+        seconds = self._settings.offer_seconds
+        deadline = float("inf") if seconds is None else self._clock.now() + seconds
+        seen = await self._workers.store(
+            self._store.highest_session_number,
+            session_counter(self._identity, task_id),
+        )
+        descriptor = await self._calls.next_offer(
+            task_id, after_session=seen, deadline=deadline
+        )
+        if descriptor.task_id != task_id:
+            raise RemoteProtocolError(
+                f"the server offers a session of task {descriptor.task_id!r} "
+                f"instead of {task_id!r}",
+                code=ErrorCode.BAD_CONFIG,
+            )
+        session = await ClientSession.begin(
+            descriptor,
+            self._identity,
+            store=self._store,
+            workers=self._workers,
+            policy=self._policy,
+            entropy=self._entropy,
+        )
+        self._log(telemetry.SESSION_OPENED, session)
+        return session
+
+    async def _leave(self, session: ClientSession, error: SecAggError) -> None:
+        """End the session for this client and scrub it, whatever state it is in."""
+        if session.round is not Round.FINISHED:
+            await session.give_up(error.code, str(error))
+        await session.scrub()
+        self._log(telemetry.SESSION_ABORTED, session, code=error.code.name)
+        self._on_progress(
+            ClientProgress(
+                ClientPhase.ABORTED,
+                session.descriptor.session_number,
+                reason=str(error),
+            )
+        )
+
+    def _say_unreachable(self, error: ServiceError) -> None:
+        reason = f"{error}. {error.next_step}"
+        _LOG.info("%s reason=%s", telemetry.AGGREGATOR_UNREACHABLE, reason)
+        self._on_progress(ClientProgress(ClientPhase.UNREACHABLE, reason=reason))
+
+    def _log(self, name: str, session: ClientSession, **facts: str) -> None:
+        _LOG.info(
+            "%s session=%s %s",
+            name,
+            session.session_id.hex()[:16],
+            " ".join(f"{key}={value!r}" for key, value in facts.items()),
+        )

@@ -1,0 +1,251 @@
+"""Whether a ring may be unmasked, given who is left on it.
+
+On the ring a sum shows more than itself in two ways: some honest client has t corrupt
+holders, or the honest survivors fall into parts without a mask between them, whose
+sums then show one by one.  Losses are known when U3 is fixed; who is corrupt is not.
+What is known is that the order of the ring was drawn after the roster, so that corrupt
+clients are a uniform subset of the living ones, whoever lives.  The chance that a
+session like this one is unsafe is therefore a number both sides compute from public
+integers (PROTOCOL §11).
+
+How a ring is cut.  Masks reach k/2 places.  Parts exist exactly when nobody is honest
+and alive in two *windows* of k/2 neighbouring places that leave somebody honest and
+alive on each of the two arcs between them.  A pair of windows that holds L of the m
+living ones is emptied by c corrupt ones with probability C(m - L, c - L) / C(m, c).
+
+Two judgements follow, and they treat arcs differently on purpose:
+
+* `log_cut` adds this up over all pairs of windows with at least one *place* on either
+  arc.  Living ones on the arcs are not asked for: colluders could drop out to empty an
+  arc and have its pairs forgotten.  By places no pair is forgotten, and one colluder
+  less turns L of m into L or L - 1 of m - 1, both of which are more probable: staying
+  away buys nothing.
+* `cannot_be_cut` asks whether *any* c of the living could cut the ring.  It assumes
+  nothing about corruption or losses, so arcs count only with somebody alive on them.
+
+Assumed by the first and not by the second: corruption is settled before the order is
+drawn, and honest clients are lost independently of the order.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.protocol.neighbors import HararyRing
+from secagg.ring_odds import bits_of, log_corrupt_holders
+
+__all__ = [
+    "RingRisk",
+    "cannot_be_cut",
+    "client_demand",
+    "holder_bits",
+    "log_cut",
+    "ring_risk",
+    "server_demand",
+]
+
+# Far above what two libraries' logarithms differ by, far below what anybody notices.
+_MARGIN_BITS: Final = 0.01
+
+_Living = npt.NDArray[np.bool_]
+_Counts = npt.NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RingRisk:
+    """How safe it is to unmask one session on a ring.
+
+    Attributes:
+        holder_bits: -log2 of the chance that an honest client has t corrupt holders;
+            inf when there are fewer than t colluders.
+        cut_bits: -log2 of the chance that the colluders and the losses of this session
+            cut the ring; inf when no choice of colluders could.
+        worst_case_safe: Both are impossible, whoever the colluders are and however the
+            losses came about.  A report may say *certified* of such a session.
+    """
+
+    holder_bits: float
+    cut_bits: float
+    worst_case_safe: bool
+
+    def shortcoming(self, demanded_bits: float) -> str | None:
+        """Say why the session must not be unmasked; None if it may be.
+
+        Args:
+            demanded_bits: `server_demand` or `client_demand`; each of the two chances
+                must be at most 2^-demanded_bits.
+        """
+        if self.holder_bits < demanded_bits:
+            return (
+                "an honest client may have too many colluders next to it, with "
+                f"probability 2^-{self.holder_bits:.1f} where at most "
+                f"2^-{demanded_bits:.1f} is accepted"
+            )
+        if self.cut_bits < demanded_bits:
+            return (
+                "losses and colluders may cut the ring into parts, whose sums would be "
+                f"seen, with probability 2^-{self.cut_bits:.1f} where at most "
+                f"2^-{demanded_bits:.1f} is accepted"
+            )
+        return None
+
+
+def client_demand(graph_bits: int) -> float:
+    """Return the bits a client demands of each of the two chances.
+
+    Together they then stay below 2^-graph_bits, the term that is added to delta.
+    """
+    return graph_bits + 1.0
+
+
+def server_demand(graph_bits: int) -> float:
+    """Return the bits the server demands of each of the two chances.
+
+    A little more than `client_demand`: logarithms are rounded differently on different
+    machines, and no client may refuse what the server has passed.
+    """
+    return client_demand(graph_bits) + _MARGIN_BITS
+
+
+def holder_bits(graph: HararyRing, *, colluders: int, threshold: int) -> float:
+    """Return -log2 of the chance that some honest client has t corrupt holders.
+
+    Known as soon as the roster is, hence judged before anything is shared.
+
+    Args:
+        graph: The ring of the session.
+        colluders: c, of the whole roster.
+        threshold: t.
+    """
+    return bits_of(
+        log_corrupt_holders(
+            clients=len(graph.order),
+            degree=graph.degree,
+            threshold=threshold,
+            colluders=colluders,
+        )
+    )
+
+
+def ring_risk(
+    graph: HararyRing,
+    survivors: frozenset[int],
+    *,
+    colluders: int,
+    threshold: int,
+) -> RingRisk:
+    """Judge a session when U3 is known: the server to fix it, a client to answer it.
+
+    Time grows with n k, and with k^2; memory with n.
+
+    Args:
+        graph: The ring of the session.
+        survivors: U3, roster indices.
+        colluders: c, of the whole roster; not reduced by anybody lost.
+        threshold: t.
+    """
+    living = np.fromiter(
+        (index in survivors for index in graph.order), np.bool_, len(graph.order)
+    )
+    uncuttable = cannot_be_cut(living, degree=graph.degree, colluders=colluders)
+    return RingRisk(
+        holder_bits=holder_bits(graph, colluders=colluders, threshold=threshold),
+        # Where nothing cuts the ring it is not cut, whatever the sum over pairs is.
+        cut_bits=math.inf
+        if uncuttable
+        else bits_of(log_cut(living, degree=graph.degree, colluders=colluders)),
+        worst_case_safe=uncuttable and colluders < threshold,
+    )
+
+
+def log_cut(living: _Living, *, degree: int, colluders: int) -> float:
+    """Return ln of a bound on the chance that colluders cut the ring, given who lives.
+
+    It never falls when a colluder drops out, and grows with `colluders`, so that those
+    who were lost before need not be known.
+
+    Args:
+        living: Whether each place of the ring is in U3, shape (n,), in ring order.
+        degree: k, even.
+        colluders: c.
+
+    Returns:
+        A sum over pairs of windows, possibly above 0; -inf if no pair holds c or fewer.
+    """
+    reach = degree // 2
+    if living.size < 2 * reach + 2:
+        return -math.inf  # everybody is everybody's neighbour
+    alive = int(living.sum())
+    corrupt = min(colluders, alive)
+    pairs = _pairs_by_living(living, reach)[: corrupt + 1]
+    # C(m - L, c - L) / C(m, c) is the product of (c - l) / (m - l) over l < L.
+    inside = np.arange(pairs.size - 1)
+    log_emptied = np.concatenate(
+        ([0.0], np.cumsum(np.log((corrupt - inside) / (alive - inside))))
+    )
+    possible = pairs > 0
+    logs = np.log(pairs[possible]) + log_emptied[possible]
+    return float(np.logaddexp.reduce(logs[::-1], initial=-math.inf))
+
+
+def cannot_be_cut(living: _Living, *, degree: int, colluders: int) -> bool:
+    """Return whether no `colluders` or fewer of the living could cut the ring.
+
+    Exact: false means that some choice leaves two honest survivors without a path of
+    masks between them.
+
+    Args:
+        living: Whether each place of the ring is in U3, shape (n,), in ring order.
+        degree: k, even.
+        colluders: c.
+    """
+    reach, size = degree // 2, living.size
+    if size < 2 * reach + 2:
+        return True  # everybody is everybody's neighbour
+    # A gap between honest survivors begins right after one of them.  Of windows that
+    # begin so, an arc with a place on it has somebody alive at its end.
+    never = 2 * reach + 1 + colluders
+    held = np.where(np.roll(living, 1), _living_per_window(living, reach), never)
+    # The partners of window i begin at i + reach + 1 ... i + size - reach - 1.  Minima
+    # of a sliding range: each covers the end of one block and the start of the next.
+    span = size - 2 * reach - 1
+    blocks = -(-2 * size // span)
+    around = np.resize(held, (blocks, span))
+    to_right = np.minimum.accumulate(around, axis=1).ravel()
+    to_left = np.minimum.accumulate(around[:, ::-1], axis=1)[:, ::-1].ravel()
+    first = np.arange(size) + reach + 1
+    best = np.minimum(to_left[first], to_right[first + span - 1])
+    return bool((held + best).min() > colluders)
+
+
+def _living_per_window(living: _Living, reach: int) -> _Counts:
+    """Count the living in the `reach` places from each place on, shape (n,)."""
+    before = np.zeros(living.size + reach + 1, np.int64)
+    np.cumsum(np.concatenate((living, living[:reach])), out=before[1:])
+    return before[reach : reach + living.size] - before[: living.size]
+
+
+def _pairs_by_living(living: _Living, reach: int) -> _Counts:
+    """Count pairs of windows that could cut, by how many of the living both hold.
+
+    The pairs have a place or more on each arc between them.
+
+    Returns:
+        Entry L for pairs that hold L together, shape (2 reach + 1,).
+    """
+    held = _living_per_window(living, reach)
+    windows = np.bincount(held, minlength=reach + 1)
+    # All pairs of two different windows, from the histogram of single ones ...
+    pairs = np.convolve(windows, windows)
+    pairs[::2] -= windows
+    pairs //= 2
+    # ... without those that overlap or touch.  Being n k / 2, they are fewer to visit
+    # than the others, which makes the exact sum cheap on rings of any size.
+    around = np.concatenate((held, held[:reach]))
+    for step in range(1, reach + 1):
+        close = held + around[step : step + held.size]
+        pairs -= np.bincount(close, minlength=pairs.size)
+    return pairs

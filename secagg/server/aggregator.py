@@ -1,0 +1,478 @@
+"""The aggregator: many sessions behind one front door, on any transport.
+
+Rule 1: a call is answered for the identity that the transport has authenticated, and
+        touches only what that client may see.
+Rule 2: the sessions of a task run one after another; different tasks run side by side.
+Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
+Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
+        uploads and seeds are gone (PROTOCOL §12).
+Rule 5: whatever one client sends, no other client's session ends by it, but for sealed
+        bundles, which only their readers can judge (PROTOCOL §13).
+
+It opens no socket and reads no settings.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, cast
+
+from secagg import telemetry
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import (
+    MAX_IDENTITY_BYTES,
+    Delivery,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Round,
+)
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.workers import Workers
+from secagg.server.ended_session import EndedSession
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.progress import ProgressFeed, SessionProgress
+from secagg.server.receipt import SessionReceipt
+from secagg.server.session_book import SessionBook
+from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.task import NextPayload, OnSum, TaskDefinition
+from secagg.server.upload_desk import UploadSlots
+from secagg.storage.base import SessionStore
+from secagg.storage.spool import PAYLOAD, SUM, Spool
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    Request,
+    RevealShares,
+    SendMessage,
+    ShareKeys,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.limits import MAX_INLINE_BYTES
+
+__all__ = ["Aggregator"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+_Answer = TypeVar("_Answer")
+
+# Updates that may be too large for an answer, by the name under which they are read.
+_LARGE_UPDATES: Final[Mapping[Blob, type[Message]]] = {
+    Blob.ROSTER: Roster,
+    Blob.DELIVERY: Delivery,
+}
+
+
+class Aggregator:
+    """Runs tasks and answers clients.
+
+    Args:
+        store: Durable records of sessions.
+        spool: Uploads, payloads and sums.
+        clock: Time; the machine's by default.
+        entropy: Nonces and graph seeds; the operating system's by default.
+        workers: Threads for blocking calls.
+        masks: Removes masks; one thread by default.
+        limits: How much clients may use.
+    """
+
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
+        self,
+        store: SessionStore,
+        spool: Spool,
+        *,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+        masks: MaskExecutor | None = None,
+        limits: AggregatorLimits | None = None,
+    ) -> None:
+        self._limits = limits or AggregatorLimits()
+        self._workers = workers or Workers()
+        self._feed = ProgressFeed()
+        # Starts its thread with its first job.
+        self._own_masks = ThreadPoolExecutor(1, "secagg-masks")
+        self._context = RunnerContext(
+            spool=spool,
+            workers=self._workers,
+            masks=masks or MaskExecutor(self._own_masks, self._workers),
+            clock=clock or SystemClock(),
+            entropy=entropy or SystemEntropy(),
+            slots=UploadSlots(self._limits.concurrent_chunks),
+            publish=self._feed.publish,
+        )
+        self._book = SessionBook(
+            store, self._context, kept_sessions=self._limits.kept_sums
+        )
+        self._tasks: dict[str, TaskDefinition] = {}
+        self._finished_tasks: set[str] = set()
+        self._interrupted_tasks: set[str] = set()
+        self._watches: Counter[str] = Counter()
+        self._open_watches = 0
+        self._stopping = asyncio.Event()
+        self._last_call = self._context.clock.now()
+        # Each takes the identity and a request of its class: `answer` says so.
+        self._answers: Mapping[
+            type[Request[Any]], Callable[[str, Any], Awaitable[object]]
+        ] = {
+            GetOffer: self._offer,
+            AdvertiseKeys: self._take,
+            ShareKeys: self._take,
+            RevealShares: self._take,
+            GetUploadStatus: self._upload_status,
+            UploadChunk: self._upload_chunk,
+            GetUpdate: self._update,
+            FetchChunk: self._chunk,
+        }
+
+    # --- for clients ------------------------------------------------------------------
+
+    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
+        """Answer a call of a client.
+
+        Raises:
+            RemoteProtocolError: The client may not ask this, or not now.
+            ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
+                or UPLOAD_CORRUPT; the message says whether to come back.
+        """
+        self._check_caller(identity)
+        request.check()  # whatever carried it, and whoever made it
+        return cast("_Answer", await self._answers[type(request)](identity, request))
+
+    async def watch(
+        self, identity: str, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference]:
+        """Yield updates as they come; ends with the session.
+
+        Raises:
+            ServiceError: OVERLOADED when too many streams are open; poll instead.
+        """
+        self._check_caller(identity)
+        request.check()
+        session = self._book.find(request.session_id)
+        with self._watch_slot(identity):
+            if isinstance(session, SessionRunner):
+                async for update in session.watch(identity, request.after):
+                    self._last_call = self._context.clock.now()
+                    yield _as_answer(update)
+            else:
+                update_of_ended = session.update_for(identity, request.after)
+                if update_of_ended is not None:
+                    yield update_of_ended
+
+    async def _offer(
+        self, identity: str, request: GetOffer
+    ) -> SessionDescriptor | Wait:
+        task = self._tasks.get(request.task_id)
+        if task is None and request.task_id in self._interrupted_tasks:
+            raise _shutting_down(self._limits.join_poll_seconds)
+        if task is None:
+            over = request.task_id in self._finished_tasks
+            raise ServiceError(
+                "the task has ended" if over else "there is no such task here",
+                code=ErrorCode.SESSION_OVER if over else ErrorCode.UNKNOWN_SESSION,
+                next_step="Ask the operator which tasks run and what their names are.",
+            )
+        if task.invited is not None and identity not in task.invited:
+            raise RemoteProtocolError(
+                f"{identity!r} is not invited to this task",
+                code=ErrorCode.NOT_INVITED,
+                sender=identity,
+                next_step="Ask the operator to invite this client.",
+            )
+        if self._stopping.is_set():
+            raise _shutting_down(self._limits.join_poll_seconds)
+        for runner in self._book.running(task.task_id):
+            descriptor = runner.descriptor
+            if descriptor.session_number > request.after_session and runner.can_join(
+                identity
+            ):
+                return descriptor
+        return Wait(self._limits.join_poll_seconds)
+
+    async def _take(self, identity: str, request: SendMessage) -> None:
+        runner = self._runner(identity, request.session_id)
+        await runner.submit(identity, Envelope(request.KIND, request.message))
+
+    async def _upload_status(
+        self, identity: str, request: GetUploadStatus
+    ) -> UploadStatus:
+        return await self._runner(identity, request.session_id).upload_status(identity)
+
+    async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
+        return await self._runner(identity, request.session_id).upload_chunk(
+            identity, request
+        )
+
+    async def _update(
+        self, identity: str, request: GetUpdate
+    ) -> Envelope | Reference | Wait:
+        session = self._book.find(request.session_id)
+        update = session.update_for(identity, request.after)
+        return Wait(self._limits.poll_seconds) if update is None else _as_answer(update)
+
+    async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of what the client may read.
+
+        Everybody who is invited reads the payload, those who took part read the sum,
+        and of a large update each reads its own.
+        """
+        session = self._book.find(request.session_id)
+        if isinstance(session, SessionRunner):
+            session.check_invited(identity)
+        if request.blob in _LARGE_UPDATES:
+            return _piece_of_update(session, identity, request)
+        if request.blob is Blob.SUM or isinstance(session, EndedSession):
+            update = session.update_for(identity, None)
+            if update is None or update.kind is not Released:
+                raise RemoteProtocolError(
+                    f"there is no sum of this session for {identity!r}",
+                    code=ErrorCode.UNEXPECTED_MESSAGE,
+                    sender=identity,
+                )
+        name = PAYLOAD if request.blob is Blob.PAYLOAD else SUM
+        found = await self._workers.run(
+            self._context.spool.read,
+            request.session_id,
+            name,
+            request.offset,
+            request.max_bytes,
+        )
+        if found is None:
+            raise ServiceError(
+                f"the session has no {name} here",
+                code=ErrorCode.UNKNOWN_SESSION,
+                next_step="Sums are kept for a limited number of sessions only.",
+            )
+        return BlobChunk(*found)
+
+    # --- for the operator -------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Live sessions answer their clients at once and go on with `run_task`.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await self._book.recover()
+
+    async def run_task(
+        self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum
+    ) -> tuple[SessionReceipt, ...]:
+        """Run the sessions of a task, resuming one that was interrupted.
+
+        Args:
+            task: The task.
+            next_payload: Supplies each session's payload; b"" for none.
+            on_sum: Takes each sum.
+
+        Returns:
+            The receipts of the sessions that released a sum.
+
+        Raises:
+            LocalProtocolError: The task runs already.
+            RemoteProtocolError: BAD_CONFIG; its parameters are impossible.
+            SessionAbortedError: `max_attempts` sessions in a row were aborted.
+            ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
+        """
+        task.parameters.validate()
+        if task.task_id in self._tasks:
+            raise LocalProtocolError(f"task {task.task_id!r} runs already")
+        self._tasks[task.task_id] = task
+        self._finished_tasks.discard(task.task_id)
+        self._interrupted_tasks.discard(task.task_id)
+        # Until its end is known, clients are told to come back, not to go home.
+        afterwards = self._interrupted_tasks
+        receipts: list[SessionReceipt] = []
+        try:
+            runner = await self._book.resumable(task)
+            while task.sessions is None or len(receipts) < task.sessions:
+                if runner is None:
+                    payload = await next_payload(len(receipts))
+                    if payload is None or self._stopping.is_set():
+                        break
+                    runner = await self._book.open(task, payload, attempt=1)
+                receipts.append(await self._sum_of(task, runner, on_sum))
+                runner = None
+            if runner is not None:  # fewer sums are wanted than when it was opened
+                await runner.abort(ErrorCode.CANCELLED, "the task has all its sums")
+                await self._book.finish(runner)
+            if not self._stopping.is_set():
+                afterwards = self._finished_tasks
+        except SessionAbortedError:
+            afterwards = self._finished_tasks
+            raise
+        finally:
+            del self._tasks[task.task_id]
+            afterwards.add(task.task_id)
+        return tuple(receipts)
+
+    async def abort(self, session_id: bytes, reason: str) -> None:
+        """End a session without a sum; nothing happens if it is over.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; it does not run here.
+        """
+        session = self._book.find(session_id)
+        if isinstance(session, SessionRunner):
+            await session.abort(ErrorCode.CANCELLED, reason)
+
+    def progress(self) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with `close`."""
+        return self._feed.watch()
+
+    def drain(self) -> None:
+        """Offer no further sessions; those that run go on."""
+        self._stopping.set()
+
+    async def settle(self, *, at_most_seconds: float) -> None:
+        """Wait until the clients of ended sessions know how they ended.
+
+        Returns when everybody who took part to the end has been told and nobody has
+        called for a moment, which is how long fetching a sum takes to begin; or when
+        the time is up.
+        """
+        clock = self._context.clock
+        deadline = clock.now() + at_most_seconds
+        while (now := clock.now()) < deadline:
+            quiet_at = self._last_call + self._limits.quiet_seconds
+            if now >= quiet_at and not self._book.has_untold():
+                return
+            await clock.sleep_until(
+                min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
+            )
+
+    async def close(self) -> None:
+        """Release threads and end progress streams; sessions resume after a restart."""
+        self._stopping.set()
+        self._feed.close()
+        self._workers.close()
+        self._own_masks.shutdown()
+
+    # --- sessions ---------------------------------------------------------------------
+
+    async def _sum_of(
+        self, task: TaskDefinition, runner: SessionRunner, on_sum: OnSum
+    ) -> SessionReceipt:
+        """Run sessions until one releases a sum."""
+        while True:
+            outcome = await runner.run()
+            if isinstance(outcome, Released):
+                receipt = runner.receipt()
+                await on_sum(await self._book.load_sum(receipt, outcome))
+                await self._book.finish(runner)
+                return receipt
+            attempt = runner.record.attempt + 1
+            payload = await self._book.load_payload(runner.descriptor)
+            await self._book.finish(runner)
+            if attempt > task.max_attempts or self._stopping.is_set():
+                raise SessionAbortedError(
+                    f"session {runner.descriptor.session_number} of task "
+                    f"{task.task_id!r} was aborted: {outcome.reason}",
+                    code=outcome.code,
+                    next_step="See the receipt; run the task again when the cause is "
+                    "gone.",
+                )
+            runner = await self._book.open(task, payload, attempt=attempt)
+
+    # --- callers ----------------------------------------------------------------------
+
+    def _check_caller(self, identity: str) -> None:
+        self._last_call = self._context.clock.now()
+        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES:
+            raise RemoteProtocolError(
+                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes",
+                code=ErrorCode.UNAUTHENTICATED,
+            )
+
+    def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
+        """Return a session that takes messages."""
+        self._check_caller(identity)
+        session = self._book.find(session_id)
+        if isinstance(session, SessionRunner):
+            return session
+        raise RemoteProtocolError(
+            "the session is over",
+            code=ErrorCode.SESSION_OVER,
+            sender=identity,
+            next_step="Fetch the session's last update.",
+        )
+
+    @contextmanager
+    def _watch_slot(self, identity: str) -> Iterator[None]:
+        limits = self._limits
+        if (
+            self._watches[identity] >= limits.watches_per_identity
+            or self._open_watches >= limits.watches
+        ):
+            raise ServiceError(
+                "too many streams are open",
+                code=ErrorCode.OVERLOADED,
+                next_step="Close other streams, or poll.",
+                retry_after_seconds=limits.poll_seconds,
+            )
+        self._watches[identity] += 1
+        self._open_watches += 1
+        try:
+            yield
+        finally:
+            self._open_watches -= 1
+            self._watches[identity] -= 1
+            if not self._watches[identity]:
+                del self._watches[identity]
+
+
+def _as_answer(update: Envelope) -> Envelope | Reference:
+    """Return an update, or where to read it: links break, and a chunk is resumed."""
+    if len(update.data) > MAX_INLINE_BYTES:
+        return Reference.instead_of(update)
+    return update
+
+
+def _piece_of_update(
+    session: SessionRunner | EndedSession, identity: str, request: FetchChunk
+) -> BlobChunk:
+    kind = _LARGE_UPDATES[request.blob]
+    update = session.update_for(identity, Round(kind.ROUND - 1))
+    if update is None or update.kind is not kind:
+        raise RemoteProtocolError(
+            "the round that this object opens is not open now",
+            code=ErrorCode.UNEXPECTED_MESSAGE,
+            sender=identity,
+            next_step="Ask for the present update.",
+        )
+    whole, end = update.data, request.offset + request.max_bytes
+    return BlobChunk(whole[request.offset : end], len(whole))
+
+
+def _shutting_down(retry_after_seconds: float) -> ServiceError:
+    return ServiceError(
+        "the aggregator is shutting down",
+        code=ErrorCode.SHUTTING_DOWN,
+        next_step="Ask again when it is back.",
+        retry_after_seconds=retry_after_seconds,
+    )

@@ -1,0 +1,42 @@
+"""A session that is over, as an earlier process left it."""
+
+from secagg.errors import ErrorCode
+from secagg.messages import Aborted, Envelope, Released, Round
+from secagg.parameters import SessionDescriptor
+from secagg.server.receipt import SessionReceipt
+
+__all__ = ["EndedSession"]
+
+
+class EndedSession:
+    """What clients may still ask about a session that is over.
+
+    Args:
+        receipt: What was stored of it.
+    """
+
+    def __init__(self, receipt: SessionReceipt) -> None:
+        self._receipt = receipt
+        self._told: set[str] = set()
+
+    @property
+    def descriptor(self) -> SessionDescriptor:
+        """The session as it was offered."""
+        return self._receipt.descriptor
+
+    def update_for(self, identity: str, after: Round | None) -> Envelope | None:
+        """Return how the session ended, for those who took part."""
+        if after is Round.FINISHED:
+            return None
+        if identity in self._receipt.finishers:
+            self._told.add(identity)
+        outcome = self._receipt.outcome
+        if isinstance(outcome, Released) and identity not in self._receipt.members:
+            outcome = Aborted(
+                ErrorCode.SESSION_OVER, "the roster was fixed without this client"
+            )
+        return Envelope.of(outcome)
+
+    def untold(self) -> frozenset[str]:
+        """Return who took part to the end and was not told by this process."""
+        return frozenset(self._receipt.finishers) - self._told

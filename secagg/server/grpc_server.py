@@ -1,0 +1,344 @@
+"""The aggregator's gRPC front door: decode, hand over, encode.  It decides nothing.
+
+Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
+        protobuf's own failures never reach gRPC.
+Rule 2: who calls comes from `secagg.server.interceptors`, never from a message.
+Rule 3: stopping is gentle: health says NOT_SERVING, streams are told to come back,
+        running calls finish within the grace.
+Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.runtime.connection import AggregatorService
+from secagg.server.certificate_renewal import server_credentials
+from secagg.server.interceptors import (
+    AdmissionInterceptor,
+    AuthenticationInterceptor,
+    CallContext,
+    CallLimits,
+    ErrorInterceptor,
+    MetadataAuthenticator,
+    TLSAuthenticator,
+    caller,
+)
+from secagg.telemetry import (
+    TRANSPORT_DRAINING,
+    TRANSPORT_LOGGER,
+    TRANSPORT_STARTED,
+    TRANSPORT_STOPPED,
+)
+from secagg.transport.address import Address
+from secagg.transport.certificate_expiry import warn_before_expiry
+from secagg.transport.channel_options import SERVER_OPTIONS, SERVICE
+from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import CALLS, Call, WatchSession
+from secagg.wire.codec import refuse
+
+__all__ = ["GrpcServer", "run_until_signalled"]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+# Clients whose streams are ended come back after this long, to whoever serves then.
+_COME_BACK_SECONDS: Final = 1.0
+
+
+class _Servicer:
+    """Answers every call of the table; each is bytes in, bytes out.
+
+    All handlers read their request themselves, as a stream of one: a body is asked for
+    when the interceptors have let the call in, and lies with the caller until then.
+    """
+
+    def __init__(self, service: AggregatorService) -> None:
+        self._service = service
+        self._watchers: set[asyncio.Task[object]] = set()
+        self._stopping = asyncio.Event()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what gRPC dispatches to."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                call.name: grpc.stream_stream_rpc_method_handler(self._watch)
+                if call.is_stream
+                else grpc.stream_unary_rpc_method_handler(self._answers(call))
+                for call in CALLS.values()
+            },
+        )
+
+    def end_watches(self) -> None:
+        """Tell everybody who watches to come back later."""
+        self._stopping.set()
+        for task in self._watchers:
+            task.cancel()
+
+    def _answers(
+        self, call: Call
+    ) -> Callable[[AsyncIterator[bytes], CallContext], Coroutine[Any, Any, bytes]]:
+        async def answer(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
+            request = call.request.decode(await _body(bodies))
+            return call.encode(await self._service.answer(caller(), request))
+
+        return answer
+
+    async def _watch(
+        self, bodies: AsyncIterator[bytes], _: CallContext
+    ) -> AsyncIterator[bytes]:
+        request = WatchSession.decode(await _body(bodies))
+        encode = CALLS[WatchSession].encode
+        task = asyncio.current_task()
+        if self._stopping.is_set() or task is None:
+            raise _stopping()
+        self._watchers.add(task)
+        try:
+            async for update in self._service.watch(caller(), request):
+                yield encode(update)
+        except asyncio.CancelledError:
+            # Either the peer is gone, or `end_watches` wants it told to come back.
+            if not self._stopping.is_set():
+                raise
+            task.uncancel()
+            raise _stopping() from None
+        finally:
+            self._watchers.discard(task)
+
+
+async def _body(bodies: AsyncIterator[bytes]) -> bytes:
+    """Return the one message of a call."""
+    async for body in bodies:
+        return body
+    raise refuse("the call has no message")
+
+
+def _stopping() -> ServiceError:
+    return ServiceError(
+        "the aggregator is stopping",
+        code=ErrorCode.SHUTTING_DOWN,
+        next_step="Come back in a moment; nothing is lost.",
+        retry_after_seconds=_COME_BACK_SECONDS,
+    )
+
+
+class GrpcServer:
+    """A running gRPC server in front of an aggregator.
+
+    As an asynchronous context manager it stops without grace at the end.
+
+    Attributes:
+        address: Where it listens, with the real port.
+        health_address: Where it answers health checks without TLS, if anywhere.
+    """
+
+    def __init__(
+        self,
+        servers: tuple[grpc.aio.Server, ...],
+        servicer: _Servicer,
+        health: HealthServicer,
+        address: Address,
+        health_address: Address | None,
+    ) -> None:
+        self._servers = servers
+        self._servicer = servicer
+        self._health = health
+        self._is_stopping = False
+        self.address: Final = address
+        self.health_address: Final = health_address
+
+    @classmethod
+    async def start(  # noqa: PLR0913 - one argument per decision of the deployer
+        cls,
+        service: AggregatorService,
+        address: Address,
+        *,
+        identity: TLSIdentity | None = None,
+        insecure_for_tests: bool = False,
+        health_address: Address | None = None,
+        limits: CallLimits | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Listen, and serve clients from then on.
+
+        Args:
+            service: What answers the calls.
+            address: Where to listen; port 0 lets the system choose.
+            identity: The aggregator's certificate; its trust domain is the one
+                whose clients are served.
+            insecure_for_tests: Serve plaintext and believe whatever name a client
+                gives.  Only without `identity`, only on loopback.
+            health_address: Answer health checks here too, in plaintext and nothing
+                but those: orchestrators' probes have no certificates.
+            limits: What one client may use; sensible values by default.
+            now: Monotonic seconds, for the limits.
+
+        Raises:
+            ServiceError: PORT_IN_USE or BAD_SETTINGS; says what to change.
+            LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+        """
+        if (identity is None) != insecure_for_tests:
+            raise LocalProtocolError(
+                "a server needs a TLS identity, or plaintext for tests, and not both"
+            )
+        if insecure_for_tests and not address.is_loopback:
+            raise LocalProtocolError("plaintext for tests is served on loopback only")
+        authenticator = (
+            MetadataAuthenticator()
+            if identity is None
+            else TLSAuthenticator(identity.identity.trust_domain)
+        )
+        servicer, health = _Servicer(service), HealthServicer()
+        server = grpc.aio.server(
+            options=SERVER_OPTIONS,
+            interceptors=[
+                ErrorInterceptor(),
+                AuthenticationInterceptor(authenticator),
+                AdmissionInterceptor(limits or CallLimits(), now),
+            ],
+        )
+        server.add_generic_rpc_handlers((servicer.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        bound = _listen(server, address, identity)
+        servers: tuple[grpc.aio.Server, ...] = (server,)
+        bound_health = None
+        if health_address is not None:
+            probed = grpc.aio.server(
+                options=SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
+            )
+            health_pb2_grpc.add_HealthServicer_to_server(health, probed)
+            bound_health = _listen(probed, health_address, None)
+            servers = (server, probed)
+        for name in ("", SERVICE):
+            await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        for each in servers:
+            await each.start()
+        if identity is not None:
+            warn_before_expiry(identity)
+        _LOG.info("%s address=%s", TRANSPORT_STARTED, bound)
+        return cls(servers, servicer, health, bound, bound_health)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop(0.0)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, let running ones finish, then close.
+
+        Args:
+            grace_seconds: How long running calls may take; 0 cuts them off.
+        """
+        is_first, self._is_stopping = not self._is_stopping, True
+        await self.announce_stop()
+        self._servicer.end_watches()
+        for server in self._servers:
+            await server.stop(grace_seconds)
+        if is_first:
+            _LOG.info("%s address=%s", TRANSPORT_STOPPED, self.address)
+
+    async def announce_stop(self) -> None:
+        """Say NOT_SERVING from now on, so that balancers send nobody new."""
+        _LOG.info("%s address=%s", TRANSPORT_DRAINING, self.address)
+        await self._health.enter_graceful_shutdown()
+
+
+def _listen(
+    server: grpc.aio.Server, address: Address, identity: TLSIdentity | None
+) -> Address:
+    """Bind a port and return where; ServiceError when it cannot be had."""
+    try:
+        port = (
+            server.add_insecure_port(str(address))
+            if identity is None
+            else server.add_secure_port(str(address), server_credentials(identity))
+        )
+    except RuntimeError:
+        raise address.why_not() from None
+    return Address(address.host, port)
+
+
+async def run_until_signalled(
+    server: GrpcServer,
+    work: Coroutine[Any, Any, None],
+    *,
+    drain: Callable[[], Coroutine[Any, Any, None]],
+    grace_seconds: float = 30.0,
+) -> bool:
+    """Serve until `work` is done or SIGTERM or SIGINT asks to stop.
+
+    After the first signal `drain` runs (it should finish or park the sessions and
+    offer no new ones) and calls get the grace; after the second one nothing is
+    waited for any more.
+
+    Args:
+        server: A started server; it is stopped in any case.
+        work: What the aggregator does; cancelled after draining.
+        drain: Called once after the first signal.
+        grace_seconds: For calls that are running at the end.
+
+    Returns:
+        Whether `work` came to its end by itself.
+
+    Raises:
+        Exception: Whatever `work` or `drain` raised.
+    """
+    loop = asyncio.get_running_loop()
+    asked, insisted = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (insisted if asked.is_set() else asked).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    worker = loop.create_task(work)
+    try:
+        if await _ends_before(worker, asked):
+            await worker
+            return True
+        await server.announce_stop()
+        draining = loop.create_task(drain())
+        if await _ends_before(draining, insisted):
+            await draining
+        await _cancel(draining)
+        if not worker.done():
+            return False
+        await worker  # it came to its end while the server drained
+        return True
+    finally:
+        await _cancel(worker)
+        await server.stop(0.0 if insisted.is_set() else grace_seconds)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _ends_before(task: asyncio.Task[None], flag: asyncio.Event) -> bool:
+    """Wait until the task ends or the flag is set; return whether the task has."""
+    waiting = asyncio.ensure_future(flag.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _cancel(waiting)
+    return task.done()
+
+
+async def _cancel(task: "asyncio.Future[Any]") -> None:
+    """End a task and wait until it has; its outcome was looked at before, if ever."""
+    task.cancel()
+    await asyncio.wait({task})

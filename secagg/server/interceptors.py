@@ -1,0 +1,415 @@
+"""What happens around every call, in this order: errors, authentication, admission.
+
+Rule 1: `ACCESS` says for every method who may call it: the table of calls, and health.
+        A method that is not in it does not exist.
+Rule 2: the caller's identity comes from the verified certificate, over TLS 1.3, and
+        from nothing that the caller may choose.
+Rule 3: whatever fails becomes a status with a numbered detail.  What was not meant
+        to fail becomes INTERNAL without its text, and goes to the log.
+Rule 4: one identity's calls are limited in number at once and over time, so that no
+        client can keep the others out.
+
+What a call means is none of its business.
+"""
+
+# gRPC's classes are generic to the type checker and not at run time.
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    SecAggError,
+    ServiceError,
+)
+from secagg.telemetry import CALL_FAILED, CALL_REFUSED, TRANSPORT_LOGGER
+from secagg.transport.channel_options import (
+    HEALTH_SERVICE,
+    SERVICE,
+    TEST_IDENTITY_KEY,
+)
+from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.status import status_of
+from secagg.transport.tls import identity_in_pem
+from secagg.wire.calls import CALLS, Access
+
+__all__ = [
+    "ACCESS",
+    "AdmissionInterceptor",
+    "AuthenticationInterceptor",
+    "CallContext",
+    "CallLimits",
+    "ErrorInterceptor",
+    "MetadataAuthenticator",
+    "TLSAuthenticator",
+    "caller",
+]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+_CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
+
+# Remembered callers beyond those with open calls; one record takes about 300 bytes.
+_MAX_REMEMBERED: Final = 65_536
+
+CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+_Result = TypeVar("_Result")
+_Handler = Callable[[Any, CallContext], _Result]
+
+
+ACCESS: Final[Mapping[str, Access]] = {
+    **{f"/{SERVICE}/{call.name}": call.access for call in CALLS.values()},
+    f"/{HEALTH_SERVICE}/Check": Access.ANYBODY,
+    # Health's Watch is left out: it keeps a record for every name a caller invents.
+}
+
+
+def caller() -> str:
+    """Return who made the call that is being served.
+
+    Raises:
+        InternalError: The call did not pass `AuthenticationInterceptor`.
+    """
+    try:
+        return _CALLER.get()
+    except LookupError:
+        raise InternalError("a call was served without authentication") from None
+
+
+class _AroundInterceptor(grpc.aio.ServerInterceptor, ABC):
+    """Runs every call inside an asynchronous context manager."""
+
+    @abstractmethod
+    def _around(
+        self, method: str, context: CallContext, *, is_stream: bool
+    ) -> AbstractAsyncContextManager[None]:
+        """Return what surrounds one call."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails],
+            Awaitable[grpc.RpcMethodHandler[_Request, _Response] | None],
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[_Request, _Response] | None:
+        """Wrap the handler of one call; called by gRPC."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method not in ACCESS:
+            return None  # gRPC answers UNIMPLEMENTED
+        # All handlers behind these interceptors are asynchronous.  Ours read their
+        # request themselves, so that nothing of it is read before this admits the call;
+        # health's has a small one.
+        if handler.stream_stream is not None:
+            stream = cast("_Handler[AsyncIterator[Any]]", handler.stream_stream)
+
+            async def surrounded_stream(
+                requests: AsyncIterator[Any], context: CallContext
+            ) -> AsyncIterator[Any]:
+                async with self._around(method, context, is_stream=True):
+                    async for response in stream(requests, context):
+                        yield response
+
+            return grpc.stream_stream_rpc_method_handler(surrounded_stream)
+        unary = cast(
+            "_Handler[Awaitable[Any]]", handler.stream_unary or handler.unary_unary
+        )
+
+        async def surrounded(request: Any, context: CallContext) -> Any:  # noqa: ANN401 - bytes or health's own
+            async with self._around(method, context, is_stream=False):
+                return await unary(request, context)
+
+        wrapped = (
+            grpc.stream_unary_rpc_method_handler
+            if handler.stream_unary is not None
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return wrapped(
+            surrounded,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+# --- errors -------------------------------------------------------------------------
+
+
+class ErrorInterceptor(_AroundInterceptor):
+    """Turns exceptions into statuses; the outermost interceptor."""
+
+    @asynccontextmanager
+    async def _around(
+        self,
+        method: str,
+        context: CallContext,
+        *,
+        is_stream: bool,  # noqa: ARG002 - the same for both
+    ) -> AsyncIterator[None]:
+        try:
+            yield
+        except (InternalError, LocalProtocolError) as error:
+            _LOG.exception("%s method=%s", CALL_FAILED, method)
+            await _abort(context, error)
+        except SecAggError as error:
+            _LOG.info(
+                "%s method=%s identity=%s code=%s",
+                CALL_REFUSED,
+                method,
+                _CALLER.get("-"),
+                error.code.name,
+            )
+            await _abort(context, error)
+        except (grpc.aio.AbortError, grpc.RpcError):
+            raise  # somebody has given the status already, or the peer is gone
+        except Exception:  # noqa: BLE001 - the next comment says why
+            # The edge of the process: a defect must end one call, not tell a peer
+            # about itself, and be found in the log.
+            _LOG.exception("%s method=%s", CALL_FAILED, method)
+            await _abort(context, InternalError("unexpected exception"))
+
+
+async def _abort(context: CallContext, error: SecAggError) -> NoReturn:
+    status, text, metadata = status_of(error)
+    await context.abort(status, text, metadata)
+
+
+# --- authentication -----------------------------------------------------------------
+
+
+class Authenticator(Protocol):
+    """Says who makes a call."""
+
+    def identity_of(self, context: CallContext) -> str:
+        """Return the caller's name, or raise ServiceError UNAUTHENTICATED."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TLSAuthenticator:
+    """Takes the identity from the peer's verified certificate.
+
+    Attributes:
+        trust_domain: The only one whose clients are known here.
+    """
+
+    trust_domain: str
+
+    def identity_of(self, context: CallContext) -> str:
+        """Return the name in the certificate itself.
+
+        Raises:
+            ServiceError: UNAUTHENTICATED; the peer needs another certificate.
+        """
+        properties = context.auth_context()
+        # Absent in old gRPC releases, which negotiate TLS 1.3 all the same.
+        versions = list(properties.get("ssl_tls_version", [b"TLSv1.3"]))
+        if b"ssl" not in properties.get("transport_security_type", []):
+            raise _unauthenticated("the connection is not TLS")
+        if versions != [b"TLSv1.3"]:
+            raise _unauthenticated("the connection is older than TLS 1.3")
+        certificates = list(properties.get("x509_pem_cert", []))
+        if len(certificates) != 1:
+            raise _unauthenticated("the connection shows no certificate")
+        try:
+            peer = identity_in_pem(certificates[0])
+        except ServiceError as error:
+            raise _unauthenticated(str(error)) from None
+        if peer.role is not Role.CLIENT:
+            raise _unauthenticated(f"the certificate is a {peer.role}'s")
+        if peer.trust_domain != self.trust_domain:
+            raise _unauthenticated(
+                f"the certificate belongs to trust domain {peer.trust_domain}, "
+                f"this aggregator serves {self.trust_domain}"
+            )
+        return peer.name
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAuthenticator:
+    """Believes whatever name the caller gives.  For tests on loopback only."""
+
+    def identity_of(self, context: CallContext) -> str:
+        """Return the name in the call's metadata.
+
+        Raises:
+            ServiceError: UNAUTHENTICATED when there is none.
+        """
+        for key, value in context.invocation_metadata() or ():
+            if key == TEST_IDENTITY_KEY and isinstance(value, str):
+                return PeerIdentity("tests", Role.CLIENT, value).name
+        raise _unauthenticated(f"the call has no {TEST_IDENTITY_KEY}")
+
+
+def _unauthenticated(complaint: str) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.UNAUTHENTICATED,
+        next_step="Present a client certificate of this deployment's authority.",
+    )
+
+
+class AuthenticationInterceptor(_AroundInterceptor):
+    """Establishes who calls, before anything is done for the call."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    @asynccontextmanager
+    async def _around(
+        self,
+        method: str,
+        context: CallContext,
+        *,
+        is_stream: bool,  # noqa: ARG002 - the same for both
+    ) -> AsyncIterator[None]:
+        if ACCESS[method] is Access.CLIENT:
+            # Never reset: a call has a context of its own, which ends with it.
+            _CALLER.set(self._authenticator.identity_of(context))
+        yield
+
+
+# --- admission ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What one identity may use of the aggregator.
+
+    Attributes:
+        calls_at_once: Unary calls in flight; a client needs one, a second after a
+            broken connection, and a few for parallel fetches.
+        watches_at_once: Open streams; a second one after a broken connection.
+        calls_per_second: Long-run rate.  At about 0.3 ms a call, one identity takes
+            at most a few percent of a core; uploads at this rate are 200 MiB/s.
+        burst: Calls that may come at once after a pause.
+        unary_seconds: Longest duration of a unary call, whatever the caller says.
+        watch_seconds: Longest duration of a stream.
+    """
+
+    calls_at_once: int = 8
+    watches_at_once: int = 2
+    calls_per_second: float = 200.0
+    burst: int = 400
+    unary_seconds: float = 120.0
+    watch_seconds: float = 3600.0
+
+
+@dataclass(slots=True)
+class _Usage:
+    """What one identity is using now: the only mutable record of this module."""
+
+    tokens: float
+    refilled_at: float
+    calls: int = 0
+    watches: int = 0
+
+
+class AdmissionInterceptor(_AroundInterceptor):
+    """Limits how many calls one identity may have open, and how fast.
+
+    Args:
+        limits: The limits, the same for everybody.
+        now: Monotonic seconds.
+    """
+
+    def __init__(self, limits: CallLimits, now: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now = now
+        self._usage: OrderedDict[str, _Usage] = OrderedDict()
+
+    @asynccontextmanager
+    async def _around(
+        self, method: str, context: CallContext, *, is_stream: bool
+    ) -> AsyncIterator[None]:
+        del context
+        if ACCESS[method] is Access.ANYBODY:
+            yield
+            return
+        usage = self._usage_of(caller())
+        self._admit(usage, is_stream=is_stream)
+        if is_stream:
+            usage.watches += 1
+        else:
+            usage.calls += 1
+        limits = self._limits
+        seconds = limits.watch_seconds if is_stream else limits.unary_seconds
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise ServiceError(
+                f"the call took longer than {seconds:g} s",
+                code=ErrorCode.OVERLOADED,
+                next_step="Call again.",
+                retry_after_seconds=1.0,
+            ) from None
+        finally:
+            if is_stream:
+                usage.watches -= 1
+            else:
+                usage.calls -= 1
+
+    def _usage_of(self, identity: str) -> _Usage:
+        """Return the record of an identity, forgetting idle ones when there are many.
+
+        Forgetting gives an identity a full burst again; whoever has open calls is
+        not forgotten.
+        """
+        usage = self._usage.get(identity)
+        if usage is None:
+            if len(self._usage) >= _MAX_REMEMBERED:
+                oldest, record = self._usage.popitem(last=False)
+                if record.calls or record.watches:
+                    self._usage[oldest] = record
+            usage = _Usage(tokens=self._limits.burst, refilled_at=self._now())
+            self._usage[identity] = usage
+        self._usage.move_to_end(identity)
+        return usage
+
+    def _admit(self, usage: _Usage, *, is_stream: bool) -> None:
+        """Take one token and check what is open; raise ServiceError OVERLOADED."""
+        limits = self._limits
+        now = self._now()
+        usage.tokens = min(
+            limits.burst,
+            usage.tokens + (now - usage.refilled_at) * limits.calls_per_second,
+        )
+        usage.refilled_at = now
+        open_now, most = (
+            (usage.watches, limits.watches_at_once)
+            if is_stream
+            else (usage.calls, limits.calls_at_once)
+        )
+        if open_now >= most:
+            raise _overloaded(f"{open_now} calls of this client are open", 1.0)
+        if usage.tokens < 1:
+            missing = (1 - usage.tokens) / limits.calls_per_second
+            raise _overloaded("this client calls too often", missing)
+        usage.tokens -= 1
+
+
+def _overloaded(complaint: str, retry_after_seconds: float) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.OVERLOADED,
+        next_step="Wait and call again.",
+        retry_after_seconds=retry_after_seconds,
+    )

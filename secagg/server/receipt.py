@@ -1,0 +1,137 @@
+"""What is left of a session when it has ended: enough to audit, nothing to attack.
+
+Rule 1: a receipt holds public facts only: contexts, set sizes, names, hashes, times.
+Rule 2: its bytes are JSON with sorted keys, for people and for other programs.
+
+Source:
+    PROTOCOL §12: the tombstone of a session.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import Aborted, Released
+from secagg.parameters import SessionDescriptor
+
+__all__ = ["SessionReceipt"]
+
+_FORMAT: Final = 1
+_UNREADABLE: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RemoteProtocolError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReceipt:
+    """The tombstone of one session on the server.
+
+    Attributes:
+        descriptor: The session as it was offered.
+        outcome: How it ended.
+        members: U1, in order of index; empty when round 0 never closed.
+        advertised: |U1|.
+        shared: |U2|.
+        uploaded: |U3|.
+        revealed: |U5|.
+        finishers: Who took part in the last round that anybody took part in.
+        contexts: ctx0 to ctx3 as far as the session came.
+        seconds: Duration of each round by its name, in this process.
+    """
+
+    descriptor: SessionDescriptor
+    outcome: Released | Aborted
+    members: tuple[str, ...] = ()
+    advertised: int = 0
+    shared: int = 0
+    uploaded: int = 0
+    revealed: int = 0
+    finishers: tuple[str, ...] = ()
+    contexts: tuple[bytes, ...] = ()
+    seconds: tuple[tuple[str, float], ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the receipt in values that JSON can hold."""
+        descriptor, outcome = self.descriptor, self.outcome
+        ended: dict[str, object]
+        if isinstance(outcome, Released):
+            ended = {
+                "sum_sha256": outcome.sum_hash.hex(),
+                "sum_bytes": outcome.size,
+                "survivors": outcome.survivors,
+            }
+        else:
+            ended = {"abort_code": int(outcome.code), "abort_reason": outcome.reason}
+        return {
+            "format": _FORMAT,
+            "task_id": descriptor.task_id,
+            "session_number": descriptor.session_number,
+            "session_id": descriptor.session_id.hex(),
+            "descriptor": descriptor.encode().hex(),
+            "outcome": ended,
+            "members": list(self.members),
+            "sets": {
+                "U1": self.advertised,
+                "U2": self.shared,
+                "U3": self.uploaded,
+                "U5": self.revealed,
+            },
+            "finishers": list(self.finishers),
+            "contexts": [context.hex() for context in self.contexts],
+            "seconds": dict(self.seconds),
+        }
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        return json.dumps(self.to_dict(), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is damaged or of another release.
+        """
+        try:
+            fields = json.loads(data)
+            ended = fields["outcome"]
+            outcome: Released | Aborted
+            if "sum_sha256" in ended:
+                outcome = Released(
+                    bytes.fromhex(ended["sum_sha256"]),
+                    ended["sum_bytes"],
+                    ended["survivors"],
+                )
+            else:
+                outcome = Aborted(ErrorCode(ended["abort_code"]), ended["abort_reason"])
+            return cls(
+                descriptor=SessionDescriptor.decode(
+                    bytes.fromhex(fields["descriptor"])
+                ),
+                outcome=outcome,
+                members=tuple(fields["members"]),
+                advertised=fields["sets"]["U1"],
+                shared=fields["sets"]["U2"],
+                uploaded=fields["sets"]["U3"],
+                revealed=fields["sets"]["U5"],
+                finishers=tuple(fields["finishers"]),
+                contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
+                seconds=tuple(sorted(fields["seconds"].items())),
+            )
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RemoteProtocolError,
+        ) as error:
+            raise ServiceError(
+                f"a stored receipt cannot be read: {error}",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Use the release that wrote it.",
+            ) from None

@@ -1,0 +1,227 @@
+"""The sessions of an aggregator: those that run and those that clients still ask about.
+
+Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
+Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
+Rule 3: an ended session leaves its receipt for good; payload and sum stay as long as it
+        is among the latest.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Final
+
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.messages import Released
+from secagg.parameters import SessionDescriptor
+from secagg.runtime.journal_writer import JournalWriter
+from secagg.server.ended_session import EndedSession
+from secagg.server.receipt import SessionReceipt
+from secagg.server.session_record import SessionRecord
+from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.task import SessionSum, TaskDefinition
+from secagg.storage.base import NumberClaim, Role, SessionStore
+from secagg.storage.spool import PAYLOAD, SUM
+from secagg.wire.packing import unpack
+
+__all__ = ["SessionBook"]
+
+NONCE_BYTES: Final = 32
+
+
+class SessionBook:
+    """Opens, finds, resumes and closes sessions.
+
+    Args:
+        store: Durable records of sessions.
+        context: What all sessions share.
+        kept_sessions: Ended sessions whose sum and receipt stay available.
+    """
+
+    def __init__(
+        self, store: SessionStore, context: RunnerContext, *, kept_sessions: int
+    ) -> None:
+        self._store = store
+        self._context = context
+        self._workers = context.workers
+        self._kept_sessions = kept_sessions
+        self._running: dict[bytes, SessionRunner] = {}
+        self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
+
+    def find(self, session_id: bytes) -> SessionRunner | EndedSession:
+        """Return a session.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION.
+        """
+        session = self._running.get(session_id) or self._ended.get(session_id)
+        if session is None:
+            raise ServiceError(
+                "there is no such session here",
+                code=ErrorCode.UNKNOWN_SESSION,
+                next_step="Ask for an offer; the session is over or belongs to "
+                "another aggregator.",
+            )
+        return session
+
+    def running(self, task_id: str) -> Iterator[SessionRunner]:
+        """Yield the sessions of a task that are not over."""
+        for runner in tuple(self._running.values()):
+            if runner.descriptor.task_id == task_id:
+                yield runner
+
+    def has_untold(self) -> bool:
+        """Whether somebody took part to the latest end and does not know it yet.
+
+        Clients of earlier sessions had a whole session's time to ask.
+        """
+        if not self._ended:
+            return False
+        return bool(next(reversed(self._ended.values())).untold())
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Live sessions answer their clients at once and go on with `run_task`.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        for key in await self._workers.store(self._store.sessions, Role.SERVER):
+            stored = await self._workers.store(self._store.load, key)
+            if stored is not None:
+                record = SessionRecord.decode(stored)
+                try:
+                    self._adopt(record, next_sequence=len(stored.records))
+                except (RemoteProtocolError, LocalProtocolError) as error:
+                    # Only accepted events are stored: the fault is the storage's.
+                    raise ServiceError(
+                        f"the records of {record.session_key} contradict each other: "
+                        f"{error}",
+                        code=ErrorCode.STORAGE_FAILED,
+                        next_step="Restore the state as this process left it; do not "
+                        "edit or merge it.",
+                    ) from None
+        keys = await self._workers.store(
+            self._store.sessions, Role.SERVER, include_ended=True
+        )
+        for key in keys[-self._kept_sessions :]:
+            stored = await self._workers.store(self._store.load, key)
+            if stored is not None and stored.summary is not None:
+                await self._keep(EndedSession(SessionReceipt.decode(stored.summary)))
+        known = {*self._running, *self._ended}
+        spool = self._context.spool
+        for session_id in await self._workers.run(spool.session_ids):
+            # Written before its session was created, by a process that then died.
+            if session_id not in known:
+                await self._workers.run(spool.remove, session_id)
+
+    async def open(
+        self, task: TaskDefinition, payload: bytes, *, attempt: int
+    ) -> SessionRunner:
+        """Create a session durably, then offer it."""
+        counter = f"server/{task.task_id}"
+        highest = await self._workers.store(self._store.highest_session_number, counter)
+        descriptor = SessionDescriptor(
+            task_id=task.task_id,
+            session_number=highest + 1,
+            server_nonce=self._context.entropy.token(NONCE_BYTES),
+            payload_hash=sha256(payload).digest() if payload else b"",
+            parameters=task.parameters,
+        )
+        record = SessionRecord(descriptor, task.invited, attempt)
+        if payload:
+            await self._workers.run(
+                self._context.spool.put, descriptor.session_id, PAYLOAD, payload
+            )
+        await self._workers.store(
+            self._store.create,
+            record.session_key,
+            Role.SERVER,
+            record.encode_header(),
+            claim=NumberClaim(counter, descriptor.session_number),
+        )
+        return self._adopt(record, next_sequence=0)
+
+    def _adopt(self, record: SessionRecord, *, next_sequence: int) -> SessionRunner:
+        journal = JournalWriter(
+            self._store,
+            self._workers,
+            record.session_key,
+            next_sequence=next_sequence,
+        )
+        runner = SessionRunner(record, journal, self._context)
+        self._running[record.descriptor.session_id] = runner
+        return runner
+
+    async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
+        """Return the interrupted session of a task; end those that no longer fit."""
+        fitting = None
+        for runner in tuple(self._running.values()):
+            if runner.descriptor.task_id != task.task_id:
+                continue
+            same = (
+                runner.descriptor.parameters == task.parameters
+                and runner.record.invited == task.invited
+            )
+            if same and fitting is None:
+                fitting = runner
+                continue
+            await runner.abort(
+                ErrorCode.CANCELLED, "the configuration of the task has changed"
+            )
+            await self.finish(runner)
+        return fitting
+
+    async def finish(self, runner: SessionRunner) -> None:
+        """Scrub a session that is over and leave its receipt."""
+        session_id = runner.descriptor.session_id
+        await self._workers.store(
+            self._store.end, runner.record.session_key, runner.receipt().encode()
+        )
+        await self._workers.run(self._context.spool.drop_uploads, session_id)
+        await self._keep(runner)
+        del self._running[session_id]
+
+    async def _keep(self, session: SessionRunner | EndedSession) -> None:
+        """Keep an ended session for latecomers, and let go of the oldest."""
+        self._ended[session.descriptor.session_id] = session
+        while len(self._ended) > self._kept_sessions:
+            session_id, _ = self._ended.popitem(last=False)
+            await self._workers.run(self._context.spool.remove, session_id)
+
+    async def load_payload(self, descriptor: SessionDescriptor) -> bytes:
+        """Return what a session hands its clients, or b""."""
+        if not descriptor.payload_hash:
+            return b""
+        return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
+
+    async def load_sum(self, receipt: SessionReceipt, outcome: Released) -> SessionSum:
+        """Return the sum of a session that released one."""
+        descriptor = receipt.descriptor
+        parameters = descriptor.parameters
+        packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
+        residues = await self._workers.run(
+            unpack, packed, parameters.dimension, parameters.bits, parameters.modulus
+        )
+        return SessionSum(descriptor, residues, outcome.survivors, receipt)
+
+    async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
+        found = await self._workers.run(self._context.spool.read, session_id, name, 0)
+        data = b"" if found is None else found[0]
+        if await self._workers.run(_digest, data) != digest:
+            raise ServiceError(
+                f"the {name} of a session is missing or damaged in the spool",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Do not touch the spool directory while sessions run.",
+            )
+        return data
+
+
+def _digest(data: bytes) -> bytes:
+    return sha256(data).digest()

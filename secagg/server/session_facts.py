@@ -1,0 +1,133 @@
+"""The public facts of one session on the server: who came how far, and how fast.
+
+States of the core keep only what their round needs; what an operator and a receipt
+want to know besides is gathered here while the session goes on.
+"""
+
+from secagg.messages import Round
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.transcript import encode_set
+from secagg.protocol import context, server
+from secagg.protocol.outputs import DropClient, ServerOutput
+from secagg.protocol.server_states import Rostered
+from secagg.server.progress import Dropped, SessionPhase, SessionProgress
+from secagg.server.receipt import SessionReceipt
+
+__all__ = ["SessionFacts"]
+
+
+class SessionFacts:
+    """Gathers the facts of one session.
+
+    Args:
+        descriptor: The session.
+    """
+
+    def __init__(self, descriptor: SessionDescriptor) -> None:
+        self._descriptor = descriptor
+        self._session_id = descriptor.session_id
+        self._contexts: dict[str, bytes] = {}
+        self._seconds: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._members: tuple[str, ...] = ()
+        self._sharers = 0
+        self.dropped: list[Dropped] = []
+
+    def enter(
+        self,
+        before: server.ServerState,
+        state: server.ServerState,
+        outputs: tuple[ServerOutput, ...],
+        *,
+        seconds: float,
+    ) -> tuple[Dropped, ...]:
+        """Note a change of state; return who was lost by it.
+
+        Args:
+            before: The state that was left.
+            state: The state that was entered.
+            outputs: What the state machine put out on the way.
+            seconds: How long the round was open.
+        """
+        closed = before.ROUND
+        name = "SUMMING" if isinstance(before, server.Summing) else closed.name
+        self._seconds[name] = round(seconds, 3)
+        if isinstance(state, Rostered):
+            self._members = tuple(a.identity for a in state.cohort.roster.adverts)
+            self._contexts["ctx1"] = state.cohort.ctx1
+        if isinstance(state, server.MaskedInputCollection):
+            self._sharers = len(state.sharers)
+            self._contexts["ctx2"] = state.ctx2
+        if isinstance(state, server.Unmasking):
+            survivors = encode_set(state.survivors, len(state.cohort.roster))
+            suite = self._descriptor.parameters.suite
+            self._contexts["ctx3"] = context.unmask_context(
+                state.ctx2, survivors, suite
+            )
+        lost = tuple(
+            Dropped(output.identity, closed, output.reason.value)
+            for output in outputs
+            if isinstance(output, DropClient)
+        )
+        self.dropped.extend(lost)
+        return lost
+
+    def tell(self, state: server.ServerState, identity: str) -> None:
+        """Note that a client has been told how the session ended."""
+        if identity in state.session.accepted[Round.ADVERTISE_KEYS]:
+            self._told.add(identity)
+
+    def untold(self, state: server.ServerState) -> frozenset[str]:
+        """Return who took part to the end and does not know yet how it ended."""
+        return _finishers(state) - self._told
+
+    def progress(
+        self, state: server.ServerState, *, upload_bytes: int
+    ) -> SessionProgress:
+        """Return where the session stands."""
+        now = server.progress(state)
+        phase, reason = SessionPhase.COLLECTING, ""
+        if isinstance(state, server.Summing):
+            phase = SessionPhase.SUMMING
+        elif isinstance(state, server.Completed):
+            phase = SessionPhase.COMPLETED
+            reason = f"sum of {state.outcome.survivors} inputs released"
+        elif isinstance(state, server.Failed):
+            phase, reason = SessionPhase.ABORTED, state.outcome.reason
+        return SessionProgress(
+            session_id=self._session_id,
+            task_id=self._descriptor.task_id,
+            session_number=self._descriptor.session_number,
+            phase=phase,
+            round=now.round,
+            joined=len(state.session.accepted[Round.ADVERTISE_KEYS]),
+            answered=now.answered,
+            expected=now.expected,
+            needed=now.needed,
+            dropped=tuple(self.dropped),
+            upload_bytes=upload_bytes,
+            reason=reason,
+        )
+
+    def receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
+        """Return what is left of the session."""
+        ctx0 = context.session_context(self._descriptor)
+        sent = {which: len(of) for which, of in state.session.accepted.items()}
+        return SessionReceipt(
+            descriptor=self._descriptor,
+            outcome=state.outcome,
+            members=self._members,
+            advertised=sent[Round.ADVERTISE_KEYS],
+            shared=self._sharers,
+            uploaded=sent.get(Round.MASKED_INPUT_COLLECTION, 0),
+            revealed=sent.get(Round.UNMASKING, 0),
+            finishers=tuple(sorted(_finishers(state))),
+            contexts=(ctx0, *self._contexts.values()),
+            seconds=tuple(sorted(self._seconds.items())),
+        )
+
+
+def _finishers(state: server.ServerState) -> frozenset[str]:
+    """Return who answered in the last round in which anybody did."""
+    answered = [senders for senders in state.session.accepted.values() if senders]
+    return frozenset(answered[-1] if answered else ())

@@ -1,0 +1,454 @@
+"""Drives the server's side of one session: the shell around `secagg.protocol.server`.
+
+Rule 1: persist, then speak.  An accepted event is durable before its sender hears so,
+        and a closed round is durable before anybody sees what it opened
+        (PROTOCOL §12).
+Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
+        The clock of round 0 starts with its first advert.  Bytes that arrive extend
+        round 2, in all by one more deadline at most.
+Rule 3: after a restart the journal is replayed and the open round gets its whole time
+        again.
+Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
+Rule 5: heavy steps run on workers.  The lock keeps messages out meanwhile.
+
+Which sessions there are, and who may ask for which, is said by
+`secagg.server.aggregator`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
+
+from secagg import telemetry
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.messages import Aborted, Envelope, Released, Round, Upload
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import Entropy
+from secagg.protocol import server
+from secagg.protocol.events import (
+    AbortRequested,
+    Received,
+    RoundClosed,
+    ServerEvent,
+    SumComputed,
+)
+from secagg.protocol.outputs import ComputeSum, ServerOutput
+from secagg.protocol.rounds import ROUNDS
+from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.journal_writer import JournalWriter
+from secagg.runtime.workers import Workers
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.progress import SessionProgress
+from secagg.server.receipt import SessionReceipt
+from secagg.server.session_facts import SessionFacts
+from secagg.server.session_record import SessionRecord
+from secagg.server.upload_desk import UploadDesk, UploadSlots
+from secagg.storage.journal import encode_event
+from secagg.storage.spool import SUM, Spool
+from secagg.wire.calls import UploadChunk, UploadStatus
+
+__all__ = ["RunnerContext", "SessionRunner"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+# Bytes that arrived within this share of the deadline keep round 2 open.
+UPLOAD_GRACE: Final = 0.25
+# A full disk is often freed by somebody else within a minute; then the session aborts.
+STORAGE_ATTEMPTS: Final = 12
+STORAGE_RETRY_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerContext:
+    """What all sessions of one aggregator share."""
+
+    spool: Spool
+    workers: Workers
+    masks: MaskExecutor
+    clock: Clock
+    entropy: Entropy
+    slots: UploadSlots
+    publish: Callable[[SessionProgress], None]
+
+
+class SessionRunner:
+    """One session on the server.
+
+    Args:
+        record: The session's facts and everything journalled so far.
+        journal: The only writer of the session's records.
+        context: What it shares with other sessions.
+    """
+
+    def __init__(
+        self, record: SessionRecord, journal: JournalWriter, context: RunnerContext
+    ) -> None:
+        self.session_id = record.descriptor.session_id  # three hashes; used often
+        self._descriptor = record.descriptor
+        self._journal = journal
+        self._context = context
+        self._state = record.start()
+        self._visible = self._state
+        self._lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._attention = asyncio.Event()
+        self._facts = SessionFacts(record.descriptor)
+        self._joined = asyncio.Event()
+        self._opened_at = context.clock.now()
+        self._deadline = 0.0
+        self._desk = UploadDesk(
+            self.session_id,
+            record.descriptor.parameters,
+            spool=context.spool,
+            workers=context.workers,
+            slots=context.slots,
+            arrived=self._extend_deadline,
+            accept=self.submit,
+        )
+        self._is_resumed = bool(record.events)
+        for event in record.events:
+            self._replay(event)
+        self._visible = self._state
+        # The state holds what is still needed of them; share bundles are large.
+        self.record = replace(record, events=())
+
+    # --- what clients do --------------------------------------------------------------
+
+    @property
+    def descriptor(self) -> SessionDescriptor:
+        """The session as it is offered."""
+        return self._descriptor
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended, and durably so."""
+        return server.is_over(self._visible)
+
+    def can_join(self, identity: str) -> bool:
+        """Whether an offer of this session makes sense for a client."""
+        state = self._visible
+        if not isinstance(state, server.AdvertiseKeys):
+            return False
+        if identity in state.adverts:
+            return True
+        full = len(state.adverts) >= self.descriptor.parameters.max_clients
+        invited = state.invited is None or identity in state.invited
+        return invited and not full
+
+    def check_invited(self, identity: str) -> None:
+        """Refuse whoever may not read what the session hands its clients.
+
+        Raises:
+            RemoteProtocolError: NOT_INVITED.
+        """
+        if self.record.invited is not None and identity not in self.record.invited:
+            raise RemoteProtocolError(
+                f"{identity!r} is not invited to this session",
+                code=ErrorCode.NOT_INVITED,
+                sender=identity,
+            )
+
+    async def submit(self, sender: str, envelope: Envelope) -> None:
+        """Take a client's message; returns when it is durable.
+
+        Raises:
+            RemoteProtocolError: It is refused.
+            ServiceError: STORAGE_FAILED; sending it again may help.
+        """
+        try:
+            async with self._lock:
+                self._take(Received(envelope, sender))
+        except RemoteProtocolError as error:
+            self._log(
+                telemetry.MESSAGE_REFUSED,
+                message=envelope.kind.__name__,
+                sender=sender,
+                code=error.code.name,
+            )
+            raise
+        await self._journal.durable()
+        self._publish()
+
+    async def upload_status(self, identity: str) -> UploadStatus:
+        """Return where a client's upload goes on."""
+        if self._has_uploaded(identity):
+            await self._journal.durable()
+            return self._desk.finished()
+        self._check_uploader(identity)
+        return await self._desk.status(identity)
+
+    async def upload_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+        """Take one chunk of a client's masked input."""
+        upload = Envelope.of(Upload(chunk.total_size, chunk.digest))
+        if self._state.session.has_accepted(identity, upload):
+            await self._journal.durable()
+            return self._desk.finished()
+        self._check_uploader(identity)
+        status = await self._desk.take(identity, chunk)
+        self._publish()
+        return status
+
+    def update_for(self, identity: str, after: Round | None) -> Envelope | None:
+        """Return the update that opens a round after `after`, if there is one."""
+        update = server.update_for(self._visible, identity)
+        if update is None or (after is not None and after >= update.kind.ROUND):
+            return None
+        if update.kind.ROUND is Round.FINISHED:
+            self._facts.tell(self._visible, identity)
+        return update
+
+    async def watch(
+        self, identity: str, after: Round | None
+    ) -> AsyncIterator[Envelope]:
+        """Yield updates as rounds open, until the session is over for this client."""
+        while after is not Round.FINISHED:
+            changed = self._changed
+            update = self.update_for(identity, after)
+            if update is None:
+                await changed.wait()
+                continue
+            after = update.kind.ROUND
+            yield update
+
+    def untold(self) -> frozenset[str]:
+        """Return who took part to the end and does not know yet how it ended."""
+        return self._facts.untold(self._visible)
+
+    # --- what the aggregator does -----------------------------------------------------
+
+    async def run(self) -> Released | Aborted:
+        """Drive the session to its end.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, again and again.  The session is not over: a
+                restart resumes it.
+        """
+        self._log(
+            telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
+            round=self._state.ROUND.name,
+        )
+        self._publish()
+        self._open_round()
+        while not self.is_over:
+            job = next(iter(server.pending_outputs(self._state)), None)
+            if isinstance(job, ComputeSum):
+                await self._sum(job)
+            else:
+                await self._round_answered()
+                await self._advance(self._close_event)
+        return self.outcome()
+
+    async def abort(self, code: ErrorCode, reason: str) -> None:
+        """End the session without a sum; nothing happens if it is over."""
+        await self._advance(lambda: AbortRequested(code, reason))
+
+    def outcome(self) -> Released | Aborted:
+        """Return how the session ended; only after its end."""
+        return self._ended().outcome
+
+    def receipt(self) -> SessionReceipt:
+        """Return what is left of the session; only after its end."""
+        return self._facts.receipt(self._ended())
+
+    def _ended(self) -> server.Completed | server.Failed:
+        if isinstance(self._visible, server.Completed | server.Failed):
+            return self._visible
+        raise InternalError("the session is not over")
+
+    def progress(self) -> SessionProgress:
+        """Return where the session stands."""
+        return self._facts.progress(
+            self._visible, upload_bytes=self._desk.received_bytes
+        )
+
+    # --- events -----------------------------------------------------------------------
+
+    def _take(self, event: Received) -> None:
+        """Apply a client's message and queue its record, without a pause between."""
+        step = server.step(self._state, event)
+        if not step.is_repeat:
+            self._state = step.state
+            self._journal.append(encode_event(event))
+            self._note(event)
+            self._log(
+                telemetry.MESSAGE_ACCEPTED,
+                message=event.envelope.kind.__name__,
+                sender=event.sender,
+            )
+        if server.is_round_full(self._state):
+            self._attention.set()
+
+    def _note(self, event: Received) -> None:
+        """Tell the session's other parts about an accepted message."""
+        self._joined.set()
+        if event.envelope.kind is Upload:
+            self._desk.remember(event.sender, Upload.decode(event.envelope.data))
+
+    def _replay(self, event: ServerEvent) -> None:
+        step = server.step(self._state, event)
+        if isinstance(event, Received):
+            self._note(event)
+        self._enter(step.state, step.outputs)
+
+    async def _advance(self, make_event: Callable[[], ServerEvent]) -> None:
+        """Apply an event of our own: close a round, end the session."""
+        async with self._lock:
+            if server.is_over(self._state):
+                return
+            event = make_event()
+            step = await self._context.workers.run(server.step, self._state, event)
+            self._journal.append(encode_event(event))
+            self._enter(step.state, step.outputs)
+            await self._patiently(self._journal.durable)
+            # Only now may anybody see what the event opened.
+            self._visible = self._state
+        self._open_round()
+        self._announce()
+
+    async def _patiently(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write, and try again for a while when the disk refuses."""
+        clock = self._context.clock
+        for _ in range(STORAGE_ATTEMPTS - 1):
+            try:
+                return await write()
+            except ServiceError as error:
+                _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+                await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
+        return await write()
+
+    def _close_event(self) -> RoundClosed:
+        closed = self._state.ROUND
+        opening = closed is Round.ADVERTISE_KEYS
+        return RoundClosed(closed, self._context.entropy.token(32) if opening else b"")
+
+    def _enter(
+        self, state: server.ServerState, outputs: tuple[ServerOutput, ...]
+    ) -> None:
+        """Move on, and note what the closed round leaves behind."""
+        if type(self._state) is not type(state):
+            seconds = self._context.clock.now() - self._opened_at
+            for lost in self._facts.enter(self._state, state, outputs, seconds=seconds):
+                self._log(
+                    telemetry.CLIENT_DROPPED,
+                    sender=lost.identity,
+                    round=lost.round.name,
+                    reason=lost.reason,
+                )
+        self._state = state
+
+    # --- rounds -----------------------------------------------------------------------
+
+    def _open_round(self) -> None:
+        now = self._context.clock.now()
+        self._opened_at = now
+        self._deadline = now + self._seconds_of(self._state.ROUND)
+        self._attention.clear()
+        if server.is_over(self._state) or server.is_round_full(self._state):
+            self._attention.set()
+
+    def _seconds_of(self, opened: Round) -> int:
+        return ROUNDS[opened].seconds(self.descriptor.parameters.deadlines)
+
+    async def _round_answered(self) -> None:
+        """Wait until the round is full, its deadline has passed or it was aborted."""
+        clock = self._context.clock
+        if isinstance(self._state, server.AdvertiseKeys):
+            waiting = asyncio.ensure_future(self._joined.wait())
+            attention = asyncio.ensure_future(self._attention.wait())
+            try:
+                await asyncio.wait(
+                    {waiting, attention}, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                waiting.cancel()
+                attention.cancel()
+            self._open_round()
+        while clock.now() < self._deadline:  # an upload may have moved it
+            if await is_set_before(clock, self._deadline, self._attention):
+                return
+
+    def _extend_deadline(self) -> None:
+        if isinstance(self._state, server.MaskedInputCollection):
+            seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
+            wanted = self._context.clock.now() + UPLOAD_GRACE * seconds
+            latest = self._opened_at + 2 * seconds
+            self._deadline = min(latest, max(self._deadline, wanted))
+
+    def _announce(self) -> None:
+        """Wake watchers and tell the operator."""
+        closed, self._changed = self._changed, asyncio.Event()
+        closed.set()
+        state = self._visible
+        self._log(
+            telemetry.SESSION_COMPLETED
+            if isinstance(state, server.Completed)
+            else telemetry.SESSION_ABORTED
+            if isinstance(state, server.Failed)
+            else telemetry.ROUND_CLOSED,
+            round=state.ROUND.name,
+            reason=self.progress().reason,
+        )
+        self._publish()
+
+    async def _sum(self, job: ComputeSum) -> None:
+        """Remove the masks and release the sum."""
+        context, session_id = self._context, self.session_id
+        try:
+            if self._is_resumed:  # an earlier process has taken uploads
+                await self._desk.check_stored(digest for _, digest in job.uploads)
+            packed = await context.masks.compute_sum(job, context.spool)
+        except ServiceError as error:
+            # An upload is gone for good: trying again would not bring it back.
+            await self.abort(error.code, f"the sum could not be computed: {error}")
+            return
+        await self._patiently(
+            lambda: context.workers.run(context.spool.put, session_id, SUM, packed)
+        )
+        digest = await context.workers.run(_digest, packed)
+        computed = SumComputed(digest, len(packed))
+        await self._advance(lambda: computed)
+
+    def _has_uploaded(self, identity: str) -> bool:
+        accepted = self._state.session.accepted
+        return identity in accepted.get(Round.MASKED_INPUT_COLLECTION, ())
+
+    def _check_uploader(self, identity: str) -> None:
+        """Refuse whoever cannot upload now, before any byte is touched."""
+        state = self._visible
+        if isinstance(state, server.MaskedInputCollection):
+            index = state.cohort.index_of.get(identity)
+            if index is not None and index in state.sharers:
+                return
+        over = state.ROUND > Round.MASKED_INPUT_COLLECTION
+        raise RemoteProtocolError(
+            f"{identity!r} cannot upload to this session now",
+            code=ErrorCode.SESSION_OVER if over else ErrorCode.UNEXPECTED_MESSAGE,
+            sender=identity,
+            next_step="Fetch the session's current update first.",
+        )
+
+    def _publish(self) -> None:
+        self._context.publish(self.progress())
+
+    def _log(self, name: str, **facts: str) -> None:
+        _LOG.info(
+            "%s session=%s %s",
+            name,
+            self.session_id.hex()[:16],
+            " ".join(f"{key}={value!r}" for key, value in facts.items()),
+        )
+
+
+def _digest(data: bytes) -> bytes:
+    return sha256(data).digest()

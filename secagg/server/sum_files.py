@@ -1,0 +1,78 @@
+"""What an aggregator leaves behind of each sum: the numbers and what they cost.
+
+Rule 1: files are named by session number, so writing them again after a crash
+        replaces a file by the same one.
+Rule 2: the report says what was released under which guarantee, in full; it needs no
+        other file to be understood.
+"""
+
+import asyncio
+from pathlib import Path
+
+from secagg.plain_sums import decode_integers
+from secagg.server.task import SessionSum
+from secagg.server.task_setup import PreparedTask
+from secagg.storage.vector_files import write_json, write_vector
+
+__all__ = ["SumFiles"]
+
+
+class SumFiles:
+    """Writes ``sum-<n>.npy`` and ``report-<n>.json`` into one directory.
+
+    Attributes:
+        written: Every file written by this process, in order.
+    """
+
+    def __init__(self, directory: Path, prepared: PreparedTask) -> None:
+        self._directory = directory
+        self._prepared = prepared
+        self.written: list[Path] = []
+
+    async def write(self, released: SessionSum) -> None:
+        """Write both files; a `secagg.server.task.OnSum`.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        """
+        await asyncio.to_thread(self._write, released)
+
+    def _write(self, released: SessionSum) -> None:
+        number = released.descriptor.session_number
+        noised = self._prepared.noised
+        values = (
+            decode_integers(released.residues, released.descriptor.parameters.modulus)
+            if noised is None
+            else noised.decode(
+                released.residues, session_id=released.descriptor.session_id
+            )
+        )
+        sum_path = self._directory / f"sum-{number}.npy"
+        report_path = self._directory / f"report-{number}.json"
+        write_vector(sum_path, values)
+        write_json(
+            report_path,
+            {
+                "task": released.descriptor.task_id,
+                "session_number": number,
+                "inputs": released.survivors,
+                "file": sum_path.name,
+                "dimension": int(values.shape[0]),
+                "privacy": self._privacy(),
+                "receipt": released.receipt.to_dict(),
+            },
+        )
+        self.written += [sum_path, report_path]
+
+    def _privacy(self) -> dict[str, object] | None:
+        noised, report = self._prepared.noised, self._prepared.report
+        if noised is None or report is None:
+            return None
+        return {
+            **report.to_dict(),
+            "budget_epsilon": noised.budget.epsilon,
+            "budget_delta": noised.budget.delta,
+            "sessions_in_budget": noised.budget.sessions,
+            "expected_rmse": self._prepared.forecast_rmse,
+            "mechanism": noised.mechanism.parameters.to_dict(),
+        }

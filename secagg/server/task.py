@@ -1,0 +1,58 @@
+"""What an operator hands an aggregator: a task, and what comes back: its sums."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.server.receipt import SessionReceipt
+
+__all__ = ["NextPayload", "OnSum", "SessionSum", "TaskDefinition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefinition:
+    """A series of sessions under one configuration.
+
+    Attributes:
+        task_id: Name of the task, at most 256 bytes of UTF-8.
+        parameters: The configuration of every session.
+        invited: Identities that may take part; None for every authenticated client.
+        sessions: How many sums are wanted; None until `NextPayload` ends the task.
+        max_attempts: How many sessions may be aborted for one sum, the first included,
+            before the task gives up.
+    """
+
+    task_id: str
+    parameters: ProtocolParameters
+    invited: frozenset[str] | None = None
+    sessions: int | None = 1
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionSum:
+    """The sum of one session.
+
+    Attributes:
+        descriptor: The session.
+        residues: Sum of the survivors' inputs modulo m, words of the modulus, shape
+            (d,), entries in [0, m).
+        survivors: |U3|, how many inputs the sum adds up.
+        receipt: The public facts of the session.
+    """
+
+    descriptor: SessionDescriptor
+    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+    survivors: int
+    receipt: SessionReceipt
+
+
+# Called before each session with the number of sums so far; None ends the task.
+NextPayload = Callable[[int], Awaitable[bytes | None]]
+# Called with each sum before the session's records are scrubbed.  A crash in between
+# calls it again with the same session number: make it safe to repeat.
+OnSum = Callable[[SessionSum], Awaitable[None]]

@@ -1,0 +1,233 @@
+"""Takes the chunks of one session's uploads.
+
+Rule 1: only a client of U2 may upload, one vector, of exactly the packed size, one
+        chunk at a time.
+Rule 2: an upload counts when its bytes are durable, its digest has matched and it is a
+        vector over Z_m; only then is it handed to the state machine.
+Rule 3: a repeated chunk, also one of a finished upload, is answered like the first.
+Rule 4: a chunk that is in work is finished even when its sender hangs up: whoever comes
+        back must not write beside it.
+Rule 5: after a restart stored uploads are compared with their digests before they are
+        summed: meanwhile the disk was in other hands.
+
+Source:
+    PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import Envelope, Upload
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.modular import BadVectorError
+from secagg.runtime.workers import Workers
+from secagg.server.mask_executor import check_packed_vector
+from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
+from secagg.wire.calls import UploadChunk, UploadStatus
+from secagg.wire.packing import packed_size
+
+__all__ = ["UploadDesk", "UploadSlots"]
+
+# More at once only fill memory and make the disk seek: 16 streams saturate a server.
+MAX_CONCURRENT_CHUNKS: Final = 16
+RETRY_SECONDS: Final = 0.2
+
+
+class UploadSlots:
+    """Bounds the chunks that are in work at the same time, over all sessions."""
+
+    def __init__(self, limit: int = MAX_CONCURRENT_CHUNKS) -> None:
+        self._free = limit
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold one slot.
+
+        Raises:
+            ServiceError: OVERLOADED, with a hint when to come back.
+        """
+        if self._free == 0:
+            raise ServiceError(
+                "too many uploads are in work",
+                code=ErrorCode.OVERLOADED,
+                next_step="Send this chunk again a little later.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
+
+class UploadDesk:
+    """The uploads of one session.
+
+    Args:
+        session_id: The session.
+        parameters: Its configuration.
+        spool: Where the bytes go.
+        workers: Runs the blocking calls.
+        slots: Shared with all other sessions.
+        arrived: Called whenever bytes have arrived, before anything is made of them.
+        accept: Hands sender and `Upload` to the session; raises when it is refused.
+    """
+
+    def __init__(  # noqa: PLR0913 - a desk joins as many parts
+        self,
+        session_id: bytes,
+        parameters: ProtocolParameters,
+        *,
+        spool: Spool,
+        workers: Workers,
+        slots: UploadSlots,
+        arrived: Callable[[], None],
+        accept: Callable[[str, Envelope], Awaitable[None]],
+    ) -> None:
+        self._session_id = session_id
+        self._parameters = parameters
+        self._spool = spool
+        self._workers = workers
+        self._slots = slots
+        self._arrived = arrived
+        self._accept = accept
+        self._size = packed_size(parameters.dimension, parameters.bits)
+        self._busy: set[str] = set()
+        self._in_work: set[asyncio.Future[UploadStatus]] = set()
+        self._holders: dict[bytes, set[str]] = {}
+        self.received_bytes = 0
+
+    def remember(self, sender: str, upload: Upload) -> None:
+        """Note that the state machine has taken an upload."""
+        self._holders.setdefault(upload.digest, set()).add(sender)
+
+    async def status(self, sender: str) -> UploadStatus:
+        """Return where an upload goes on that is not finished."""
+        received = await self._workers.run(
+            self._spool.received, self._session_id, sender
+        )
+        # Everything is there but not yet checked: the last byte is asked for again,
+        # because only a chunk sets the check off.
+        return UploadStatus(min(received, self._size - 1))
+
+    def finished(self) -> UploadStatus:
+        """Return the answer to whoever has finished its upload."""
+        return UploadStatus(self._size, complete=True)
+
+    async def take(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+        """Take one chunk of a client that may upload now.
+
+        Raises:
+            RemoteProtocolError: The chunk is refused; the client is at fault.
+            ServiceError: UPLOAD_CORRUPT, OVERLOADED or STORAGE_FAILED; try again.
+        """
+        if chunk.total_size != self._size:
+            raise RemoteProtocolError(
+                f"{sender!r} uploads {chunk.total_size} bytes, a packed vector has "
+                f"{self._size}",
+                code=ErrorCode.BAD_VECTOR,
+                sender=sender,
+            )
+        work = asyncio.ensure_future(self._write(sender, chunk))
+        self._in_work.add(work)
+        work.add_done_callback(self._in_work.discard)
+        return await asyncio.shield(work)
+
+    async def check_stored(self, digests: Iterable[bytes]) -> None:
+        """Compare stored uploads with their digests.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session has lost an upload.
+        """
+        for digest in digests:
+            await self._workers.run(
+                _check_digest, self._spool, self._session_id, digest, self._size
+            )
+
+    async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+        with self._slots.taken(), self._one_at_a_time(sender):
+            received = await self._workers.run(
+                partial(
+                    self._spool.append,
+                    self._session_id,
+                    sender,
+                    chunk.digest,
+                    offset=chunk.offset,
+                    total_size=chunk.total_size,
+                    data=chunk.data,
+                )
+            )
+            self.received_bytes += len(chunk.data)
+            self._arrived()
+            if received < chunk.total_size:
+                return UploadStatus(received)
+            await self._finish(sender, chunk.digest)
+        return self.finished()
+
+    async def _finish(self, sender: str, digest: bytes) -> None:
+        spool, session_id = self._spool, self._session_id
+        # Before the first await: whoever discards equal bytes must see this claim.
+        self._holders.setdefault(digest, set()).add(sender)
+        try:
+            await self._workers.run(spool.commit, session_id, sender, digest)
+            await self._workers.run(
+                check_packed_vector,
+                partial(spool.read_upload, session_id, digest),
+                self._parameters.dimension,
+                self._parameters.modulus,
+            )
+            await self._accept(sender, Envelope.of(Upload(self._size, digest)))
+        except BadVectorError as error:
+            await self._give_up(sender, digest)
+            raise RemoteProtocolError(
+                f"the upload of {sender!r} is no vector of the session: {error}",
+                code=ErrorCode.BAD_VECTOR,
+                sender=sender,
+            ) from None
+        except RemoteProtocolError:
+            await self._give_up(sender, digest)
+            raise
+
+    async def _give_up(self, sender: str, digest: bytes) -> None:
+        holders = self._holders[digest]
+        holders.discard(sender)
+        # Blobs are named by content.  Of two clients that conspire to send the same
+        # bytes, one must not be able to delete what the other's sum needs.
+        if not holders:
+            del self._holders[digest]
+            await self._workers.run(
+                self._spool.discard, self._session_id, sender, digest
+            )
+
+    @contextmanager
+    def _one_at_a_time(self, sender: str) -> Iterator[None]:
+        if sender in self._busy:
+            raise ServiceError(
+                f"another chunk of {sender!r} is in work",
+                code=ErrorCode.OVERLOADED,
+                next_step="Send chunks one after the other.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._busy.add(sender)
+        try:
+            yield
+        finally:
+            self._busy.discard(sender)
+
+
+def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> None:
+    hasher = sha256()
+    for offset in range(0, size, HASH_BLOCK_BYTES):
+        piece = min(HASH_BLOCK_BYTES, size - offset)
+        hasher.update(spool.read_upload(session_id, digest, offset, piece))
+    if hasher.digest() != digest:
+        raise ServiceError(
+            "an upload in the spool is not what its client sent",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Do not touch the spool directory while sessions run.",
+        )

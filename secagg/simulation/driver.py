@@ -1,0 +1,288 @@
+"""One session in one process: the real cores, wired together without I/O.
+
+Rule 1: clients and server are the state machines of `secagg.protocol`; nothing is
+        shortened but the network between them.
+Rule 2: it has no clock and no deadlines: whoever drives it closes the rounds.
+Rule 3: every event passes through `step_server` or `to_client`.  Whoever overrides
+        them, or calls `to_server` with what `message` returns, can lose, repeat,
+        reorder, replace and measure whatever is said.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import ErrorCode
+from secagg.messages import Envelope, Round, Upload
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.policy import ClientPolicy
+from secagg.primitives.modular import add_into, reduce_in_place, zeros
+from secagg.primitives.prg import add_masks
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client, masking, server
+from secagg.protocol.events import (
+    ClientEvent,
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
+    RoundClosed,
+    ServerEvent,
+    SessionOffered,
+    SumComputed,
+)
+from secagg.protocol.outputs import (
+    ClientOutput,
+    ComputeSum,
+    DropClient,
+    MaskAndUpload,
+    Send,
+    ServerOutput,
+)
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.wire.packing import pack, packed_size, unpack
+
+__all__ = [
+    "InProcessSession",
+    "SessionResult",
+    "accepting",
+    "identity_of",
+    "run_session",
+]
+
+Residues = npt.NDArray[np.unsignedinteger[Any]]
+
+
+def identity_of(number: int) -> str:
+    """Return the name of the n-th client; names sort like their numbers."""
+    return f"secagg://test/client/{number:05d}"
+
+
+def accepting(parameters: ProtocolParameters) -> ClientPolicy:
+    """Return a policy that takes part in whatever was configured."""
+    return ClientPolicy(
+        profiles=frozenset({parameters.profile}),
+        min_clients=2,
+        max_clients=parameters.max_clients,
+        min_survivors=2,
+        max_dimension=parameters.dimension,
+        require_majority=False,
+        require_noise=False,
+    )
+
+
+@dataclass
+class InProcessSession:
+    """Both roles of one session, driven by method calls.
+
+    Attributes:
+        parameters: Of the session.
+        inputs: One vector per client: residues, or with noise for a task that
+            demands it.
+        policy: What all clients insist on; by default they accept everything.
+        session_number: Of the task.
+        task_id: Name of the task.
+        seed_of: Returns the seed of a client's secrets, 32 bytes.
+        server_nonce: 32 bytes.
+        graph_seed: 32 bytes that order a ring.
+    """
+
+    parameters: ProtocolParameters
+    inputs: Sequence[Residues | NoisedVector]
+    policy: ClientPolicy | None = None
+    session_number: int = 1
+    task_id: str = "test-task"
+    seed_of: Callable[[int], bytes] = lambda n: hashlib.sha256(b"%d" % n).digest()
+    server_nonce: bytes = hashlib.sha256(b"nonce").digest()
+    graph_seed: bytes = hashlib.sha256(b"graph").digest()
+
+    descriptor: SessionDescriptor = field(init=False)
+    server_state: server.ServerState = field(init=False)
+    clients: dict[int, client.ClientState] = field(init=False)
+    uploads: dict[bytes, bytes] = field(init=False, default_factory=dict)
+    dropped: dict[str, str] = field(init=False, default_factory=dict)
+    total: Residues | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Offer the session; no message is delivered yet."""
+        self.descriptor = SessionDescriptor(
+            task_id=self.task_id,
+            session_number=self.session_number,
+            server_nonce=self.server_nonce,
+            payload_hash=b"",
+            parameters=self.parameters,
+        )
+        self.server_state = server.start(
+            self.descriptor, packed_bytes=self.packed_bytes
+        )
+        self.clients = {number: client.start() for number in range(len(self.inputs))}
+
+    @property
+    def packed_bytes(self) -> int:
+        """Size of an upload."""
+        return packed_size(self.parameters.dimension, self.parameters.bits)
+
+    # --- the wires ------------------------------------------------------------------
+
+    def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
+        """Apply an event at the server, and return what it asks for."""
+        result = server.step(self.server_state, event)
+        self.server_state = result.state
+        return result.outputs
+
+    def to_server(self, event: ServerEvent) -> None:
+        """Hand the server an event, and carry out what it asks for."""
+        for output in self.step_server(event):
+            match output:
+                case DropClient():
+                    self.dropped[output.identity] = output.reason.value
+                case ComputeSum():
+                    self.total = self.compute_sum(output)
+                    packed = pack(self.total, self.parameters.bits)
+                    digest = hashlib.sha256(packed).digest()
+                    self.to_server(SumComputed(digest, len(packed)))
+
+    def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
+        """Apply an event at a client, and return what it would send."""
+        policy = self.policy or accepting(self.parameters)
+        result = client.step(self.clients[number], event, policy=policy)
+        self.clients[number] = result.state
+        return result.outputs
+
+    def fetch(self, number: int) -> Envelope | None:
+        """Ask the server for a client's update."""
+        return server.update_for(self.server_state, identity_of(number))
+
+    def compute_sum(self, job: ComputeSum) -> Residues:
+        """Add up the uploads and remove the masks."""
+        total = zeros(job.dimension, job.modulus)
+        for _, digest in job.uploads:
+            add_into(total, self.unpacked(self.uploads[digest]), job.modulus)
+        add_masks(total, masking.removal_masks(job), job.modulus)
+        return reduce_in_place(total, job.modulus)
+
+    def unpacked(self, packed: bytes) -> Residues:
+        """Return the vector in an upload."""
+        parameters = self.parameters
+        return unpack(packed, parameters.dimension, parameters.bits, parameters.modulus)
+
+    # --- what clients do ------------------------------------------------------------
+
+    def offer(self, number: int) -> tuple[ClientOutput, ...]:
+        """Offer the session to a client."""
+        seed = SecretBytes(self.seed_of(number))
+        return self.to_client(
+            number, SessionOffered(self.descriptor, identity_of(number), seed)
+        )
+
+    def update(self, number: int) -> tuple[ClientOutput, ...]:
+        """Let a client fetch its update, if there is one, and react to it."""
+        envelope = self.fetch(number)
+        if envelope is None:
+            return ()
+        outputs = self.to_client(number, Received(envelope))
+        if isinstance(
+            self.clients[number],
+            client.ReadyForPlainInput | client.ReadyForNoisedInput,
+        ):
+            outputs += self.supply_input(number)
+        return outputs
+
+    def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
+        """Hand a client its vector."""
+        given = self.inputs[number]
+        vector = given if isinstance(given, NoisedVector) else PlainVector(given)
+        return self.to_client(number, InputReady(vector))
+
+    def message(self, number: int, output: ClientOutput) -> Received | None:
+        """Return what the server receives for an output of a client."""
+        match output:
+            case Send():
+                envelope = output.envelope
+            case MaskAndUpload():
+                masked = masking.mask_input(output.vector.residues, output.job)
+                packed = pack(masked, self.parameters.bits)
+                digest = hashlib.sha256(packed).digest()
+                self.uploads[digest] = packed
+                envelope = Envelope.of(Upload(len(packed), digest))
+            case _:
+                return None
+        return Received(envelope, identity_of(number))
+
+    def send(self, number: int, outputs: tuple[ClientOutput, ...]) -> None:
+        """Deliver a client's outputs to the server."""
+        for output in outputs:
+            event = self.message(number, output)
+            if event is not None:
+                self.to_server(event)
+
+    def act(self, number: int, which: Round) -> tuple[ClientOutput, ...]:
+        """Let a client do what it does in a round, short of sending."""
+        if which is Round.ADVERTISE_KEYS:
+            return self.offer(number)
+        return self.update(number)
+
+    def play(self, which: Round, clients: Sequence[int] | None = None) -> None:
+        """Let clients act in a round and send; all of them by default."""
+        for number in list(self.clients) if clients is None else clients:
+            self.send(number, self.act(number, which))
+
+    def close(self, which: Round) -> None:
+        """Close a round at the server."""
+        opening = which is Round.ADVERTISE_KEYS
+        self.to_server(RoundClosed(which, self.graph_seed if opening else b""))
+
+
+@dataclass
+class SessionResult:
+    """How a session ended.
+
+    Attributes:
+        total: The clean sum, or None after an abort.
+        survivors: Numbers of the clients whose inputs are in it.
+        code: Abort code of the server, or None.
+        client_states: Final state of every client that was not lost.
+    """
+
+    total: Residues | None
+    survivors: tuple[int, ...]
+    code: ErrorCode | None
+    client_states: dict[int, client.ClientState]
+
+
+def run_session(
+    session: InProcessSession, lost_before: Mapping[int, Round] | None = None
+) -> SessionResult:
+    """Run a session to its end.
+
+    Args:
+        session: Fresh, as constructed.
+        lost_before: For a client's number, the first round in which it is silent.
+            A client lost before FINISHED only misses the result.
+    """
+    lost = dict(lost_before or {})
+
+    def alive(which: Round) -> list[int]:
+        return [n for n in session.clients if lost.get(n, Round.FINISHED + 1) > which]
+
+    for which in CLIENT_ROUNDS:
+        if not server.is_over(session.server_state):
+            session.play(which, alive(which))
+            session.close(which)
+    for number in alive(Round.FINISHED):
+        session.update(number)
+    state = session.server_state
+    survivors: tuple[int, ...] = ()
+    if isinstance(state, server.Completed):
+        uploaded = state.session.accepted[Round.MASKED_INPUT_COLLECTION]
+        survivors = tuple(n for n in session.clients if identity_of(n) in uploaded)
+    return SessionResult(
+        total=session.total,
+        survivors=survivors,
+        code=state.outcome.code if isinstance(state, server.Failed) else None,
+        client_states={n: session.clients[n] for n in alive(Round.FINISHED)},
+    )

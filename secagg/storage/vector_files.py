@@ -1,0 +1,131 @@
+"""Vectors, payloads and reports on disk: what clients read, and what both sides write.
+
+Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
+        ever executed.
+Rule 2: a file appears whole or not at all: it is written beside its place, synced, and
+        renamed.
+Rule 3: a file that exists is only ever replaced by the same result.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import ErrorCode, InputError, ServiceError
+
+__all__ = ["load_vector", "write_bytes", "write_json", "write_vector"]
+
+
+def load_vector(path: Path) -> npt.NDArray[Any]:
+    """Read one client's input.
+
+    Returns:
+        A one-dimensional array of finite numbers.
+
+    Raises:
+        InputError: The file is missing, is no ``.npy`` file, or holds something else
+            than one row of finite numbers.
+    """
+    try:
+        with path.open("rb") as stream:
+            # Not np.load: it would also open archives and whatever else it knows.
+            loaded = np.lib.format.read_array(stream, allow_pickle=False)
+    except OSError as error:
+        raise InputError(
+            f"the input {path} cannot be read: {error.strerror}",
+            next_step="Check the path given to --input.",
+        ) from None
+    except (ValueError, EOFError):
+        raise InputError(
+            f"the input {path} is not a plain .npy file of numbers",
+            next_step="Write it with numpy.save(path, vector).",
+        ) from None
+    if loaded.ndim != 1:
+        raise InputError(
+            f"the input {path} has shape {loaded.shape}, expected one dimension",
+            next_step="Flatten it with vector.ravel() before saving.",
+        )
+    if loaded.dtype.kind not in "iuf":
+        raise InputError(
+            f"the input {path} holds {loaded.dtype}, expected numbers",
+            next_step="Convert it with vector.astype(float) before saving.",
+        )
+    if loaded.dtype.kind == "f" and not np.isfinite(loaded).all():
+        first = int(np.flatnonzero(~np.isfinite(loaded))[0])
+        raise InputError(
+            f"the input {path} has NaN or infinity, first at entry {first}",
+            next_step="Replace such entries before saving.",
+        )
+    return loaded
+
+
+def write_vector(path: Path, vector: npt.NDArray[Any]) -> None:
+    """Write a vector in numpy's format, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as stream:
+            np.save(stream, vector, allow_pickle=False)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, save)
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON document for people and programs, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+
+    def save(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8") as stream:
+            json.dump(document, stream, indent=2, ensure_ascii=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, save)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a payload, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, save)
+
+
+def _replace(path: Path, save: Callable[[Path], None]) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise ServiceError(
+            f"{path} cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the directory, its owner and the free space, then start "
+            "again: nothing that clients sent is lost.",
+        ) from None

@@ -1,0 +1,81 @@
+"""Small cohorts for tests, and a session that remembers what passed."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from secagg.parameters import ProtocolParameters
+from secagg.policy import ClientPolicy
+from secagg.primitives.modular import UnsignedArray, zeros
+from secagg.protocol.events import ClientEvent, ServerEvent
+from secagg.protocol.outputs import ClientOutput, ServerOutput
+from secagg.simulation.driver import InProcessSession
+
+__all__ = [
+    "LENIENT_POLICY",
+    "RecordedSession",
+    "one_hot",
+    "parameters_for",
+]
+
+# For tests that are not about policy: every floor at its lowest.
+LENIENT_POLICY = ClientPolicy(
+    min_clients=2, min_survivors=2, require_majority=False, require_noise=False
+)
+
+
+def parameters_for(
+    clients: int,
+    *,
+    dimension: int,
+    threshold: int,
+    **overrides: Any,  # noqa: ANN401 - any field of the parameters
+) -> ProtocolParameters:
+    """Return parameters that tolerate every loss down to the threshold."""
+    fields: dict[str, Any] = {
+        "modulus": 1 << 20,
+        "dimension": dimension,
+        "min_clients": max(2, threshold),
+        "max_clients": clients,
+        "threshold": threshold,
+        "min_survivors": max(2, threshold),
+        "max_dropouts": clients,
+    }
+    return ProtocolParameters(**(fields | overrides))
+
+
+def one_hot(number: int, dimension: int, modulus: int) -> UnsignedArray:
+    """Return a vector that is m-1 at its own coordinate and 0 elsewhere.
+
+    In the sum, a coordinate that is not m-1 for a survivor and 0 otherwise means a
+    loss, a replay or a mix-up.
+    """
+    vector = zeros(dimension, modulus)
+    vector[number % dimension] = modulus - 1
+    return vector
+
+
+@dataclass
+class RecordedSession(InProcessSession):
+    """Keeps every accepted event, as a journal does.
+
+    Attributes:
+        journal: Events of the server.
+        client_journals: Events of each client, by its number.
+    """
+
+    journal: list[ServerEvent] = field(init=False, default_factory=list)
+    client_journals: dict[int, list[ClientEvent]] = field(
+        init=False, default_factory=dict
+    )
+
+    def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
+        """Apply an event at the server and keep it."""
+        outputs = super().step_server(event)
+        self.journal.append(event)
+        return outputs
+
+    def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
+        """Apply an event at a client and keep it."""
+        outputs = super().to_client(number, event)
+        self.client_journals.setdefault(number, []).append(event)
+        return outputs

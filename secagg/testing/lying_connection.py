@@ -1,0 +1,62 @@
+"""A server that lies: the answers of an honest one, changed on their way."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from secagg.messages import Envelope
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import Reference, Request, WatchSession
+
+__all__ = ["Lie", "LyingConnection", "instead"]
+
+_Answer = TypeVar("_Answer")
+Lie = Callable[[Any], Any]
+
+
+class LyingConnection:
+    """An `AggregatorConnection` that changes answers.
+
+    Args:
+        inner: The honest one.
+        lies: What becomes of the answers to a class of requests; for a stream, of
+            each update.
+    """
+
+    def __init__(
+        self, inner: AggregatorConnection, lies: Mapping[type[Request[Any]], Lie]
+    ) -> None:
+        self._inner = inner
+        self._lies = lies
+        self.identity: Final = inner.identity
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Ask, and lie about the answer."""
+        answer = await self._inner.call(request)
+        lie = self._lies.get(type(request))
+        return answer if lie is None else cast("_Answer", lie(answer))
+
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+        """Watch, and lie about every update."""
+        lie = self._lies.get(WatchSession)
+        async for update in self._inner.watch(request):
+            yield update if lie is None else lie(update)
+
+
+def instead(kind: type, lie: Lie) -> Lie:
+    """Lie about one kind of answer only.
+
+    Args:
+        kind: Class of the answer, or of the message in it.
+        lie: Given the answer or message, returns another one; for a message perhaps
+            an `Envelope`, to send what cannot be encoded, or a `Reference`.
+    """
+
+    def told(answer: object) -> object:
+        if isinstance(answer, Envelope) and answer.kind is kind:
+            lied = lie(answer.open())
+            if isinstance(lied, Envelope | Reference):
+                return lied
+            return Envelope.of(lied)
+        return lie(answer) if isinstance(answer, kind) else answer
+
+    return told

@@ -1,0 +1,145 @@
+"""A gRPC channel that leads to one aggregator, or to nobody.
+
+Rule 1: gRPC's TLS demands, for every connection it ever makes, a certificate with the
+        aggregator's reserved DNS name (`PeerIdentity.dns_name`).  Role, trust domain
+        and name are checked by it before a byte of ours leaves.
+Rule 2: who that aggregator is comes from the settings; without them, from one
+        handshake with the address, whose host must then be in the certificate.
+Rule 3: a handshake of our own comes first, which reads the whole certificate; and
+        again when the way fails, to say why.
+
+gRPC shows a client no certificate; docs/decisions/0014 has what else was possible.
+"""
+
+import asyncio
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.transport.address import Address
+from secagg.transport.channel_options import CLIENT_OPTIONS
+from secagg.transport.handshake import Expected, meet
+from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["TEST_AGGREGATOR", "AggregatorChannel"]
+
+# Who the aggregator is where plaintext for tests proves nothing.
+TEST_AGGREGATOR: Final = "aggregator"
+
+
+class AggregatorChannel:
+    """Opened at its first use, because that may take a handshake.
+
+    Args:
+        address: The aggregator's.
+        identity: The client's certificate; None for plaintext, in tests only.
+        aggregator: Name of the one aggregator to accept.
+        clock: Limits handshakes; the machine's by default.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; no aggregator can have this name.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        identity: TLSIdentity | None,
+        *,
+        aggregator: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._address = address
+        self._identity = identity
+        self._clock = clock or SystemClock()
+        self._peer: PeerIdentity | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._is_closed = False
+        self._opening = asyncio.Lock()
+        if identity is None:
+            self._peer = PeerIdentity("tests", Role.SERVER, TEST_AGGREGATOR)
+            return
+        if aggregator is not None:
+            try:
+                self._peer = PeerIdentity(
+                    identity.identity.trust_domain, Role.SERVER, aggregator
+                )
+            except ServiceError as error:
+                raise ServiceError(
+                    f"client.aggregator: {error}",
+                    code=ErrorCode.BAD_SETTINGS,
+                    next_step="Write the <name> of the aggregator's URI, "
+                    "secagg://<trust-domain>/server/<name>.",
+                ) from None
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the aggregator: whatever comes from here, comes from its key.
+
+        Raises:
+            LocalProtocolError: No call was made yet, and no name is demanded.
+        """
+        if self._peer is None:
+            raise LocalProtocolError(
+                "who the aggregator is shows when the first call was made"
+            )
+        return self._peer.name
+
+    async def open(self) -> grpc.aio.Channel:
+        """Return the channel.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
+            grpc.aio.UsageError: It was closed.
+        """
+        async with self._opening:
+            if self._is_closed:
+                raise grpc.aio.UsageError("the channel is closed")
+            if self._channel is None:
+                self._channel = await self._opened()
+            return self._channel
+
+    async def _opened(self) -> grpc.aio.Channel:
+        if self._identity is None:
+            return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
+        try:
+            self._peer = await self._meet(self._identity)
+        except ServiceError as error:
+            # A proxy may lead where no direct way does.  TLS checks a name from the
+            # settings without our help, and `explain` says what is wrong.
+            if self._peer is None or error.code is not ErrorCode.UNREACHABLE:
+                raise
+        return grpc.aio.secure_channel(
+            str(self._address),
+            self._identity.channel_credentials(),
+            options=[
+                *CLIENT_OPTIONS,
+                ("grpc.ssl_target_name_override", self._peer.dns_name),
+            ],
+        )
+
+    async def explain(self, error: SecAggError) -> SecAggError:
+        """Return the reason why a call did not get through, if one can be found."""
+        if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
+            return error
+        try:
+            await self._meet(self._identity)
+        except ServiceError as found:
+            return found
+        return error
+
+    async def close(self) -> None:
+        """Release the channel; harmless when repeated."""
+        self._is_closed = True
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _meet(self, identity: TLSIdentity) -> PeerIdentity:
+        expected = Expected(
+            identity.identity.trust_domain,
+            None if self._peer is None else self._peer.name,
+        )
+        return await meet(self._address, identity, expected, self._clock)

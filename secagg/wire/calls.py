@@ -1,0 +1,615 @@
+"""The one table of calls: what a client may ask, and what it is answered.
+
+Rule 1: a call is a row of `CALLS`: its request, how its answer is encoded, whether it
+        is a stream, who may make it and how long its answer may take.  Stubs,
+        servicers and doubles go over the table; none lists the calls again.
+Rule 2: a request is a frozen class with the fields of its protobuf message, by the
+        same names.  It knows the type of its answer, so that `await call(GetOffer(t))`
+        is typed.
+Rule 3: decoders are total (`secagg.wire.codec`); what they return is within the limits
+        of `secagg.wire.limits`.  The other side is as untrusted as any peer.
+Rule 4: no request names its sender.  Who calls is said by the transport.
+Rule 5: messages of the protocol pass as the canonical bytes that they are; nothing
+        here opens them.
+
+Whether a request is acceptable now is the business of `secagg.runtime`.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum, IntEnum, auto, unique
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
+
+from secagg.messages import (
+    DIGEST_BYTES,
+    KINDS,
+    MAX_ADVERT_BYTES,
+    Aborted,
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+)
+from secagg.parameters import MAX_TASK_ID_BYTES, SessionDescriptor
+from secagg.v1 import messages_pb2, secagg_service_pb2
+from secagg.wire.codec import bounded_bytes, exact_bytes, in_range, parse, refuse
+from secagg.wire.limits import (
+    MAX_CHUNK_BYTES,
+    MAX_DESCRIPTOR_BYTES,
+    MAX_INLINE_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_OBJECT_BYTES,
+    MAX_RETRY_AFTER_SECONDS,
+    MAX_UPLOAD_BYTES,
+    SESSION_ID_BYTES,
+)
+
+__all__ = [
+    "CALLS",
+    "Access",
+    "AdvertiseKeys",
+    "Blob",
+    "BlobChunk",
+    "Call",
+    "Deadline",
+    "FetchChunk",
+    "GetOffer",
+    "GetUpdate",
+    "GetUploadStatus",
+    "Reference",
+    "Request",
+    "RevealShares",
+    "SendMessage",
+    "ShareKeys",
+    "UploadChunk",
+    "UploadStatus",
+    "Wait",
+    "WatchSession",
+    "carrier_of",
+]
+
+_Answer_co = TypeVar("_Answer_co", covariant=True)
+
+_MILLISECONDS: Final = 1000
+# The wire counts rounds from one, because zero means "not set" there.
+_ROUNDS_ON_WIRE: Final = len(Round)
+
+
+# --- parts of requests and answers ----------------------------------------------------
+
+
+@unique
+class Blob(IntEnum):
+    """Large bytes that a client fetches in chunks.  Numbers are those on the wire."""
+
+    PAYLOAD = 1
+    SUM = 2
+    ROSTER = 3
+    DELIVERY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There is nothing for this client yet.
+
+    Attributes:
+        retry_after_seconds: When asking again makes sense; on the wire between 0.001
+            and 3600.
+    """
+
+    retry_after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UploadStatus:
+    """How far the upload of one client has come.
+
+    Attributes:
+        next_offset: The byte that the next chunk must start with.
+        complete: Whether the upload is stored, checked and part of the session.
+    """
+
+    next_offset: int
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlobChunk:
+    """A piece of a blob.
+
+    Attributes:
+        data: The bytes from the offset that was asked for; empty behind the end.
+        total_size: Bytes of the whole blob.
+    """
+
+    data: bytes = field(repr=False)
+    total_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A message too large for an answer: what it is, and by what it is recognised.
+
+    Attributes:
+        kind: Class of the message, `Roster` or `Delivery`.
+        digest: SHA-256 of its canonical bytes.
+        size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
+    """
+
+    kind: type[Message]
+    digest: bytes
+    size: int
+
+    @classmethod
+    def instead_of(cls, update: Envelope) -> Self:
+        """Refer to a message that exceeds `MAX_INLINE_BYTES`."""
+        digest = hashlib.sha256(update.data).digest()
+        return cls(update.kind, digest, len(update.data))
+
+    @property
+    def blob(self) -> Blob:
+        """Under which name the message is fetched."""
+        return Blob.ROSTER if self.kind is Roster else Blob.DELIVERY
+
+
+# What a server may send, and the two of it that grow with the cohort.
+_UPDATES: Final[frozenset[type[Message]]] = frozenset(
+    {Roster, Delivery, Survivors, Released, Aborted}
+)
+_LARGE: Final[frozenset[type[Message]]] = frozenset({Roster, Delivery})
+
+
+# --- requests -------------------------------------------------------------------------
+
+
+class Request(Generic[_Answer_co]):
+    """A call with its arguments, answered with an `_Answer_co`.
+
+    Attributes:
+        WIRE: Protobuf class with the same fields.
+    """
+
+    __slots__ = ()
+
+    WIRE: ClassVar[Callable[..., Any]]
+
+    def encode(self) -> bytes:
+        """Return the protobuf bytes."""
+        values = {each: getattr(self, each) for each in _names(type(self))}
+        if "after" in values:
+            values["after"] = 0 if values["after"] is None else values["after"] + 1
+        return cast("bytes", self.WIRE(**values).SerializeToString())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING, naming the field.
+        """
+        message = parse(cls.WIRE(), data)
+        values = {each: getattr(message, each) for each in _names(cls)}
+        if "after" in values:
+            number = in_range(values["after"], "round", at_most=_ROUNDS_ON_WIRE)
+            values["after"] = Round(number - 1) if number else None
+        if "blob" in values:
+            number = in_range(values["blob"], "blob", at_least=1, at_most=len(Blob))
+            values["blob"] = Blob(number)
+        request = cls(**values)
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """Check the limits of the fields that no session is needed for.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING, naming the field.
+        """
+        exact_bytes(getattr(self, "session_id", b""), SESSION_ID_BYTES, "session_id")
+
+
+def _names(request: type[Request[Any]]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cast("Any", request)))
+
+
+@dataclass(frozen=True, slots=True)
+class GetOffer(Request[SessionDescriptor | Wait]):
+    """Before round 0: is a session of the task open to me?
+
+    Attributes:
+        task_id: 1 to 256 bytes of UTF-8.
+        after_session: Highest session number seen; 0 for none.  Sessions up to this
+            number are not offered.
+    """
+
+    WIRE = secagg_service_pb2.GetOfferRequest
+
+    task_id: str
+    after_session: int = 0
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        bounded_bytes(
+            self.task_id.encode(), "task_id", at_least=1, at_most=MAX_TASK_ID_BYTES
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage(Request[None]):
+    """A request that carries one message of the protocol; answered when it is durable.
+
+    Attributes:
+        KIND: Class of the message.
+        MAX_BYTES: Its largest size.
+        session_id: 32 bytes.
+        message: Its canonical bytes.
+    """
+
+    KIND: ClassVar[type[Message]]
+    MAX_BYTES: ClassVar[int] = MAX_MESSAGE_BYTES
+
+    session_id: bytes
+    message: bytes = field(repr=False)
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
+        bounded_bytes(self.message, "message", at_most=self.MAX_BYTES)
+
+
+class AdvertiseKeys(SendMessage):
+    """Round 0: my public keys."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.AdvertiseKeysRequest
+    KIND = Advert
+    MAX_BYTES = MAX_ADVERT_BYTES
+
+
+class ShareKeys(SendMessage):
+    """Round 1: one sealed bundle for each neighbour."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.ShareKeysRequest
+    KIND = Bundles
+
+
+class RevealShares(SendMessage):
+    """Round 4: one share for each client of U2 whose shares I hold."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.RevealSharesRequest
+    KIND = Shares
+
+
+@dataclass(frozen=True, slots=True)
+class GetUploadStatus(Request[UploadStatus]):
+    """Round 2: from where shall I send?"""
+
+    WIRE = secagg_service_pb2.GetUploadStatusRequest
+
+    session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UploadChunk(Request[UploadStatus]):
+    """Round 2: one chunk of my masked input.
+
+    Attributes:
+        session_id: 32 bytes.
+        offset: Position of the chunk's first byte.
+        total_size: Bytes of the whole packed vector; the same in every chunk.
+        digest: SHA-256 of the whole packed vector; the same in every chunk.
+        data: 1 byte to 1 MiB.
+    """
+
+    WIRE = secagg_service_pb2.UploadChunkRequest
+
+    session_id: bytes
+    offset: int
+    total_size: int
+    digest: bytes
+    data: bytes = field(repr=False)
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
+        exact_bytes(self.digest, DIGEST_BYTES, "digest")
+        bounded_bytes(self.data, "data", at_least=1, at_most=MAX_CHUNK_BYTES)
+        in_range(self.total_size, "total_size", at_least=1, at_most=MAX_UPLOAD_BYTES)
+        in_range(
+            self.offset + len(self.data), "end of a chunk", at_most=self.total_size
+        )
+        in_range(self.offset, "offset", at_most=self.total_size)
+
+
+@dataclass(frozen=True, slots=True)
+class GetUpdate(Request[Envelope | Reference | Wait]):
+    """Any round: which message opens the first round after `after`?
+
+    Attributes:
+        session_id: 32 bytes.
+        after: The round that the caller is in; None for the first update of all.
+    """
+
+    WIRE = secagg_service_pb2.GetUpdateRequest
+
+    session_id: bytes
+    after: Round | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSession(Request[Envelope | Reference]):
+    """Any round: send me every update from the first round after `after` on.
+
+    Attributes:
+        session_id: 32 bytes.
+        after: The round that the caller is in; None to begin at the beginning.
+    """
+
+    WIRE = secagg_service_pb2.WatchSessionRequest
+
+    session_id: bytes
+    after: Round | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchChunk(Request[BlobChunk]):
+    """Any round: a piece of a large object.
+
+    Attributes:
+        session_id: 32 bytes.
+        blob: Which object.
+        offset: First byte wanted.
+        max_bytes: Most bytes wanted, 1 to 1 MiB.
+    """
+
+    WIRE = secagg_service_pb2.FetchChunkRequest
+
+    session_id: bytes
+    blob: Blob
+    offset: int
+    max_bytes: int = MAX_CHUNK_BYTES
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
+        in_range(self.offset, "offset", at_most=(1 << 64) - 1)
+        in_range(self.max_bytes, "max_bytes", at_least=1, at_most=MAX_CHUNK_BYTES)
+
+
+# --- answers --------------------------------------------------------------------------
+
+
+def _encode_wait(wait: Wait) -> messages_pb2.Wait:
+    # Rounded up: a wait of zero would be a busy loop at the client.
+    seconds = min(wait.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
+    milliseconds = math.ceil(seconds * _MILLISECONDS)
+    return messages_pb2.Wait(retry_after_ms=max(1, milliseconds))
+
+
+def _decode_wait(message: messages_pb2.Wait) -> Wait:
+    milliseconds = in_range(
+        message.retry_after_ms,
+        "retry_after_ms",
+        at_least=1,
+        at_most=int(MAX_RETRY_AFTER_SECONDS * _MILLISECONDS),
+    )
+    return Wait(milliseconds / _MILLISECONDS)
+
+
+def _encode_offer(answer: SessionDescriptor | Wait) -> bytes:
+    message = secagg_service_pb2.GetOfferResponse()
+    if isinstance(answer, Wait):
+        message.wait.CopyFrom(_encode_wait(answer))
+    else:
+        message.descriptor = answer.encode()
+    return message.SerializeToString()
+
+
+def _decode_offer(data: bytes) -> SessionDescriptor | Wait:
+    message = parse(secagg_service_pb2.GetOfferResponse(), data)
+    match message.WhichOneof("answer"):
+        case "descriptor":
+            return SessionDescriptor.decode(
+                bounded_bytes(
+                    message.descriptor, "descriptor", at_most=MAX_DESCRIPTOR_BYTES
+                )
+            )
+        case "wait":
+            return _decode_wait(message.wait)
+        case _:
+            raise refuse("GetOfferResponse holds neither a descriptor nor a wait")
+
+
+def _encode_nothing(_: None) -> bytes:
+    return b""
+
+
+def _decode_nothing(data: bytes) -> None:
+    # All acknowledgements are empty; what a later release adds is ignored.
+    parse(secagg_service_pb2.AdvertiseKeysResponse(), data)
+
+
+def _encode_status(status: UploadStatus) -> bytes:
+    # UploadChunkResponse and GetUploadStatusResponse are alike.
+    return secagg_service_pb2.UploadChunkResponse(
+        status=messages_pb2.UploadStatus(
+            next_offset=status.next_offset, complete=status.complete
+        )
+    ).SerializeToString()
+
+
+def _decode_status(data: bytes) -> UploadStatus:
+    message = parse(secagg_service_pb2.UploadChunkResponse(), data)
+    if not message.HasField("status"):
+        raise refuse("UploadChunkResponse holds no status")
+    return UploadStatus(message.status.next_offset, message.status.complete)
+
+
+def _encode_chunk(chunk: BlobChunk) -> bytes:
+    return secagg_service_pb2.FetchChunkResponse(
+        data=chunk.data, total_size=chunk.total_size
+    ).SerializeToString()
+
+
+def _decode_chunk(data: bytes) -> BlobChunk:
+    message = parse(secagg_service_pb2.FetchChunkResponse(), data)
+    bounded_bytes(message.data, "data", at_most=MAX_CHUNK_BYTES)
+    in_range(len(message.data), "length of a piece", at_most=message.total_size)
+    return BlobChunk(message.data, message.total_size)
+
+
+def _update_message(update: Envelope | Reference) -> messages_pb2.ServerUpdate:
+    message = messages_pb2.ServerUpdate(kind=update.kind.KIND)
+    if isinstance(update, Envelope):
+        message.message = update.data
+    else:
+        message.reference.digest = update.digest
+        message.reference.size = update.size
+    return message
+
+
+def _read_update(message: messages_pb2.ServerUpdate) -> Envelope | Reference:
+    kind = KINDS.get(message.kind)
+    if kind not in _UPDATES:
+        raise refuse(f"a server sends no message of kind {message.kind}")
+    match message.WhichOneof("content"):
+        case "message":
+            return Envelope(
+                kind,
+                bounded_bytes(message.message, "message", at_most=MAX_INLINE_BYTES),
+            )
+        case "reference" if kind in _LARGE:
+            size = in_range(
+                message.reference.size,
+                "size of a referenced object",
+                at_least=MAX_INLINE_BYTES + 1,
+                at_most=MAX_OBJECT_BYTES,
+            )
+            digest = exact_bytes(message.reference.digest, DIGEST_BYTES, "digest")
+            return Reference(kind, digest, size)
+        case _:
+            raise refuse(
+                "ServerUpdate holds no message, nor a reference to a large one"
+            )
+
+
+def _encode_update(answer: Envelope | Reference | Wait) -> bytes:
+    message = secagg_service_pb2.GetUpdateResponse()
+    if isinstance(answer, Wait):
+        message.wait.CopyFrom(_encode_wait(answer))
+    else:
+        message.update.CopyFrom(_update_message(answer))
+    return message.SerializeToString()
+
+
+def _decode_update(data: bytes) -> Envelope | Reference | Wait:
+    message = parse(secagg_service_pb2.GetUpdateResponse(), data)
+    match message.WhichOneof("answer"):
+        case "update":
+            return _read_update(message.update)
+        case "wait":
+            return _decode_wait(message.wait)
+        case _:
+            raise refuse("GetUpdateResponse holds neither an update nor a wait")
+
+
+def _encode_watched(update: Envelope | Reference) -> bytes:
+    return secagg_service_pb2.WatchSessionResponse(
+        update=_update_message(update)
+    ).SerializeToString()
+
+
+def _decode_watched(data: bytes) -> Envelope | Reference:
+    message = parse(secagg_service_pb2.WatchSessionResponse(), data)
+    if not message.HasField("update"):
+        raise refuse("WatchSessionResponse holds no update")
+    return _read_update(message.update)
+
+
+# --- the table ------------------------------------------------------------------------
+
+
+@unique
+class Access(Enum):
+    """Who may make a call."""
+
+    CLIENT = auto()
+    """A client with a certificate of this trust domain."""
+    ANYBODY = auto()
+    """Whoever completed the handshake."""
+
+
+@unique
+class Deadline(Enum):
+    """How long a client waits for the answer; seconds are the transport's."""
+
+    SMALL = auto()
+    """A few hundred bytes either way."""
+    LARGE = auto()
+    """Up to 4 MiB."""
+    STREAM = auto()
+    """A stream, opened again until the session ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A row of the table.
+
+    Attributes:
+        request: What is asked; the method has the same name.
+        encode: Answer to protobuf bytes; of a stream, each of them.
+        decode: The other way; total.
+        deadline: How long the answer may take.
+        access: Who may ask.
+    """
+
+    request: type[Request[Any]]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    deadline: Deadline
+    access: Access = Access.CLIENT
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        return self.request.__name__
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether many answers come to one request."""
+        return self.deadline is Deadline.STREAM
+
+
+CALLS: Final[Mapping[type[Request[Any]], Call]] = {
+    call.request: call
+    for call in (
+        Call(GetOffer, _encode_offer, _decode_offer, Deadline.SMALL),
+        Call(AdvertiseKeys, _encode_nothing, _decode_nothing, Deadline.SMALL),
+        Call(ShareKeys, _encode_nothing, _decode_nothing, Deadline.LARGE),
+        Call(GetUploadStatus, _encode_status, _decode_status, Deadline.SMALL),
+        Call(UploadChunk, _encode_status, _decode_status, Deadline.LARGE),
+        Call(RevealShares, _encode_nothing, _decode_nothing, Deadline.LARGE),
+        Call(GetUpdate, _encode_update, _decode_update, Deadline.LARGE),
+        Call(WatchSession, _encode_watched, _decode_watched, Deadline.STREAM),
+        Call(FetchChunk, _encode_chunk, _decode_chunk, Deadline.LARGE),
+    )
+}
+
+_CARRIERS: Final[Mapping[type[Message], type[SendMessage]]] = {
+    request.KIND: request for request in CALLS if issubclass(request, SendMessage)
+}
+
+
+def carrier_of(session_id: bytes, envelope: Envelope) -> SendMessage:
+    """Return the request that carries a client's message."""
+    return _CARRIERS[envelope.kind](session_id, envelope.data)

@@ -1,0 +1,105 @@
+"""How an error travels: a numbered detail, the same over every transport.
+
+Rule 1: the class and the number of an error survive the way from the aggregator to
+        the client: whose fault it is decides what the client may do.
+Rule 2: a fault of the aggregator itself travels as INTERNAL without its text.
+Rule 3: what a peer wrote is cut to length and freed of control characters before
+        anybody prints it.
+"""
+
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+    ThresholdNotMetError,
+    error_code,
+    printable,
+)
+from secagg.messages import MAX_IDENTITY_BYTES
+from secagg.v1 import errors_pb2
+from secagg.wire.limits import (
+    MAX_DETAIL_BYTES,
+    MAX_ERROR_TEXT_BYTES,
+    MAX_NEXT_STEP_BYTES,
+    MAX_RETRY_AFTER_SECONDS,
+)
+
+__all__ = ["TRAVELLING", "decode_error", "encode_error", "seen_by_peer"]
+
+# From 60 on, numbers are about this machine: misuse, settings, files.
+_FIRST_LOCAL: Final = 60
+# The errors that a peer may be told of.
+TRAVELLING: Final = frozenset(code for code in ErrorCode if code < _FIRST_LOCAL)
+
+
+def encode_error(error: SecAggError) -> bytes:
+    """Return the wire's form of `error`, without what is nobody else's business."""
+    detail = errors_pb2.ErrorDetail()
+    match error:
+        case RemoteProtocolError():
+            detail.fault = errors_pb2.FAULT_CALLER
+            # Shorter names than this are the rule; a longer one is not a name.
+            if error.sender and len(error.sender.encode()) <= MAX_IDENTITY_BYTES:
+                detail.sender = error.sender
+        case SessionAbortedError():
+            detail.fault = errors_pb2.FAULT_SESSION
+            if isinstance(error, ThresholdNotMetError):
+                detail.alive, detail.needed = error.alive, error.needed
+        case ServiceError() if error.code in TRAVELLING:
+            detail.fault = errors_pb2.FAULT_SERVICE
+            if error.retry_after_seconds is not None:
+                seconds = min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
+                detail.retry_after_ms = max(1, round(seconds * 1000))
+        case _:
+            # Rule 2: our own misuse, defects and settings are the log's business.
+            detail.fault = errors_pb2.FAULT_AGGREGATOR
+            detail.code = errors_pb2.ERROR_CODE_INTERNAL
+            detail.message = "the aggregator has a defect; its log says more"
+            return detail.SerializeToString()
+    detail.code = cast("errors_pb2.ErrorCode", int(error.code))
+    detail.message = printable(str(error), max_bytes=MAX_ERROR_TEXT_BYTES)
+    detail.next_step = printable(error.next_step, max_bytes=MAX_NEXT_STEP_BYTES)
+    return detail.SerializeToString()
+
+
+def decode_error(data: bytes) -> SecAggError | None:
+    """Return the error that a detail means; None if the bytes are no detail."""
+    detail = errors_pb2.ErrorDetail()
+    if len(data) > MAX_DETAIL_BYTES:
+        return None
+    try:
+        detail.ParseFromString(data)
+    except DecodeError:
+        return None
+    code = error_code(detail.code)
+    message = printable(detail.message, max_bytes=MAX_ERROR_TEXT_BYTES)
+    next_step = printable(detail.next_step, max_bytes=MAX_NEXT_STEP_BYTES)
+    if detail.fault == errors_pb2.FAULT_CALLER:
+        sender = printable(detail.sender, max_bytes=MAX_IDENTITY_BYTES)
+        return RemoteProtocolError(
+            message, code=code, sender=sender or None, next_step=next_step
+        )
+    if detail.fault == errors_pb2.FAULT_SESSION:
+        if detail.needed:
+            return ThresholdNotMetError(
+                alive=detail.alive, needed=detail.needed, code=code
+            )
+        return SessionAbortedError(message, code=code, next_step=next_step)
+    retry: float | None = None
+    if detail.HasField("retry_after_ms"):
+        retry = min(detail.retry_after_ms / 1000, MAX_RETRY_AFTER_SECONDS)
+    return ServiceError(
+        message, code=code, next_step=next_step, retry_after_seconds=retry
+    )
+
+
+def seen_by_peer(error: SecAggError) -> SecAggError:
+    """Return `error` as it arrives after the way over the wire."""
+    seen = decode_error(encode_error(error))
+    return error if seen is None else seen

@@ -1,0 +1,183 @@
+"""Programs that are stopped end as `docs/exit-codes.md` says, and quietly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.cli import main
+
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
+    "OPENBLAS_NUM_THREADS": "1",
+}
+# Far beyond what is needed: only a hang reaches it.
+PATIENCE_SECONDS = 120
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+
+SERVER = """
+[server]
+listen = "127.0.0.1:0"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+[task]
+id = "t"
+[vector]
+dimension = 4
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+[noise]
+epsilon = 8.0
+delta = 1e-5
+l2_clip = 1.0
+"""
+CLIENT = """
+[client]
+server = "127.0.0.1:1"
+task = "t"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/client-1.pem"
+key = "pki/client-1.key"
+[policy]
+max_epsilon = 8.0
+max_delta = 1e-5
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `secagg` in a process group of its own; leaves nothing behind."""
+    assert main(["pki", "init", str(tmp_path / "pki"), "--clients", "1"]) == 0
+    (tmp_path / "server.toml").write_text(SERVER)
+    (tmp_path / "client.toml").write_text(CLIENT)
+    np.save(tmp_path / "x.npy", np.zeros(4))
+    started = []
+
+    def start(*words):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "secagg", *words],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def read_until(process, text):
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} never came:\n{''.join(seen)}")
+
+
+def stop(process, number):
+    """Send a signal as a terminal does, to the whole group; return what was said."""
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert "Traceback" not in output
+    assert "Exception ignored" not in output
+    return output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize(
+    ("words", "moment"),
+    [
+        # Nothing listens on port 1: the client waits for its server.
+        (("client", "--config", "client.toml", "--input", "x.npy"), "waiting"),
+        (("server", "--config", "server.toml"), "planning"),
+        (("simulate", "--clients", "400", "--dimension", "100000"), "will vanish"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_that_is_stopped_says_so_and_ends_with_the_signals_code(
+    start, words, moment, number
+):
+    process = start(*words)
+    read_until(process, moment)
+    output = stop(process, number)
+    assert process.returncode == CODES[number], output
+    assert f"stopped by {number.name}" in output
+    assert "next step" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_listens_drains_instead(start, number):
+    process = start("server", "--config", "server.toml")
+    read_until(process, "listening on")
+    output = stop(process, number)
+    assert process.returncode == 0, output
+    assert "start again to go on" in output
+
+
+@pytest.mark.slow
+def test_with_json_the_last_line_says_which_signal_it_was(start):
+    words = ("client", "--config", "client.toml", "--input", "x.npy", "--json")
+    process = start(*words)
+    read_until(process, "waiting")
+    said = json.loads(stop(process, signal.SIGTERM).splitlines()[-1])
+    assert said["error"]["exit_code"] == 143
+    assert said["error"]["name"] == "STOPPED"
+
+
+@pytest.mark.slow
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
+    # As under nohup, which closes the terminal and not the program.
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = start("server", "--config", "server.toml")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    read_until(process, "planning")
+    process.send_signal(signal.SIGHUP)
+    read_until(process, "listening on")
+    stop(process, signal.SIGTERM)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["pictures each", "listens on", "step 1"])
+def test_a_demo_that_is_stopped_takes_all_its_processes_with_it(
+    start, tmp_path, moment, number
+):
+    pytest.importorskip("sklearn")
+    directory = tmp_path / "demo"
+    words = ("--clients", "8", "--steps", "3", "--directory", str(directory))
+    demo = start("demo", *words)
+    read_until(demo, moment)
+    output = stop(demo, number)
+    assert demo.returncode == CODES[number], output
+    assert f"stopped by {number.name}" in output
+    for log in (directory / "logs").glob("*.log"):
+        assert "Traceback" not in log.read_text(), log
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            running = process.read_bytes()
+        except OSError:
+            continue  # it has ended since it was listed
+        assert str(directory).encode() not in running

@@ -1,0 +1,205 @@
+"""Why a client cannot reach its aggregator: one sentence for each reason."""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+from cryptography.x509 import DNSName, IPAddress, UniformResourceIdentifier
+
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.clock import SystemClock
+from secagg.server.grpc_server import GrpcServer
+from secagg.testing.manual_clock import ManualClock
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, meet
+from secagg.transport.identity import Role
+from secagg.wire.calls import AdvertiseKeys
+
+HOST = IPAddress(ipaddress.ip_address("127.0.0.1"))
+LOOPBACK = Address("127.0.0.1", 0)
+EXPECTED = Expected("ours.example")
+LASTING, PASSING = ErrorCode.BAD_CERTIFICATE, ErrorCode.UNREACHABLE
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    return TLSDeployment(tmp_path_factory.mktemp("certificates"))
+
+
+@asynccontextmanager
+async def unknown_host(deployment):
+    yield Address("no-such-host.invalid", 1), deployment.client()
+
+
+@asynccontextmanager
+async def refusal(deployment):
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    yield Address("127.0.0.1", port), deployment.client()
+
+
+@asynccontextmanager
+async def listening(deployment, answer):
+    async def serve(reader, writer):
+        writer.write(answer)
+        with contextlib.suppress(OSError):
+            if answer:
+                await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield Address("127.0.0.1", port), deployment.client()
+
+
+def no_tls(deployment):
+    return listening(deployment, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def hanging_up(deployment):
+    return listening(deployment, b"")
+
+
+def old_tls(deployment):
+    """Answer with the alert of a server that knows no TLS 1.3."""
+    fatal, protocol_version = 2, 70
+    return listening(deployment, bytes([21, 3, 3, 0, 2, fatal, protocol_version]))
+
+
+@asynccontextmanager
+async def serving(identity, client):
+    async with await GrpcServer.start(
+        ScriptedService(), LOOPBACK, identity=identity
+    ) as server:
+        yield server.address, client
+
+
+def forged_server(deployment, *hosts, **options):
+    names = [
+        *hosts,
+        UniformResourceIdentifier("secagg://ours.example/server/agg"),
+        DNSName("agg.ours.example.server.secagg.internal"),
+    ]
+    return serving(deployment.forge(names, **options), deployment.client())
+
+
+def other_authority(deployment):
+    issued = deployment.theirs.issue_server("agg", ["127.0.0.1"])
+    return serving(deployment.load(issued, Role.SERVER, "theirs"), deployment.client())
+
+
+def expired(deployment):
+    return forged_server(deployment, HOST, days=-1)
+
+
+def wrong_host(deployment):
+    return forged_server(deployment, DNSName("elsewhere.example"))
+
+
+def own_authority_is_unknown(deployment):
+    issued = deployment.theirs.issue_client("client-7")
+    return serving(deployment.server(), deployment.cheat(issued))
+
+
+REASONS = [
+    (unknown_host, PASSING, "not known to the name service"),
+    (refusal, PASSING, "refuses connections: nothing listens"),
+    (hanging_up, PASSING, "during the TLS handshake"),
+    (no_tls, LASTING, "does not speak TLS"),
+    (old_tls, LASTING, "refuses the TLS handshake"),
+    (other_authority, LASTING, "comes from another authority"),
+    (expired, LASTING, "has expired"),
+    (wrong_host, LASTING, "not issued for this address"),
+    (own_authority_is_unknown, PASSING, "when it saw this client's certificate"),
+]
+
+
+async def why(address, client):
+    async with GrpcConnection(address, identity=client) as connection:
+        with pytest.raises(ServiceError) as caught:
+            await connection.call(AdvertiseKeys(bytes(32), b"advert"))
+    return caught.value
+
+
+@pytest.mark.parametrize(("situation", "code", "complaint"), REASONS)
+async def test_each_reason_has_its_sentence(deployment, situation, code, complaint):
+    async with situation(deployment) as (address, client):
+        error = await why(address, client)
+    assert complaint in str(error)
+    assert error.code is code
+    assert (error.retry_after_seconds is None) == (code is LASTING)
+
+
+async def test_each_reason_has_a_next_step_of_its_own(deployment):
+    steps = set()
+    for situation, _, _ in REASONS:
+        async with situation(deployment) as (address, client):
+            steps.add((await why(address, client)).next_step)
+    steps.add((await silence(deployment)).next_step)
+    assert len(steps) == len(REASONS) + 1
+    assert all(steps)
+
+
+async def silence(deployment):
+    """Accept a connection and never say a word; time is moved by hand."""
+    clock, loop = ManualClock(), asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)  # noqa: FBT003 - the name of the standard library
+        address = Address(*listener.getsockname())
+        meeting = asyncio.ensure_future(
+            meet(address, deployment.client(), EXPECTED, clock)
+        )
+        accepted, _ = await loop.sock_accept(listener)
+        with accepted:
+            assert not meeting.done()
+            clock.advance(HANDSHAKE_SECONDS)
+            with pytest.raises(ServiceError) as caught:
+                await meeting
+    return caught.value
+
+
+async def test_silence_is_not_waited_for_longer_than_a_handshake_takes(deployment):
+    error = await silence(deployment)
+    assert error.code is PASSING
+    assert "nothing answers at 127.0.0.1" in str(error)
+
+
+async def test_a_server_that_goes_away_is_named_later_too(deployment):
+    """After the first call it is gRPC that notices, and its text is not ours."""
+    server = await GrpcServer.start(
+        ScriptedService(), LOOPBACK, identity=deployment.server()
+    )
+    async with GrpcConnection(
+        server.address, identity=deployment.client()
+    ) as connection:
+        await connection.call(AdvertiseKeys(bytes(32), b"advert"))
+        await server.stop(0)
+        with pytest.raises(ServiceError, match="nothing listens there") as caught:
+            await connection.call(AdvertiseKeys(bytes(32), b"advert"))
+    assert caught.value.code is PASSING
+
+
+async def test_a_pinned_aggregator_behind_a_silent_way_is_left_to_grpc(deployment):
+    """Its proxies are found by gRPC alone; refusals are explained all the same."""
+    async with (
+        refusal(deployment) as (address, client),
+        GrpcConnection(address, identity=client, aggregator="agg") as connection,
+    ):
+        with pytest.raises(ServiceError, match="nothing listens there"):
+            await connection.call(AdvertiseKeys(bytes(32), b"advert"))
+
+
+async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
+    client = deployment.client()
+    client.files.private_key.unlink()
+    with pytest.raises(ServiceError, match="cannot be used any more") as caught:
+        await meet(Address("127.0.0.1", 1), client, EXPECTED, SystemClock())
+    assert caught.value.code is LASTING
+    assert str(client.files.private_key) in str(caught.value)

@@ -1,0 +1,131 @@
+"""The Gaussian loss-distribution accountant against an independent library."""
+
+import math
+from fractions import Fraction
+
+import dp_accounting
+import pytest
+from dp_accounting import pld
+
+from dpnoise.accounting import make_accountant
+from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR
+from dpnoise.accounting.loss.gaussian_pld import gaussian_pair
+from dpnoise.errors import ParameterError, UnknownEventError
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    Composed,
+    GaussianEvent,
+    PoissonSampled,
+    Repeated,
+    SkellamMixtureEvent,
+)
+
+
+def gaussian(multiplier, rate=1.0, count=1):
+    event = GaussianEvent(dim=3, noise_variance=multiplier**2, l2_sensitivity=1.0)
+    return Repeated(event if rate == 1.0 else PoissonSampled(event, rate), count)
+
+
+def account(*events, adversary=Adversary.MODEL_READER, adjacency=Adjacency.ZERO_OUT):
+    made = make_accountant("gaussian-pld", adversary=adversary, adjacency=adjacency)
+    for event in events:
+        made.compose(event)
+    return made
+
+
+def oracle(multiplier, rate, count, delta, interval):
+    event = dp_accounting.GaussianDpEvent(multiplier)
+    if rate < 1.0:
+        event = dp_accounting.PoissonSampledDpEvent(rate, event)
+    made = pld.PLDAccountant(value_discretization_interval=interval)
+    made.compose(dp_accounting.SelfComposedDpEvent(event, count))
+    return made.get_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "count", "delta", "interval"),
+    [
+        (3.73, 1.0, 1, 1e-5, 1e-5),
+        (1.0, 0.01, 100, 1e-6, 1e-4),
+        (20.0, 1.0, 100, 1e-5, 1e-5),
+        (0.4, 0.1, 10, 1e-5, 1e-4),
+    ],
+)
+def test_agrees_with_an_independent_library(multiplier, rate, count, delta, interval):
+    ours = account(gaussian(multiplier, rate, count)).epsilon(delta)
+    theirs = oracle(multiplier, rate, count, delta, interval)
+    assert ours == pytest.approx(theirs, rel=3e-6)
+
+
+@pytest.mark.slow
+def test_agrees_with_an_independent_library_on_a_training_run():
+    ours = account(gaussian(0.8635, 0.004, 1000)).epsilon(1e-5)
+    theirs = oracle(0.8635, 0.004, 1000, 1e-5, 1e-5)
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours == pytest.approx(1.0, rel=3e-3)
+
+
+def test_a_single_release_is_the_analytic_gaussian():
+    for multiplier in (0.5, 3.0):
+        made = account(gaussian(multiplier))
+        exact = gaussian_epsilon(1e-7, noise_multiplier=multiplier)
+        assert exact <= made.epsilon(1e-7) <= exact * (1 + 5e-6)
+
+
+def test_the_fast_curve_is_the_analytic_one():
+    pair = gaussian_pair(2.0)
+    for epsilon in pair.losses[pair.losses > 0][::400]:
+        exact = gaussian_delta(float(epsilon), noise_multiplier=2.0)
+        assert pair.delta(float(epsilon)) == pytest.approx(exact, rel=1e-6, abs=1e-19)
+
+
+def test_both_directions_count_and_the_larger_one_wins():
+    made = account(gaussian(1.0, 0.2, 5))
+    forward, reverse = made._composed()
+    assert forward.epsilon(1e-5) > reverse.epsilon(1e-5)
+    assert made.epsilon(1e-5) == forward.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("adversary", [Adversary.SERVER, Adversary.PARTICIPANT])
+def test_whoever_sees_the_roster_gets_no_amplification(adversary):
+    sampled = account(gaussian(2.0, 0.01, 4), adversary=adversary)
+    full = account(gaussian(2.0, 1.0, 4), adversary=adversary)
+    assert sampled.epsilon(1e-5) == full.epsilon(1e-5)
+    sentences = sampled.statement(1e-5).assumptions
+    assert any("Sampling of users was not counted" in text for text in sentences)
+
+
+def test_replace_one_doubles_the_sensitivity():
+    replaced = account(gaussian(2.0), adjacency=Adjacency.REPLACE_ONE).epsilon(1e-5)
+    assert replaced == pytest.approx(account(gaussian(1.0)).epsilon(1e-5), rel=1e-6)
+
+
+def test_composition_is_heterogeneous_and_incremental():
+    together = account(Composed((gaussian(2.0, 0.1, 3), gaussian(5.0))))
+    one_by_one = account(gaussian(5.0), *[gaussian(2.0, 0.1)] * 3)
+    assert together.epsilon(1e-6) == pytest.approx(one_by_one.epsilon(1e-6), rel=1e-9)
+
+
+def test_releases_that_show_nothing_cost_nothing():
+    silent = GaussianEvent(dim=1, noise_variance=1.0, l2_sensitivity=0.0)
+    assert account(silent).epsilon(1e-9) == 0.0
+    assert account(silent).delta(0.0) == 0.0
+
+
+def test_claiming_three_percent_less_noise_is_noticed():
+    # The independent library's ε at 3 % less variance exceeds what we state.
+    honest = account(gaussian(1.0, 0.01, 100)).epsilon(1e-6)
+    less = oracle(math.sqrt(0.97), 0.01, 100, 1e-6, 1e-4)
+    assert less > honest * 1.01
+
+
+def test_deltas_below_the_floor_and_foreign_events_are_refused():
+    made = account(gaussian(1.0))
+    with pytest.raises(ParameterError) as caught:
+        made.epsilon(DELTA_FLOOR / 2)
+    assert made.epsilon(float(caught.value.nearest)) > 0.0
+    foreign = SkellamMixtureEvent(1, Fraction(1), 1.0, 1.0)
+    with pytest.raises(UnknownEventError, match="mixture-pld"):
+        made.compose(foreign)

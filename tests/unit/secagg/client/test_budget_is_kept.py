@@ -1,0 +1,186 @@
+"""A client keeps to the budget of its task, even if the server does not."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from secagg import distributed_dp
+from secagg.client.program import contributor
+from secagg.config import ClientSettings
+from secagg.config.settings import ClientSection, PolicySection, TLSSection
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.parameters import ProtocolParameters
+from secagg.server.aggregator import Aggregator
+from secagg.server.task import TaskDefinition
+from secagg.storage.memory import MemorySessionStore
+from secagg.storage.spool import MemorySpool
+from secagg.transport.certificates import Authority
+from secagg.transport.in_memory import InMemoryConnection
+
+NAMES = ("alice", "bob", "carol")
+DIMENSION = 4
+
+
+class Ones:
+    """An application whose input is a vector of ones."""
+
+    def check(self, offered, dimension):
+        del offered
+        if dimension != DIMENSION:
+            raise InputError("another dimension")
+
+    def vector(self, descriptor, payload):
+        del descriptor, payload
+        return np.ones(DIMENSION)
+
+
+def parameters_for_one_session(spare=0) -> ProtocolParameters:
+    made = plan(
+        clients=3,
+        dimension=DIMENSION,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=1 + spare,
+    )
+    return NoisedTask.from_plan(
+        made,
+        ProtocolParameters(
+            modulus=2,
+            dimension=1,
+            min_clients=3,
+            max_clients=3,
+            threshold=2,
+            min_survivors=3,
+            max_dropouts=0,
+        ),
+        spare=spare,
+    ).parameters
+
+
+@pytest.fixture
+def settings_of(tmp_path):
+    authority = Authority.create()
+    authority.issued().write(tmp_path, "ca")
+
+    def settings(name, **policy):
+        authority.issue_client(name).write(tmp_path, name)
+        return ClientSettings(
+            client=ClientSection(
+                server="127.0.0.1:1", task="t", state_dir=tmp_path / f"{name}-state"
+            ),
+            tls=TLSSection(
+                ca=tmp_path / "ca.pem",
+                certificate=tmp_path / f"{name}.pem",
+                key=tmp_path / f"{name}.key",
+            ),
+            policy=PolicySection(**{"max_epsilon": 8.0, "max_delta": 1e-5, **policy}),
+        )
+
+    return settings
+
+
+@pytest.fixture
+async def aggregator():
+    made = Aggregator(MemorySessionStore(), MemorySpool())
+    yield made
+    await made.close()
+
+
+async def start(aggregator, sessions, spare=0):
+    async def no_payload(_):
+        return b""
+
+    async def ignore(_):
+        return None
+
+    task = TaskDefinition(
+        task_id="t", parameters=parameters_for_one_session(spare), sessions=sessions
+    )
+    running = asyncio.create_task(
+        aggregator.run_task(task, next_payload=no_payload, on_sum=ignore)
+    )
+    await asyncio.sleep(0)  # one turn of the loop: the task is known
+    return running
+
+
+def client(aggregator, settings, name):
+    return contributor(
+        settings, Ones(), through=lambda _: InMemoryConnection(aggregator, name)
+    )
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
+    aggregator, settings_of, spare
+):
+    covered = 1 + spare
+    running = await start(aggregator, sessions=covered + 1, spare=spare)
+
+    async def one_too_many(name):
+        async with client(aggregator, settings_of(name), name) as one:
+            for _ in range(covered):
+                assert (await one.take_part()).outcome.survivors == 3
+            with pytest.raises(
+                RemoteProtocolError, match=f"covers {covered}"
+            ) as caught:
+                await one.take_part()
+            return caught.value.code
+
+    codes = await asyncio.gather(*(one_too_many(name) for name in NAMES))
+    assert set(codes) == {ErrorCode.POLICY_VIOLATION}
+    running.cancel()
+    await asyncio.wait({running})
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({"max_epsilon": 7.5}, "epsilon"),
+        ({"max_delta": 1e-6}, "delta"),
+        ({"grounds": ("proven",)}, "certified"),
+        ({"min_local_noise_stddev": 100.0}, "standard deviation"),
+        ({"min_survivors": 4}, "min_survivors"),
+        ({"min_colluders": 1}, "colluders"),
+    ],
+)
+async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
+    aggregator, settings_of, policy, expected
+):
+    running = await start(aggregator, sessions=1)
+    async with client(aggregator, settings_of("alice", **policy), "alice") as one:
+        with pytest.raises(RemoteProtocolError, match=expected) as caught:
+            await one.take_part()
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
+    aggregator, settings_of, monkeypatch
+):
+    running = await start(aggregator, sessions=1)
+    settings = {name: settings_of(name) for name in NAMES}
+
+    async def contribute(name):
+        async with client(aggregator, settings[name], name) as one:
+            return await one.take_part()
+
+    first, *_ = await asyncio.gather(*(contribute(name) for name in NAMES))
+    await running
+
+    def forbidden(*_, **__):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr("secagg.distributed_dp.make_accountant", forbidden)
+    distributed_dp._statement.cache_clear()
+    running = await start(aggregator, sessions=1)
+    # Its budget is spent: it says so after judging the offer, and not before.
+    with pytest.raises(RemoteProtocolError, match="budget covers 1"):
+        await contribute("alice")
+    running.cancel()
+    await asyncio.wait({running})
+    assert first.privacy is not None

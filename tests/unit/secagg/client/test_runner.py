@@ -1,0 +1,576 @@
+"""One client against aggregators that lie, forget, stall or vanish."""
+
+import asyncio
+import dataclasses
+import itertools
+
+import pytest
+
+from secagg.client.backoff import Backoff
+from secagg.client.conductor import (
+    ClientPhase,
+    ClientSettings,
+    SessionOutcome,
+)
+from secagg.client.runner import ClientRunner
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import Delivery, Envelope, Released, Roster, Survivors
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.events import PlainVector
+from secagg.runtime.workers import Workers
+from secagg.simulation import identity_of
+from secagg.storage.base import Role
+from secagg.storage.memory import MemorySessionStore
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
+from secagg.testing.held_executor import HeldExecutor
+from secagg.testing.lying_connection import LyingConnection, instead
+from secagg.testing.manual_clock import InlineExecutor
+from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    RevealShares,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
+
+CLIENTS = 4
+VICTIM = 1
+
+
+def both(change):
+    """Change what a client hears, whether it polls or streams."""
+    return {GetUpdate: change, WatchSession: change}
+
+
+def run(changes=None, *, absent=(), **options):
+    parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+
+    def tamper(number, connection):
+        tampered = changes and number == VICTIM
+        return LyingConnection(connection, changes) if tampered else connection
+
+    async def main(clock):
+        deployment = Deployment(
+            clock, parameters, CLIENTS, tamper=tamper, max_attempts=1, **options
+        )
+        endings = await deployment.run(absent=frozenset(absent))
+        return deployment, endings
+
+    return manual_clock.run(main)
+
+
+def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
+    """The victim left with this code and kept nothing; the others have their sum."""
+    assert isinstance(endings[VICTIM], kind)
+    assert endings[VICTIM].code is code
+    store = deployment.client_stores[VICTIM]
+    assert store.sessions(Role.CLIENT) == ()
+    (released,) = deployment.sums
+    assert released.survivors in {CLIENTS - 1, CLIENTS}
+
+
+# --- lies -----------------------------------------------------------------------------
+
+
+def test_a_session_number_seen_before_is_refused():
+    first = []
+
+    def replay(answer):
+        if isinstance(answer, SessionDescriptor):
+            first.append(answer)
+            return first[0]
+        return first[0] if first else answer
+
+    deployment, endings = run({GetOffer: replay}, sessions=2)
+    assert endings[VICTIM].code is ErrorCode.REPLAYED_SESSION
+    assert [released.survivors for released in deployment.sums] == [4, 3]
+
+
+def test_an_offer_of_another_task_is_refused():
+    def other_task(answer):
+        if isinstance(answer, SessionDescriptor):
+            return dataclasses.replace(answer, task_id="another")
+        return answer
+
+    parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+
+    async def main(clock):
+        deployment = Deployment(clock, parameters, CLIENTS)
+        serving = asyncio.ensure_future(deployment.serve())
+        await clock.sleep_until(clock.now() + 1)
+        runner = ClientRunner(
+            identity_of(VICTIM),
+            LyingConnection(deployment._link(VICTIM), {GetOffer: other_task}),
+            MemorySessionStore(),
+            policy=LENIENT_POLICY,
+            make_input=deployment._input(VICTIM),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+        )
+        with pytest.raises(RemoteProtocolError, match="another") as caught:
+            await runner.run_session(TASK_ID)
+        assert caught.value.code is ErrorCode.BAD_CONFIG
+        serving.cancel()
+        await asyncio.wait({serving})
+
+    manual_clock.run(main)
+
+
+def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
+    policy = dataclasses.replace(LENIENT_POLICY, min_clients=1000)
+
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(clock, parameters, CLIENTS)
+        serving = asyncio.ensure_future(deployment.serve())
+        await clock.sleep_until(clock.now() + 1)
+        store = MemorySessionStore()
+        runner = ClientRunner(
+            identity_of(VICTIM),
+            deployment._link(VICTIM),
+            store,
+            policy=policy,
+            make_input=deployment._input(VICTIM),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+        )
+        with pytest.raises(RemoteProtocolError, match="min_clients") as caught:
+            await runner.run_session(TASK_ID)
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+        assert store.sessions(Role.CLIENT, include_ended=True) == ()
+        serving.cancel()
+        await asyncio.wait({serving})
+
+    manual_clock.run(main)
+
+
+def test_another_payload_than_the_session_is_bound_to_stops_the_client_at_the_door():
+    deployment, endings = run(
+        {FetchChunk: lambda _: BlobChunk(b"another model", 13)},
+        payload=b"the real model",
+    )
+    assert_left(deployment, endings, ErrorCode.PAYLOAD_MISMATCH)
+    assert not any(
+        method is AdvertiseKeys
+        for _, method in deployment.links[VICTIM].distinct_messages()
+    )
+
+
+def test_a_payload_beyond_the_limit_is_not_collected():
+    fetched = []
+
+    def endless(chunk):
+        fetched.append(chunk)
+        return BlobChunk(bytes(1000), 1 << 40)
+
+    deployment, endings = run({FetchChunk: endless}, payload=b"p")
+    assert_left(deployment, endings, ErrorCode.PAYLOAD_MISMATCH)
+    assert len(fetched) == 1
+
+
+def test_a_sum_that_is_not_the_announced_one_is_not_returned():
+    def change(chunk):
+        return BlobChunk(bytes(len(chunk.data)), chunk.total_size)
+
+    deployment, endings = run({FetchChunk: change})
+    assert_left(deployment, endings, ErrorCode.PAYLOAD_MISMATCH)
+
+
+def test_an_announced_sum_of_the_wrong_size_is_refused():
+    def change(released):
+        return dataclasses.replace(released, size=10**12)
+
+    deployment, endings = run(both(instead(Released, change)))
+    assert_left(deployment, endings, ErrorCode.BAD_VECTOR)
+
+
+def test_a_server_that_repeats_the_past_is_left():
+    rosters = []
+
+    def change(update):
+        if isinstance(update, Envelope) and update.kind is Roster:
+            rosters.append(update)
+        return rosters[0] if rosters and not isinstance(update, Wait) else update
+
+    deployment, endings = run(both(change))
+    assert_left(deployment, endings, ErrorCode.UNEXPECTED_MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "code"),
+    [
+        (
+            Roster,
+            lambda u: Envelope(Roster, u.encode()[:-1]),
+            ErrorCode.BAD_ENCODING,
+        ),
+        (
+            Delivery,
+            lambda u: Delivery(u.sharers, u.bundles[:-1] + b"\x00"),
+            ErrorCode.BAD_SHARE_CIPHERTEXT,
+        ),
+        (
+            Survivors,
+            lambda _: Survivors(b"\x0d"),  # without the reader itself
+            ErrorCode.U3_INVALID,
+        ),
+    ],
+)
+def test_a_violation_in_any_round_ends_the_session_and_erases_its_keys(
+    kind, change, code
+):
+    deployment, endings = run(both(instead(kind, change)))
+    assert_left(deployment, endings, code)
+    revealed = [m for _, m in deployment.links[VICTIM].distinct_messages()]
+    assert RevealShares not in revealed
+
+
+def test_a_server_that_takes_chunks_and_never_moves_on_is_left():
+    deployment, endings = run({UploadChunk: lambda _: UploadStatus(0)})
+    assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
+
+
+@pytest.mark.parametrize("offset", [-1, 10**9])
+def test_a_server_that_asks_for_impossible_bytes_is_left(offset):
+    deployment, endings = run({GetUploadStatus: lambda _: UploadStatus(offset)})
+    assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
+
+
+def test_absurd_waits_are_cut():
+    waits = []
+
+    def patience(answer):
+        if isinstance(answer, Wait):
+            waits.append(answer)
+            return Wait(1e9)
+        return answer
+
+    fault = {GetUpdate: patience, WatchSession: lambda update: update}
+    _, endings = run(fault, absent={3})
+    assert isinstance(endings[VICTIM], SessionOutcome)
+
+
+def test_a_policy_that_became_stricter_ends_an_interrupted_session():
+    undisturbed = CrashSwitch()
+    run(client_crash={VICTIM: undisturbed})
+    crash_before_upload = CrashSwitch(undisturbed.points.index("before UploadChunk"))
+
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(
+            clock, parameters, CLIENTS, client_crash={VICTIM: crash_before_upload}
+        )
+        crash_before_upload.on_death(
+            lambda: setattr(
+                deployment,
+                "policy",
+                dataclasses.replace(LENIENT_POLICY, min_clients=1000),
+            )
+        )
+        return deployment, await deployment.run()
+
+    deployment, endings = manual_clock.run(main)
+    appended = crash_before_upload.points.count("after append")
+    assert appended == 3  # roster, shares, digest of the input
+    assert_left(deployment, endings, ErrorCode.POLICY_VIOLATION)
+
+
+# --- silence --------------------------------------------------------------------------
+
+
+def test_an_aggregator_that_forgot_the_session_ends_it():
+    def forget(_update):
+        raise ServiceError("no such session", code=ErrorCode.UNKNOWN_SESSION)
+
+    deployment, endings = run(both(forget))
+    assert_left(deployment, endings, ErrorCode.UNKNOWN_SESSION, kind=ServiceError)
+
+
+def test_an_aggregator_that_vanishes_costs_a_deadline():
+    def vanish(_update):
+        raise ServiceError("gone", code=ErrorCode.UNREACHABLE)
+
+    deployment, endings = run(both(vanish))
+    assert_left(deployment, endings, ErrorCode.DEADLINE, kind=SessionAbortedError)
+
+
+def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
+    told = []
+
+    async def main(clock):
+        class Nobody:
+            identity = "c1"
+
+            async def call(self, _request):
+                raise ServiceError(
+                    "nothing listens there",
+                    code=ErrorCode.UNREACHABLE,
+                    next_step="Start it.",
+                    retry_after_seconds=1.0,
+                )
+
+        def note(progress):
+            if progress.phase is ClientPhase.UNREACHABLE:
+                told.append((clock.now() - began, progress.reason))
+
+        began = clock.now()
+        runner = ClientRunner(
+            "c1",
+            Nobody(),
+            MemorySessionStore(),
+            policy=LENIENT_POLICY,
+            make_input=None,
+            settings=ClientSettings(offer_seconds=120.0),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            on_progress=note,
+        )
+        with pytest.raises(SessionAbortedError, match="nothing listens there"):
+            await runner.run_session("t")
+
+    manual_clock.run(main)
+    instants = [instant for instant, _ in told]
+    gaps = [later - one for one, later in itertools.pairwise(instants)]
+    assert instants[0] == 0
+    # Calls are at most 12.5 s apart, and most are closer than 5 s at first.
+    assert all(5.0 <= gap <= 17.5 for gap in gaps)
+    assert len(told) >= 120 / 17.5
+    assert {reason for _, reason in told} == {"nothing listens there. Start it."}
+
+
+def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
+    async def main(clock):
+        nobody = ScriptedService(script={GetOffer: Wait(1.0)})
+
+        runner = ClientRunner(
+            "me",
+            InMemoryConnection(nobody, "me"),
+            MemorySessionStore(),
+            policy=LENIENT_POLICY,
+            make_input=lambda *_: None,
+            settings=ClientSettings(offer_seconds=100.0),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+        )
+        started = clock.now()
+        with pytest.raises(SessionAbortedError) as caught:
+            await runner.run_session("t")
+        assert caught.value.code is ErrorCode.DEADLINE
+        assert clock.now() - started == pytest.approx(100)
+
+    manual_clock.run(main)
+
+
+# --- the application ------------------------------------------------------------------
+
+
+def scripted_input(*attempts):
+    """Return a `make_input` that does these things one after the other."""
+    calls = []
+
+    def factory(number):
+        def make(descriptor, _payload, seed):
+            good = PlainVector(one_hot_input(number, descriptor.parameters))
+            if number != VICTIM:
+                return good
+            calls.append(seed)
+            attempt = attempts[min(len(calls), len(attempts)) - 1]
+            return attempt(good)
+
+        return make
+
+    return factory, calls
+
+
+def too_short(good):
+    return PlainVector(good.residues[:-1])
+
+
+def out_of_range(good):
+    wrong = good.residues.copy()
+    wrong[0] = 1 << 20
+    return PlainVector(wrong)
+
+
+@pytest.mark.parametrize("bad", [too_short, out_of_range])
+def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
+    factory, calls = scripted_input(bad, lambda good: good)
+
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(clock, parameters, CLIENTS, make_input=factory)
+        serving = asyncio.ensure_future(deployment.serve())
+        others = [
+            asyncio.ensure_future(deployment.take_part(n))
+            for n in range(CLIENTS)
+            if n != VICTIM
+        ]
+        store = MemorySessionStore()
+        runner = ClientRunner(
+            identity_of(VICTIM),
+            deployment._link(VICTIM),
+            store,
+            policy=LENIENT_POLICY,
+            make_input=factory(VICTIM),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+        )
+        with pytest.raises(LocalProtocolError) as caught:
+            await runner.run_session(TASK_ID)
+        assert caught.value.code is ErrorCode.BAD_INPUT
+        assert len(store.sessions(Role.CLIENT)) == 1
+        outcome = await runner.run_session(TASK_ID)
+        assert outcome.survivors == CLIENTS
+        await asyncio.gather(serving, *others)
+
+    manual_clock.run(main)
+    assert len(calls) == 2
+    assert calls[0] == calls[1]  # the noise would have been the same
+
+
+def test_an_exception_of_the_application_comes_through():
+    def explode(_good):
+        raise KeyError("no data today")
+
+    factory, _ = scripted_input(explode)
+
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(clock, parameters, CLIENTS, make_input=factory)
+        serving = asyncio.ensure_future(deployment.serve())
+        others = [
+            asyncio.ensure_future(deployment.take_part(n))
+            for n in range(CLIENTS)
+            if n != VICTIM
+        ]
+        with pytest.raises(KeyError, match="no data today"):
+            await deployment.take_part(VICTIM)
+        await asyncio.gather(serving, *others)
+        assert deployment.sums[0].survivors == CLIENTS - 1
+
+    manual_clock.run(main)
+
+
+def test_progress_names_every_phase_in_order():
+    seen = []
+
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(clock, parameters, CLIENTS)
+        serving = asyncio.ensure_future(deployment.serve())
+        others = [
+            asyncio.ensure_future(deployment.take_part(n))
+            for n in range(CLIENTS)
+            if n != VICTIM
+        ]
+        runner = ClientRunner(
+            identity_of(VICTIM),
+            deployment._link(VICTIM),
+            MemorySessionStore(),
+            policy=LENIENT_POLICY,
+            make_input=deployment._input(VICTIM),
+            clock=clock,
+            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            on_progress=seen.append,
+        )
+        await runner.run_session(TASK_ID)
+        await asyncio.gather(serving, *others)
+
+    manual_clock.run(main)
+    phases = list(dict.fromkeys(progress.phase for progress in seen))
+    assert phases == [
+        ClientPhase.WAITING,
+        ClientPhase.UNREACHABLE,  # the aggregator does not listen yet
+        ClientPhase.JOINING,
+        ClientPhase.SHARING,
+        ClientPhase.PREPARING,
+        ClientPhase.UPLOADING,
+        ClientPhase.UPLOADED,
+        ClientPhase.UNMASKING,
+        ClientPhase.COMPLETED,
+    ]
+    uploaded = [p for p in seen if p.phase is ClientPhase.UPLOADED]
+    assert uploaded[0].sent_bytes == uploaded[0].total_bytes > 0
+
+
+def test_a_client_without_interest_in_the_sum_does_not_fetch_it():
+    _, endings = run(settings=ClientSettings(fetch_sum=False, offer_seconds=600.0))
+    assert all(ending.residues is None for ending in endings.values())
+
+
+# --- the client's own disk ------------------------------------------------------------
+
+
+def test_what_is_not_durable_is_not_sent():
+    async def main(clock):
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        deployment = Deployment(clock, parameters, CLIENTS)
+        serving = asyncio.ensure_future(deployment.serve())
+        link, disk = deployment._link(VICTIM), HeldExecutor()
+        store = MemorySessionStore()
+        runner = ClientRunner(
+            identity_of(VICTIM),
+            link,
+            store,
+            policy=LENIENT_POLICY,
+            make_input=deployment._input(VICTIM),
+            clock=clock,
+            workers=Workers(storage=disk, general=InlineExecutor()),
+        )
+        running = asyncio.ensure_future(runner.run_session(TASK_ID))
+        await clock.sleep_until(clock.now() + 0.5)
+        assert [m for _, m in link.distinct_messages()] == [AdvertiseKeys]
+        disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        others = [
+            asyncio.ensure_future(deployment.take_part(n))
+            for n in range(CLIENTS)
+            if n != VICTIM
+        ]
+        with pytest.raises(ServiceError) as caught:
+            await running
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+        assert [m for _, m in link.distinct_messages()] == [AdvertiseKeys]
+        disk.failure = None
+        outcome = await runner.run_session(TASK_ID)
+        assert outcome.survivors == CLIENTS
+        assert set(link.distinct_messages().values()) == {1}
+        await asyncio.gather(serving, *others)
+
+    manual_clock.run(main)
+
+
+# --- waits ----------------------------------------------------------------------------
+
+
+def test_waits_grow_carry_jitter_and_stay_within_reason():
+    backoff = Backoff(SeededEntropy(SecretBytes(bytes(32)), b"jitter"))
+    waits = [backoff.next_wait() for _ in range(40)]
+    assert 0.15 <= waits[0] <= 0.25
+    assert all(7.5 <= wait <= 12.5 for wait in waits[10:])
+    assert len(set(waits)) == len(waits)
+    assert backoff.next_wait(1e9) <= 75
+    assert backoff.next_wait(-5.0) <= 12.5
+    assert 0 < backoff.poll_wait(0.0) <= 0.03
+    assert backoff.poll_wait(1e9) <= 75
+    assert backoff.next_wait() <= 0.25  # news reset the growth
+    assert Blob.SUM != Blob.PAYLOAD

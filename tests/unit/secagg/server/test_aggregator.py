@@ -1,0 +1,846 @@
+"""The front door: what clients may ask, and what hostile ones get."""
+
+import asyncio
+import hashlib
+
+import pytest
+
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import Aborted, Advert, Envelope, Roster, Round
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client
+from secagg.protocol.events import Received, SessionOffered
+from secagg.runtime.workers import Workers
+from secagg.server import aggregator as aggregator_module
+from secagg.server.aggregator import Aggregator
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.progress import SessionPhase
+from secagg.server.task import TaskDefinition
+from secagg.storage.memory import MemorySessionStore
+from secagg.storage.spool import MemorySpool
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg.testing.held_executor import HeldExecutor
+from secagg.testing.manual_clock import InlineExecutor
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    Blob,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.packing import packed_size
+
+PARAMETERS = parameters_for(3, dimension=9, threshold=2, modulus=1 << 20)
+NAMES = ("a", "b", "c")
+
+
+class World:
+    """An aggregator in the hands of a test, and hand-driven clients."""
+
+    def __init__(self, clock, *, parameters=PARAMETERS, invited=None, **options):
+        self.clock = clock
+        self.disk = HeldExecutor()
+        self.store = MemorySessionStore()
+        self.spool = MemorySpool()
+        inline = InlineExecutor()
+        workers = Workers(storage=self.disk, general=inline)
+        self.aggregator = Aggregator(
+            self.store,
+            self.spool,
+            clock=clock,
+            entropy=SeededEntropy(SecretBytes(bytes(32)), b"test"),
+            workers=workers,
+            masks=MaskExecutor(inline, workers),
+            limits=AggregatorLimits(**options),
+        )
+        self.task = TaskDefinition(
+            task_id="t", parameters=parameters, invited=invited, max_attempts=1
+        )
+        self.sums = []
+        self.payload = b""
+        self.states = {}
+        self.descriptor = None
+
+    def start(self):
+        async def next_payload(_):
+            return self.payload
+
+        async def on_sum(released):
+            self.sums.append(released)
+
+        return asyncio.ensure_future(
+            self.aggregator.run_task(
+                self.task, next_payload=next_payload, on_sum=on_sum
+            )
+        )
+
+    async def settle(self):
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    async def join(self, name, *, send=True):
+        self.descriptor = await self.aggregator.answer(
+            name, GetOffer("t", after_session=0)
+        )
+        assert isinstance(self.descriptor, SessionDescriptor)
+        seed = SecretBytes(hashlib.sha256(name.encode()).digest())
+        result = client.step(
+            client.start(),
+            SessionOffered(self.descriptor, name, seed),
+            policy=LENIENT_POLICY,
+        )
+        self.states[name] = result.state
+        (output,) = result.outputs
+        if send:
+            await self.aggregator.answer(
+                name, AdvertiseKeys(self.id, output.envelope.data)
+            )
+        return output.envelope.data
+
+    @property
+    def id(self):
+        return self.descriptor.session_id
+
+    async def update(self, name, after):
+        answer = await self.aggregator.answer(name, GetUpdate(self.id, after))
+        return answer.open() if isinstance(answer, Envelope) else answer
+
+    async def referred(self, name, after):
+        """Fetch an update in pieces, as a client would that is only referred to it."""
+        request = GetUpdate(self.id, after)
+        reference = await self.aggregator.answer(name, request)
+        stream = self.aggregator.watch(name, WatchSession(self.id, after))
+        assert await anext(stream) == reference
+        await stream.aclose()
+        whole, size = b"", None
+        while len(whole) != size:
+            chunk = await self.aggregator.answer(
+                name, FetchChunk(self.id, reference.blob, len(whole), 70)
+            )
+            assert len(chunk.data) <= 70
+            whole, size = whole + chunk.data, chunk.total_size
+        assert reference == Reference.instead_of(Envelope(reference.kind, whole))
+        return Envelope(reference.kind, whole)
+
+    def step(self, name, event):
+        result = client.step(self.states[name], event, policy=LENIENT_POLICY)
+        self.states[name] = result.state
+        return result.outputs
+
+    async def share(self, name):
+        update = await self.update(name, Round.ADVERTISE_KEYS)
+        (output,) = self.step(name, Received(Envelope.of(update)))
+        await self.aggregator.answer(name, ShareKeys(self.id, output.envelope.data))
+
+    async def open_round_two(self):
+        task = self.start()
+        await self.settle()
+        for name in NAMES:
+            await self.join(name)
+        await self.settle()
+        for name in NAMES:
+            await self.share(name)
+        await self.settle()
+        for name in NAMES:
+            update = await self.update(name, Round.SHARE_KEYS)
+            self.step(name, Received(Envelope.of(update)))
+        return task
+
+    async def upload(self, name, packed, **changes):
+        fields = {
+            "offset": 0,
+            "total_size": len(packed),
+            "digest": hashlib.sha256(packed).digest(),
+            "data": packed,
+        }
+        return await self.aggregator.answer(
+            name, UploadChunk(self.id, **(fields | changes))
+        )
+
+
+SIZE = packed_size(9, 20)
+VECTOR = bytes(range(SIZE - 1)) + b"\x05"
+
+
+def scenario(test, **options):
+    async def main(clock):
+        world = World(clock, **options)
+        try:
+            await test(world)
+        finally:
+            await world.aggregator.close()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+                await asyncio.wait({task})
+
+    manual_clock.run(main)
+
+
+# --- who may ask for what -------------------------------------------------------------
+
+
+def test_an_unknown_task_and_an_unknown_session_are_named():
+    async def test(world):
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", GetOffer("nothing", after_session=0))
+        assert caught.value.code is ErrorCode.UNKNOWN_SESSION
+        for call in (
+            world.aggregator.answer("a", AdvertiseKeys(bytes(32), b"")),
+            world.aggregator.answer("a", ShareKeys(bytes(32), b"")),
+            world.aggregator.answer("a", RevealShares(bytes(32), b"")),
+            world.aggregator.answer("a", GetUploadStatus(bytes(32))),
+            world.aggregator.answer("a", GetUpdate(bytes(32), after=None)),
+            anext(world.aggregator.watch("a", WatchSession(bytes(32), after=None))),
+            world.aggregator.answer(
+                "a", FetchChunk(bytes(32), blob=Blob.SUM, offset=0, max_bytes=1)
+            ),
+            world.aggregator.abort(bytes(32), "why"),
+        ):
+            with pytest.raises(ServiceError) as caught:
+                await call
+            assert caught.value.code is ErrorCode.UNKNOWN_SESSION
+
+    scenario(test)
+
+
+def test_only_invited_clients_get_an_offer_a_payload_or_a_place():
+    async def test(world):
+        world.payload = b"the query"
+        world.start()
+        await world.settle()
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer("mallory", GetOffer("t", after_session=0))
+        assert caught.value.code is ErrorCode.NOT_INVITED
+        await world.join("a")
+        advert = Advert("mallory", *[bytes(32)] * 3).encode()
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer("mallory", AdvertiseKeys(world.id, advert))
+        assert caught.value.code is ErrorCode.NOT_INVITED
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer(
+                "mallory",
+                FetchChunk(world.id, blob=Blob.PAYLOAD, offset=0, max_bytes=9),
+            )
+        assert caught.value.code is ErrorCode.NOT_INVITED
+        chunk = await world.aggregator.answer(
+            "a", FetchChunk(world.id, blob=Blob.PAYLOAD, offset=4, max_bytes=3)
+        )
+        assert (chunk.data, chunk.total_size) == (b"que", 9)
+
+    scenario(test, invited=frozenset({"a", "b"}))
+
+
+def test_nobody_speaks_for_somebody_else():
+    async def test(world):
+        world.start()
+        await world.settle()
+        advert = await world.join("a", send=False)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer("b", AdvertiseKeys(world.id, advert))
+        assert caught.value.code is ErrorCode.UNAUTHENTICATED
+
+    scenario(test)
+
+
+@pytest.mark.parametrize("identity", ["", "x" * 256])
+def test_an_impossible_identity_is_refused(identity):
+    async def test(world):
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer(identity, GetOffer("t", after_session=0))
+        assert caught.value.code is ErrorCode.UNAUTHENTICATED
+
+    scenario(test)
+
+
+def test_a_session_seen_before_is_not_offered_again():
+    async def test(world):
+        world.start()
+        await world.settle()
+        offered = await world.aggregator.answer("a", GetOffer("t", after_session=0))
+        assert offered.session_number == 1
+        assert isinstance(
+            await world.aggregator.answer("a", GetOffer("t", after_session=1)), Wait
+        )
+
+    scenario(test)
+
+
+def test_a_full_session_is_not_offered_but_its_members_may_ask_again():
+    async def test(world):
+        world.disk.is_holding = False
+        world.start()
+        await world.settle()
+        await world.join("a")
+        await world.join("b")
+        again = await world.aggregator.answer("a", GetOffer("t", after_session=0))
+        assert again == world.descriptor
+        await world.join("c")  # full: round 0 closes
+        assert isinstance(
+            await world.aggregator.answer("d", GetOffer("t", after_session=0)), Wait
+        )
+
+    scenario(test)
+
+
+def test_no_session_is_offered_while_draining_but_those_open_go_on():
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in NAMES:
+            await world.join(name)
+        world.aggregator.drain()
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", GetOffer("t", after_session=0))
+        assert caught.value.code is ErrorCode.SHUTTING_DOWN
+        assert caught.value.retry_after_seconds
+        await world.settle()
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+
+    scenario(test)
+
+
+def test_a_task_runs_once_at_a_time():
+    async def test(world):
+        world.start()
+        await world.settle()
+        with pytest.raises(LocalProtocolError):
+            await world.start()
+
+    scenario(test)
+
+
+# --- rounds ---------------------------------------------------------------------------
+
+
+def test_an_advert_is_acknowledged_only_when_it_is_durable():
+    async def test(world):
+        world.start()
+        await world.settle()
+        advert = await world.join("a", send=False)
+        world.disk.is_holding = True
+        sending = asyncio.ensure_future(
+            world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
+        )
+        await world.settle()
+        assert not sending.done()
+        repeated = asyncio.ensure_future(
+            world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
+        )
+        await world.settle()
+        assert not repeated.done()  # a retry waits for the same write
+        world.disk.release()
+        await asyncio.gather(sending, repeated)
+
+    scenario(test)
+
+
+def test_nobody_sees_a_round_before_its_opening_is_durable():
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in ("a", "b"):
+            await world.join(name)
+        advert = await world.join("c", send=False)
+        watcher = world.aggregator.watch(
+            "a", WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+        )
+        streamed = asyncio.ensure_future(anext(watcher))
+        world.disk.is_holding = True
+        last = asyncio.ensure_future(
+            world.aggregator.answer("c", AdvertiseKeys(world.id, advert))
+        )
+        await world.settle()
+        world.disk.release()  # the advert is durable, the round closes
+        world.disk.is_holding = True
+        await world.settle()
+        assert world.disk.held == 1  # the closing waits for the disk
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Wait)
+        assert not streamed.done()
+        world.disk.release()
+        await world.settle()
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+        assert (await streamed).kind is Roster
+        await last
+
+    scenario(test)
+
+
+def test_a_full_disk_costs_time_and_nothing_else():
+    async def test(world):
+        world.start()
+        await world.settle()
+        advert = await world.join("a", send=False)
+        world.disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+        world.disk.failure = None
+        await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
+        for name in ("b", "c"):
+            await world.join(name)
+        await world.settle()
+        (key,) = world.store.sessions("server")
+        assert len(world.store.load(key).records) == 4  # three adverts, one closing
+
+    scenario(test)
+
+
+def test_a_silent_cohort_keeps_round_zero_open_and_the_first_advert_starts_its_clock():
+    async def test(world):
+        world.start()
+        await world.settle()
+        await world.clock.sleep_until(world.clock.now() + 10_000)
+        await world.join("a")
+        await world.join("b")
+        started = world.clock.now()
+        while isinstance(await world.update("a", Round.ADVERTISE_KEYS), Wait):
+            await world.clock.sleep_until(world.clock.now() + 1)
+        waited = world.clock.now() - started
+        assert 59 <= waited <= 62
+
+    scenario(test)
+
+
+def test_a_deadline_below_the_minimum_aborts_for_everybody():
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        await world.join("a")
+        with pytest.raises(SessionAbortedError) as caught:
+            await running
+        assert caught.value.code is ErrorCode.ROSTER_TOO_SMALL
+        update = await world.update("a", Round.ADVERTISE_KEYS)
+        assert isinstance(update, Aborted)
+        assert update.code is ErrorCode.ROSTER_TOO_SMALL
+
+    scenario(test)
+
+
+def test_the_operator_can_abort_a_session():
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        for name in ("a", "b"):
+            await world.join(name)
+        await world.aggregator.abort(world.id, "the operator pulled the plug")
+        with pytest.raises(SessionAbortedError, match="pulled the plug") as caught:
+            await running
+        assert caught.value.code is ErrorCode.CANCELLED
+        update = await world.update("b", Round.ADVERTISE_KEYS)
+        assert update == Aborted(ErrorCode.CANCELLED, "the operator pulled the plug")
+        await world.aggregator.abort(world.id, "again")
+
+    scenario(test)
+
+
+def test_messages_after_the_end_are_refused_with_a_code():
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        advert = await world.join("a")
+        with pytest.raises(SessionAbortedError):
+            await running
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
+        assert caught.value.code is ErrorCode.SESSION_OVER
+
+    scenario(test)
+
+
+def test_progress_shows_every_round_to_those_who_watch():
+    async def test(world):
+        seen = []
+
+        async def watch():
+            seen.extend([p async for p in world.aggregator.progress()])
+
+        watching = asyncio.ensure_future(watch())
+        running = world.start()
+        await world.settle()
+        await world.join("a")
+        with pytest.raises(SessionAbortedError):
+            await running
+        await world.aggregator.close()
+        await watching
+        assert [p.phase for p in seen][-1] is SessionPhase.ABORTED
+        assert seen[-1].reason
+        assert max(p.joined for p in seen) == 1
+
+    scenario(test)
+
+
+# --- uploads --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"total_size": SIZE + 1}, ErrorCode.BAD_VECTOR),
+        ({"total_size": SIZE - 1, "data": VECTOR[:-1]}, ErrorCode.BAD_VECTOR),
+        ({"total_size": SIZE - 1}, ErrorCode.BAD_ENCODING),
+        ({"digest": b"short"}, ErrorCode.BAD_ENCODING),
+        ({"data": b""}, ErrorCode.BAD_ENCODING),
+        ({"data": bytes((1 << 20) + 1)}, ErrorCode.BAD_ENCODING),
+        ({"data": VECTOR + b"x"}, ErrorCode.BAD_ENCODING),
+        ({"offset": -1}, ErrorCode.BAD_ENCODING),
+    ],
+)
+def test_impossible_chunks_are_refused_before_they_touch_the_disk(changes, code):
+    async def test(world):
+        await world.open_round_two()
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.upload("a", VECTOR, **changes)
+        assert caught.value.code is code
+        assert world.spool.received(world.id, "a") == 0
+        status = await world.upload("a", VECTOR)
+        assert status == UploadStatus(SIZE, complete=True)
+
+    scenario(test)
+
+
+def test_an_upload_with_padding_that_is_not_zero_is_refused_and_may_be_corrected():
+    async def test(world):
+        await world.open_round_two()
+        bad = VECTOR[:-1] + b"\xff"
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.upload("a", bad)
+        assert caught.value.code is ErrorCode.BAD_VECTOR
+        assert (await world.upload("a", VECTOR)).complete
+
+    scenario(test)
+
+
+def test_a_corrupt_upload_begins_again():
+    async def test(world):
+        await world.open_round_two()
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("a", VECTOR, digest=bytes(32))
+        assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+        assert await world.aggregator.answer(
+            "a", GetUploadStatus(world.id)
+        ) == UploadStatus(0)
+        assert (await world.upload("a", VECTOR)).complete
+
+    scenario(test)
+
+
+def test_a_second_upload_is_an_equivocation_and_a_repeat_is_not():
+    async def test(world):
+        await world.open_round_two()
+        first = await world.upload("a", VECTOR)
+        assert await world.upload("a", VECTOR) == first
+        other = b"\x01" + VECTOR[1:]
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.upload("a", other)
+        assert caught.value.code is ErrorCode.EQUIVOCATION
+        assert (await world.aggregator.answer("a", GetUploadStatus(world.id))).complete
+
+    scenario(test)
+
+
+def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        world.aggregator._workers._general = held
+        await world.upload("a", VECTOR)
+        await world.upload("c", b"\x01" + VECTOR[1:])
+        held.is_holding = True
+        late = asyncio.ensure_future(world.upload("b", VECTOR))
+        await world.clock.sleep_until(world.clock.now() + 400)
+        held.release()  # first the chunk, then the closing of the round
+        with pytest.raises(RemoteProtocolError) as caught:
+            await late
+        assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+        assert world.spool.has_upload(world.id, hashlib.sha256(VECTOR).digest())
+
+    scenario(test)
+
+
+def test_uploads_before_their_round_and_by_strangers_are_refused():
+    async def test(world):
+        world.start()
+        await world.settle()
+        await world.join("a")
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.upload("a", VECTOR)
+        assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+        with pytest.raises(RemoteProtocolError):
+            await world.aggregator.answer("a", GetUploadStatus(world.id))
+        assert world.spool.session_ids() == ()
+
+    scenario(test)
+
+
+def test_bytes_that_arrive_extend_the_round_by_one_deadline_at_most():
+    async def test(world):
+        await world.open_round_two()
+        opened = world.clock.now()
+        for name in ("a", "b"):
+            await world.upload(name, VECTOR)
+        # c sends a byte now and then, and would go on for ever
+        for offset in range(SIZE):
+            try:
+                await world.upload(
+                    "c",
+                    VECTOR[offset : offset + 1],
+                    offset=offset,
+                    total_size=SIZE,
+                    digest=hashlib.sha256(VECTOR).digest(),
+                )
+            except RemoteProtocolError:
+                break
+            await world.clock.sleep_until(world.clock.now() + 40)
+        waited = world.clock.now() - opened
+        seconds = PARAMETERS.deadlines.masked_input
+        assert 1.9 * seconds <= waited <= 2.2 * seconds
+
+    scenario(test)
+
+
+def test_too_many_chunks_at_once_are_told_to_come_back():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        held.is_holding = True
+        world.aggregator._workers._general = held
+        first = asyncio.ensure_future(world.upload("a", VECTOR))
+        await world.settle()
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("b", VECTOR)
+        assert caught.value.code is ErrorCode.OVERLOADED
+        assert caught.value.retry_after_seconds
+        held.release()
+        assert (await first).complete
+        assert (await world.upload("b", VECTOR)).complete
+
+    scenario(test, concurrent_chunks=1)
+
+
+def test_one_client_sends_one_chunk_at_a_time():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        held.is_holding = True
+        world.aggregator._workers._general = held
+        first = asyncio.ensure_future(world.upload("a", VECTOR))
+        await world.settle()
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("a", VECTOR)
+        assert caught.value.code is ErrorCode.OVERLOADED
+        held.release()
+        assert (await first).complete
+
+    scenario(test)
+
+
+def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        held.is_holding = True
+        world.aggregator._workers._general = held
+        first = asyncio.ensure_future(world.upload("a", VECTOR))
+        await world.settle()
+        first.cancel()
+        await asyncio.wait({first})
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("a", VECTOR)  # would write beside the first
+        assert caught.value.code is ErrorCode.OVERLOADED
+        held.release()
+        await world.settle()
+        assert (await world.aggregator.answer("a", GetUploadStatus(world.id))).complete
+
+    scenario(test)
+
+
+def test_a_task_that_its_disk_has_stopped_asks_clients_to_come_back():
+    async def test(world):
+        world.disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        with pytest.raises(ServiceError):
+            await world.start()
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", GetOffer("t", after_session=0))
+        assert caught.value.code is ErrorCode.SHUTTING_DOWN
+        assert caught.value.retry_after_seconds
+        world.disk.failure = None
+        world.start()
+        await world.settle()
+        await world.join("a")
+
+    scenario(test)
+
+
+# --- streams --------------------------------------------------------------------------
+
+
+def test_open_streams_are_bounded_per_client_and_in_all():
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in ("a", "b"):
+            await world.join(name)
+        streams = [
+            world.aggregator.watch(
+                name, WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+            )
+            for name in ("a", "b")
+        ]
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await world.settle()
+        with pytest.raises(ServiceError) as caught:
+            await anext(world.aggregator.watch("a", WatchSession(world.id, after=None)))
+        assert caught.value.code is ErrorCode.OVERLOADED
+        with pytest.raises(ServiceError) as caught:
+            await anext(world.aggregator.watch("c", WatchSession(world.id, after=None)))
+        assert caught.value.code is ErrorCode.OVERLOADED
+        for task, stream in zip(waiting, streams, strict=True):
+            task.cancel()
+            await asyncio.wait({task})
+            await stream.aclose()
+        again = world.aggregator.watch(
+            "a", WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+        )
+        third = asyncio.ensure_future(anext(again))
+        await world.settle()
+        assert not third.done()
+
+    scenario(test, watches_per_identity=1, watches=2)
+
+
+@pytest.mark.parametrize(("offset", "max_bytes"), [(-1, 5), (0, 0), (0, -1)])
+def test_impossible_fetches_are_refused(offset, max_bytes):
+    async def test(world):
+        world.payload = b"payload"
+        world.start()
+        await world.settle()
+        await world.join("a")
+        with pytest.raises(RemoteProtocolError):
+            await world.aggregator.answer(
+                "a",
+                FetchChunk(
+                    world.id, blob=Blob.PAYLOAD, offset=offset, max_bytes=max_bytes
+                ),
+            )
+
+    scenario(test)
+
+
+def test_an_impossible_stream_is_refused_like_a_call():
+    async def test(world):
+        for call in (
+            anext(world.aggregator.watch("a", WatchSession(b"short", None))),
+            world.aggregator.answer("a", GetUpdate(b"short", None)),
+        ):
+            with pytest.raises(RemoteProtocolError) as caught:
+                await call
+            assert caught.value.code is ErrorCode.BAD_ENCODING
+
+    scenario(test)
+
+
+def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypatch):
+    monkeypatch.setattr(aggregator_module, "MAX_INLINE_BYTES", 100)
+
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in NAMES:
+            await world.join(name)
+        await world.settle()
+        early = FetchChunk(world.id, Blob.DELIVERY, 0)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.aggregator.answer("a", early)
+        assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+        roster = await world.referred("a", Round.ADVERTISE_KEYS)
+        assert roster == await world.referred("b", Round.ADVERTISE_KEYS)
+        assert roster.kind is Roster
+        for name in NAMES:
+            (output,) = world.step(name, Received(roster))
+            await world.aggregator.answer(
+                name, ShareKeys(world.id, output.envelope.data)
+            )
+        await world.settle()
+        own = {await world.referred(name, Round.SHARE_KEYS) for name in NAMES}
+        assert len(own) == len(NAMES)
+        with pytest.raises(RemoteProtocolError):
+            await world.aggregator.answer(
+                "mallory", FetchChunk(world.id, Blob.DELIVERY, 0)
+            )
+
+    scenario(test)
+
+
+def test_there_is_no_sum_before_there_is_one():
+    async def test(world):
+        await world.open_round_two()
+        with pytest.raises(RemoteProtocolError, match="no sum"):
+            await world.aggregator.answer(
+                "a", FetchChunk(world.id, blob=Blob.SUM, offset=0, max_bytes=5)
+            )
+
+    scenario(test)
+
+
+# --- the end --------------------------------------------------------------------------
+
+
+async def end_for_lack_of_inputs(world):
+    await world.open_round_two()
+    await world.clock.sleep_until(world.clock.now() + 400)
+
+
+def test_settling_waits_until_everybody_knows_or_the_time_is_up():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        started = world.clock.now()
+        for name in ("a", "b"):
+            update = await world.update(name, Round.SHARE_KEYS)
+            assert update.code is ErrorCode.U3_TOO_SMALL
+        await world.aggregator.settle(at_most_seconds=50.0)
+        assert world.clock.now() - started == pytest.approx(50.0)  # c never asked
+
+    scenario(test)
+
+
+def test_settling_ends_early_when_everybody_knows():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        started = world.clock.now()
+        for name in NAMES:
+            await world.update(name, Round.SHARE_KEYS)
+        await world.aggregator.settle(at_most_seconds=50.0)
+        assert world.clock.now() - started == pytest.approx(2.0)
+
+    scenario(test, quiet_seconds=2.0)
+
+
+def test_strangers_who_ask_for_the_end_cost_no_memory():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        for number in range(100):
+            update = await world.update(f"stranger {number}", None)
+            assert isinstance(update, Aborted)
+        session = world.aggregator._book.find(world.id)
+        assert session.untold() == frozenset(NAMES)
+        assert not session._facts._told
+
+    scenario(test)

@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import pytest
+
+from secagg import distributed_dp
+from secagg.config import NO_NOISE_ACKNOWLEDGEMENT, load_server_settings
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.task_setup import prepare_task
+
+BASE = """
+[tls]
+ca = "ca.pem"
+certificate = "server.pem"
+key = "server.key"
+[task]
+id = "t"
+sessions = 2
+[vector]
+dimension = 6
+[cohort]
+min_clients = 8
+max_clients = 10
+min_survivors = 7
+"""
+NOISE = (
+    BASE + '[noise]\nmechanism = "skellam"\nepsilon = 4.0\ndelta = 1e-5\nl2_clip = 1.0'
+)
+EXACT = BASE + f'[noise]\nnone = "{NO_NOISE_ACKNOWLEDGEMENT}"\n'
+
+
+def prepare(tmp_path: Path, text: str, *overrides: str):
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    return prepare_task(
+        load_server_settings(path, environment={}, overrides=overrides).settings
+    )
+
+
+def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
+    prepared = prepare(tmp_path, NOISE)
+    noised = prepared.noised
+    assert noised is not None
+    assert noised.mechanism.parameters.min_survivors == 7
+    assert noised.mechanism.parameters.num_noise_shares == 6
+    assert noised.budget.steps == 2
+    assert noised.report().server.epsilon <= 4.0
+    assert noised.budget.sessions == 3
+    assert prepared.parameters.noise_block
+    assert prepared.parameters.dimension == noised.mechanism.encoded_dim
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spare"),
+    [
+        ([], 1),
+        (["task.sessions=20", "cohort.colluders=2"], 3),
+        (["task.sessions=21"], 2),
+        (["task.attempts=1", "cohort.colluders=2"], 0),
+        (["task.spare=4", "task.attempts=1"], 4),
+        (["task.spare=0"], 0),
+    ],
+)
+def test_a_fault_does_not_end_a_task_that_may_try_again(tmp_path, overrides, spare):
+    noised = prepare(tmp_path, NOISE, *overrides).noised
+    assert noised.budget.spare == spare
+    assert noised.report().server.epsilon <= 4.0
+
+
+def test_what_is_left_open_gets_the_safest_value_that_works(tmp_path):
+    parameters = prepare(tmp_path, EXACT).parameters
+    assert parameters.threshold == 6  # one more than half of ten
+    assert parameters.max_dropouts == 3
+    assert parameters.modulus == 1 << 32
+    on_ring = prepare(tmp_path, EXACT, "cohort.degree=6").parameters
+    assert on_ring.threshold == 4
+
+
+def test_a_task_without_noise_has_no_noise_block(tmp_path):
+    prepared = prepare(tmp_path, EXACT, "vector.modulus_bits=12")
+    assert prepared.noised is None
+    assert prepared.parameters.noise_block == b""
+    assert prepared.parameters.modulus == 1 << 12
+
+
+def test_the_payload_is_read_from_its_file(tmp_path):
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    text = EXACT.replace('id = "t"', 'id = "t"\npayload = "model.bin"')
+    assert prepare(tmp_path, text).payload == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["cohort.min_survivors=9"], "min_survivors"),
+        (["cohort.threshold=8"], "threshold"),
+        (["cohort.colluders=6"], "colluders|survivors"),
+        (["cohort.degree=7"], "degree"),
+        (["cohort.min_clients=12"], "min_clients"),
+    ],
+)
+@pytest.mark.parametrize("text", [NOISE, EXACT], ids=["noise", "exact"])
+def test_an_impossible_cohort_is_the_operators_mistake(
+    tmp_path, text, overrides, expected
+):
+    with pytest.raises(ServiceError, match=expected) as caught:
+        prepare(tmp_path, text, *overrides)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert caught.value.next_step
+
+
+def test_a_restart_runs_the_same_task_without_planning_again(tmp_path, monkeypatch):
+    memory = tmp_path / "task.json"
+
+    def prepared(text, *overrides):
+        path = tmp_path / "server.toml"
+        path.write_text(text)
+        return prepare_task(
+            load_server_settings(path, environment={}, overrides=overrides).settings,
+            memory=memory,
+        )
+
+    first = prepared(NOISE)
+
+    def forbidden(*_, **__):
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr("secagg.server.task_setup.plan", forbidden)
+    # The accountant is not asked again either, and it would take as long.
+    monkeypatch.setattr("secagg.distributed_dp.make_accountant", forbidden)
+    distributed_dp._statement.cache_clear()
+    again = prepared(NOISE, "server.listen=127.0.0.1:1")
+    assert again.parameters == first.parameters
+    assert again.report == first.report
+    assert again.forecast_rmse == first.forecast_rmse
+    with pytest.raises(AssertionError, match="planned again"):
+        prepared(NOISE, "noise.epsilon=3.0")
+
+
+def test_looking_at_a_task_writes_nothing(tmp_path):
+    path, state = tmp_path / "server.toml", tmp_path / "state"
+    path.write_text(NOISE)
+    settings = load_server_settings(path, environment={}).settings
+    shown = prepare_task(settings, memory=state / "task.json", keep=False)
+    assert shown.report is not None
+    assert not state.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"settings": 1}'])
+def test_a_damaged_memory_is_never_taken_for_a_new_task(tmp_path, content):
+    path, memory = tmp_path / "server.toml", tmp_path / "task.json"
+    path.write_text(EXACT)
+    settings = load_server_settings(path, environment={}).settings
+    prepare_task(settings, memory=memory)
+    document = memory.read_text()
+    memory.write_text(content or document[:50])
+    if content == '{"settings": 1}':
+        prepare_task(settings, memory=memory)  # other settings: planned afresh
+        return
+    with pytest.raises(ServiceError, match="damaged") as caught:
+        prepare_task(settings, memory=memory)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED

@@ -1,0 +1,103 @@
+"""Messages: one canonical encoding each, and one row of the table of rounds."""
+
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import (
+    KINDS,
+    Aborted,
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Released,
+    Roster,
+    Shares,
+    Survivors,
+    Upload,
+)
+from secagg.parameters import RoundDeadlines
+from secagg.primitives.canonical import Writer
+from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, ROUNDS
+
+ADVERT = Advert("clïent", b"e" * 32, b"m" * 32, b"c" * 32, b"s" * 64)
+SAMPLES = [
+    ADVERT,
+    Bundles(b"sealed"),
+    Upload(1 << 40, b"d" * 32),
+    Shares(b"revealed"),
+    Roster((ADVERT,), b"g" * 32),
+    Delivery(b"\x07", b"bundles"),
+    Survivors(b"\x03"),
+    Released(b"h" * 32, 25, 3),
+    Aborted(ErrorCode.DEADLINE, "too late"),
+]
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda m: type(m).__name__)
+def test_a_message_survives_its_envelope(message):
+    envelope = Envelope.of(message)
+    assert envelope.open() == message
+    assert envelope.data == message.encode()
+    assert KINDS[message.KIND] is envelope.kind
+
+
+def test_the_numbers_of_messages_never_change():
+    assert [kind.__name__ for _, kind in sorted(KINDS.items())] == [
+        type(sample).__name__ for sample in SAMPLES
+    ]
+    assert sorted(KINDS) == list(range(1, 10))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        sample
+        for sample in SAMPLES
+        if not isinstance(sample, Bundles | Shares | Survivors)
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_every_cut_of_a_message_and_every_byte_too_many_is_refused(message):
+    data = message.encode()
+    for damaged in (*(data[:size] for size in range(len(data))), data + b"\0"):
+        with pytest.raises(RemoteProtocolError) as caught:
+            type(message).decode(damaged)
+        assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def test_what_a_liar_gives_as_its_reason_is_safe_to_show():
+    data = Writer().u16(ErrorCode.DEADLINE).text("\x1b[2Jline\nline\u202e").getvalue()
+    aborted = Aborted.decode(data)
+    assert aborted.code is ErrorCode.DEADLINE
+    assert aborted.reason == " [2Jline line "
+
+
+def test_an_end_with_a_code_of_a_later_release_is_still_an_end():
+    aborted = Aborted.decode(Writer().u16(65535).text("why").getvalue())
+    assert aborted == Aborted(ErrorCode.INTERNAL, "why")
+
+
+def test_our_own_reason_is_cut_to_what_a_reader_accepts():
+    long = Aborted(ErrorCode.CANCELLED, "ü\n" * 2000)
+    read = Aborted.decode(long.encode())
+    assert len(read.reason.encode()) <= 1000
+    assert read.reason.startswith("ü ü")
+
+
+def test_no_envelope_and_no_secret_part_of_a_message_shows_its_bytes():
+    for message in (Bundles(b"secret"), Shares(b"secret"), Delivery(b"", b"secret")):
+        assert "secret" not in f"{message!r} {Envelope.of(message)!r}"
+
+
+def test_every_message_stands_in_one_row_of_its_own_round():
+    assert set(KINDS.values()) == FROM_CLIENTS | FROM_SERVER
+    assert not FROM_CLIENTS & FROM_SERVER
+    for which, row in ROUNDS.items():
+        for kind in (*row.opened_by, row.message):
+            assert kind is None or kind.ROUND is which
+
+
+def test_every_deadline_belongs_to_one_round():
+    deadlines = RoundDeadlines(1, 2, 3, 4)
+    assert [row.seconds(deadlines) for row in ROUNDS.values()] == [1, 2, 3, 4, 0]

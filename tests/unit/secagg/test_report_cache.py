@@ -1,0 +1,120 @@
+"""A task's privacy report is computed once per party, block and release."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from secagg import distributed_dp, report_cache
+from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport, plan
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.parameters import ProtocolParameters
+from secagg.report_cache import privacy_report
+
+
+def task_for(steps: int) -> NoisedTask:
+    made = plan(
+        clients=3,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=steps,
+    )
+    protocol = ProtocolParameters(
+        modulus=2,
+        dimension=1,
+        min_clients=3,
+        max_clients=3,
+        threshold=2,
+        min_survivors=3,
+        max_dropouts=0,
+    )
+    return NoisedTask.from_plan(made, protocol)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return task_for(1)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts accountants that are asked, as in a process that has just started."""
+    asked = []
+    make = distributed_dp.make_accountant
+
+    def counting(name, **rest):
+        asked.append(name)
+        return make(name, **rest)
+
+    monkeypatch.setattr(distributed_dp, "make_accountant", counting)
+    distributed_dp._statement.cache_clear()
+    return asked
+
+
+def test_a_second_start_asks_no_accountant_and_reads_the_same_report(
+    tmp_path, task, counted
+):
+    first = privacy_report(task, tmp_path)
+    assert counted
+    counted.clear()
+    distributed_dp._statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert not counted
+
+
+def test_another_block_and_another_release_are_computed_afresh(
+    tmp_path, task, counted, monkeypatch
+):
+    first = privacy_report(task, tmp_path)
+    other = privacy_report(task_for(2), tmp_path)
+    assert other.server.epsilon != first.server.epsilon
+    counted.clear()
+    distributed_dp._statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert counted  # the directory holds one report, and that was the other one
+    counted.clear()
+    distributed_dp._statement.cache_clear()
+    monkeypatch.setattr(report_cache.metadata, "version", lambda _: "99.0")
+    privacy_report(task, tmp_path)
+    assert counted
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"key": 1, "report": {}}', None])
+def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, task, counted, content):
+    first = privacy_report(task, tmp_path)
+    path = tmp_path / "privacy-report.json"
+    document = json.loads(path.read_text())
+    del document["report"]["server"]["epsilon"]
+    path.write_text(json.dumps(document) if content is None else content)
+    counted.clear()
+    distributed_dp._statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert counted
+
+
+def test_a_directory_that_cannot_be_written_or_must_not_changes_nothing(tmp_path, task):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a directory is needed")
+    assert privacy_report(task, blocked) == task.report()
+    assert privacy_report(task, tmp_path, keep=False) == task.report()
+    assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
+
+
+def test_a_report_survives_json_even_when_nothing_is_guaranteed(task):
+    report = task.report()
+    hopeless = replace(report, server=replace(report.server, epsilon=float("inf")))
+    for each in (report, hopeless):
+        assert PrivacyReport.from_dict(json.loads(json.dumps(each.to_dict()))) == each
+
+
+def test_floors_are_judged_by_the_report_that_is_given(task):
+    report = task.report()
+    policy = NoisePolicy(max_epsilon=8.0, max_delta=1e-5)
+    assert task.check(policy, report=report) is report
+    worse = replace(report, server=replace(report.server, epsilon=9.0))
+    with pytest.raises(RemoteProtocolError) as caught:
+        task.check(policy, report=worse)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION

@@ -1,0 +1,336 @@
+import hashlib
+import math
+
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import (
+    KINDS,
+    Aborted,
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+    Upload,
+)
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.v1 import messages_pb2, secagg_service_pb2
+from secagg.wire import calls
+from secagg.wire.calls import (
+    CALLS,
+    AdvertiseKeys,
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.limits import (
+    MAX_CHUNK_BYTES,
+    MAX_INLINE_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_OBJECT_BYTES,
+    MAX_UPLOAD_BYTES,
+)
+
+SESSION = bytes(range(32))
+DIGEST = hashlib.sha256(b"vector").digest()
+LARGE = bytes(MAX_INLINE_BYTES + 1)
+DESCRIPTOR = SessionDescriptor(
+    task_id="digits",
+    session_number=3,
+    server_nonce=bytes(32),
+    payload_hash=DIGEST,
+    parameters=ProtocolParameters(
+        modulus=1 << 20,
+        dimension=1000,
+        min_clients=10,
+        max_clients=100,
+        threshold=7,
+        min_survivors=8,
+        max_dropouts=2,
+    ),
+)
+
+# --- requests -------------------------------------------------------------------------
+
+EXAMPLES = [
+    GetOffer("digits", 7),
+    GetOffer("é" * 128, 0),
+    AdvertiseKeys(SESSION, b"advert"),
+    ShareKeys(SESSION, b"b" * 96 * 3),
+    ShareKeys(SESSION, b""),
+    GetUploadStatus(SESSION),
+    UploadChunk(SESSION, 10, 12, DIGEST, b"xy"),
+    UploadChunk(SESSION, 0, MAX_UPLOAD_BYTES, DIGEST, bytes(MAX_CHUNK_BYTES)),
+    RevealShares(SESSION, b"s" * 34),
+    *(GetUpdate(SESSION, after) for after in (None, *Round)),
+    *(WatchSession(SESSION, after) for after in (None, *Round)),
+    *(FetchChunk(SESSION, blob, 3, MAX_CHUNK_BYTES) for blob in Blob),
+]
+
+
+@pytest.mark.parametrize("request_", EXAMPLES, ids=lambda value: str(value)[:60])
+def test_a_request_survives_the_wire(request_):
+    decoded = type(request_).decode(request_.encode())
+    assert decoded == request_
+    assert type(getattr(decoded, "after", None)) is type(
+        getattr(request_, "after", None)
+    )
+
+
+def test_every_call_has_an_example():
+    assert {type(example) for example in EXAMPLES} == set(CALLS)
+
+
+BAD = [
+    (GetOffer("", 0), "task_id"),
+    (GetOffer("a" * 257, 0), "task_id"),
+    (AdvertiseKeys(SESSION[:31], b"advert"), "session_id"),
+    (AdvertiseKeys(SESSION + b"x", b"advert"), "session_id"),
+    (AdvertiseKeys(SESSION, b"a" * 1000), "message"),
+    (ShareKeys(b"", b"b"), "session_id"),
+    (GetUploadStatus(b"x"), "session_id"),
+    (UploadChunk(SESSION, 0, 10, DIGEST, b""), "data"),
+    (UploadChunk(SESSION, 0, 0, DIGEST, b"x"), "total_size"),
+    (UploadChunk(SESSION, 0, MAX_UPLOAD_BYTES + 1, DIGEST, b"x"), "total_size"),
+    (UploadChunk(SESSION, 10, 10, DIGEST, b"x"), "end of a chunk"),
+    (UploadChunk(SESSION, (1 << 64) - 1, 10, DIGEST, b"x"), "end of a chunk"),
+    (UploadChunk(SESSION, 0, 10, DIGEST[:5], b"x"), "digest"),
+    (
+        UploadChunk(SESSION, 0, 2 << 20, DIGEST, b"x" * (MAX_CHUNK_BYTES + 1)),
+        "data",
+    ),
+    (RevealShares(b"", b""), "session_id"),
+    (GetUpdate(b"", None), "session_id"),
+    (GetUpdate(SESSION, 6), "round"),
+    (GetUpdate(SESSION, -2), "round"),
+    (WatchSession(SESSION, 77), "round"),
+    (WatchSession(b"x", None), "session_id"),
+    (FetchChunk(b"x", Blob.SUM, 0, 1), "session_id"),
+    (FetchChunk(SESSION, 0, 0, 1), "blob"),
+    (FetchChunk(SESSION, 5, 0, 1), "blob"),
+    (FetchChunk(SESSION, Blob.SUM, 0, 0), "max_bytes"),
+    (FetchChunk(SESSION, Blob.SUM, 0, MAX_CHUNK_BYTES + 1), "max_bytes"),
+]
+
+
+@pytest.mark.parametrize(("request_", "named"), BAD, ids=lambda value: str(value)[:60])
+def test_a_request_outside_its_limits_is_refused_by_the_name_of_the_field(
+    request_, named
+):
+    with pytest.raises(RemoteProtocolError, match=named) as caught:
+        type(request_).decode(request_.encode())
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        UploadChunk(SESSION, -1, 10, DIGEST, b"x"),
+        FetchChunk(SESSION, Blob.SUM, -1, 1),
+    ],
+)
+def test_a_number_that_the_wire_cannot_carry_is_refused_beside_it_too(request_):
+    with pytest.raises(RemoteProtocolError, match="offset"):
+        request_.check()
+
+
+def test_a_message_over_the_limit_is_refused_before_it_is_parsed():
+    # Valid protobuf, so that only the size can be the reason.
+    data = secagg_service_pb2.ShareKeysRequest(
+        session_id=SESSION, message=b"b" * MAX_MESSAGE_BYTES
+    ).SerializeToString()
+    with pytest.raises(RemoteProtocolError, match=str(MAX_MESSAGE_BYTES)):
+        ShareKeys.decode(data)
+
+
+def test_a_field_of_a_later_release_is_ignored():
+    # Field 100, a varint: what a client of a later release may add.
+    data = GetUploadStatus(SESSION).encode() + b"\xa0\x06\x01"
+    assert GetUploadStatus.decode(data).session_id == SESSION
+
+
+def test_no_request_shows_secret_bytes_in_its_repr():
+    for example in EXAMPLES:
+        for name in ("message", "data"):
+            assert f"{name}=" not in repr(example)
+
+
+def test_every_message_of_a_client_but_the_vector_has_one_carrier():
+    for kind, request in (
+        (Advert, AdvertiseKeys),
+        (Bundles, ShareKeys),
+        (Shares, RevealShares),
+    ):
+        carried = calls.carrier_of(SESSION, Envelope(kind, b"bytes"))
+        assert carried == request(SESSION, b"bytes")
+        assert carried.KIND is kind
+    with pytest.raises(KeyError):
+        calls.carrier_of(SESSION, Envelope(Upload, b"bytes"))
+
+
+# --- answers --------------------------------------------------------------------------
+
+UPDATES = [
+    Envelope(Roster, b"roster"),
+    Envelope(Roster, bytes(MAX_INLINE_BYTES)),
+    Envelope(Delivery, b"delivery"),
+    Envelope(Survivors, b""),
+    Envelope(Released, b"release"),
+    Envelope(Aborted, b"abort"),
+    Reference(Roster, DIGEST, len(LARGE)),
+    Reference(Delivery, DIGEST, MAX_OBJECT_BYTES),
+]
+ANSWERS = [
+    (GetOffer, DESCRIPTOR),
+    (GetOffer, Wait(1.5)),
+    (AdvertiseKeys, None),
+    (ShareKeys, None),
+    (RevealShares, None),
+    (GetUploadStatus, UploadStatus(0)),
+    (UploadChunk, UploadStatus(1 << 33, complete=True)),
+    (GetUpdate, Wait(0.25)),
+    *((GetUpdate, update) for update in UPDATES),
+    *((WatchSession, update) for update in UPDATES),
+    (FetchChunk, BlobChunk(b"piece", 1 << 40)),
+    (FetchChunk, BlobChunk(b"", 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"), ANSWERS, ids=lambda value: str(value)[:60]
+)
+def test_an_answer_survives_the_wire(request_, answer):
+    row = CALLS[request_]
+    assert row.decode(row.encode(answer)) == answer
+
+
+def test_every_call_has_an_answer():
+    assert {request for request, _ in ANSWERS} == set(CALLS)
+
+
+def test_a_reference_names_what_it_stands_for():
+    for kind, blob in ((Roster, Blob.ROSTER), (Delivery, Blob.DELIVERY)):
+        reference = Reference.instead_of(Envelope(kind, LARGE))
+        assert reference == Reference(
+            kind, hashlib.sha256(LARGE).digest(), MAX_INLINE_BYTES + 1
+        )
+        assert reference.blob is blob
+
+
+def update(**fields):
+    return messages_pb2.ServerUpdate(**fields)
+
+
+def reference(size, digest=DIGEST):
+    return {"size": size, "digest": digest}
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        (update(), "kind 0"),
+        (update(kind=77, message=b"x"), "kind 77"),
+        *(
+            (update(kind=kind, message=b"x"), f"kind {kind}")
+            for kind, message in KINDS.items()
+            if message in (Advert, Bundles, Upload, Shares)
+        ),
+        (update(kind=Roster.KIND), "neither|no message"),
+        (update(kind=Roster.KIND, message=LARGE), "message must have"),
+        (update(kind=Survivors.KIND, reference=reference(2 << 20)), "no message"),
+        (update(kind=Aborted.KIND, reference=reference(2 << 20)), "no message"),
+        (update(kind=Roster.KIND, reference=reference(2 << 20, b"short")), "digest"),
+        *(
+            (update(kind=Roster.KIND, reference=reference(size)), "referenced object")
+            for size in (0, MAX_INLINE_BYTES, MAX_OBJECT_BYTES + 1, 1 << 60)
+        ),
+    ],
+    ids=lambda value: str(value)[:40].replace("\n", " "),
+)
+def test_an_update_against_the_form_is_the_aggregators_fault(message, complaint):
+    for row, data in (
+        (GetUpdate, secagg_service_pb2.GetUpdateResponse(update=message)),
+        (WatchSession, secagg_service_pb2.WatchSessionResponse(update=message)),
+    ):
+        with pytest.raises(RemoteProtocolError, match=complaint) as caught:
+            CALLS[row].decode(data.SerializeToString())
+        assert caught.value.code is ErrorCode.BAD_ENCODING
+        assert caught.value.sender is None
+
+
+@pytest.mark.parametrize(
+    "request_", [GetOffer, GetUpdate, WatchSession, GetUploadStatus, UploadChunk]
+)
+def test_an_empty_answer_where_one_is_due_is_refused(request_):
+    with pytest.raises(RemoteProtocolError, match="hold"):
+        CALLS[request_].decode(b"")
+
+
+@pytest.mark.parametrize("row", CALLS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"\x0a\x05a", bytes(MAX_MESSAGE_BYTES + 1)], ids=range(3)
+)
+def test_bytes_that_are_no_answer_are_the_aggregators_fault(row, data):
+    with pytest.raises(RemoteProtocolError) as caught:
+        row.decode(data)
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def test_a_wait_is_rounded_up_and_capped_so_that_nobody_spins_or_sleeps_for_days():
+    def through(seconds):
+        waited = [
+            CALLS[row].decode(CALLS[row].encode(Wait(seconds)))
+            for row in (GetOffer, GetUpdate)
+        ]
+        assert waited[0] == waited[1]
+        return waited[0].retry_after_seconds
+
+    assert through(0.0) == 0.001
+    assert through(1.5) == 1.5
+    assert through(0.0004) == 0.001
+    assert through(1e9) == 3600.0
+    assert through(math.inf) == 3600.0
+
+
+@pytest.mark.parametrize("milliseconds", [0, 3_600_001, (1 << 64) - 1])
+def test_a_wait_outside_its_range_is_refused(milliseconds):
+    message = secagg_service_pb2.GetUpdateResponse()
+    message.wait.retry_after_ms = milliseconds
+    message.wait.SetInParent()
+    with pytest.raises(RemoteProtocolError, match="retry_after_ms"):
+        CALLS[GetUpdate].decode(message.SerializeToString())
+
+
+@pytest.mark.parametrize("descriptor", [b"", b"none", bytes(10_000)], ids=len)
+def test_an_offer_that_is_no_descriptor_is_refused(descriptor):
+    message = secagg_service_pb2.GetOfferResponse(descriptor=descriptor)
+    with pytest.raises(RemoteProtocolError, match="descriptor"):
+        CALLS[GetOffer].decode(message.SerializeToString())
+
+
+@pytest.mark.parametrize(("data", "total"), [(b"piece", 4), (LARGE, len(LARGE))])
+def test_a_piece_longer_than_the_whole_or_than_a_chunk_is_refused(data, total):
+    row = CALLS[FetchChunk]
+    with pytest.raises(RemoteProtocolError):
+        row.decode(row.encode(BlobChunk(data, total)))
+
+
+def test_no_answer_exceeds_the_limit():
+    row = CALLS[WatchSession]
+    largest = row.encode(Envelope(Delivery, bytes(MAX_INLINE_BYTES)))
+    assert len(largest) < MAX_INLINE_BYTES + 100 < MAX_MESSAGE_BYTES

@@ -1,0 +1,95 @@
+import pytest
+
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+    ThresholdNotMetError,
+)
+from secagg.v1 import errors_pb2
+from secagg.wire import errors
+
+
+@pytest.mark.parametrize("code", sorted(errors.TRAVELLING), ids=lambda code: code.name)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda code: RemoteProtocolError("why", code=code, sender="c1", next_step="do"),
+        lambda code: SessionAbortedError("why", code=code, next_step="do"),
+        lambda code: ServiceError(
+            "why", code=code, next_step="do", retry_after_seconds=2.5
+        ),
+        lambda code: ThresholdNotMetError(alive=3, needed=5, code=code),
+    ],
+    ids=["remote", "aborted", "service", "threshold"],
+)
+def test_class_number_and_attributes_of_an_error_survive_the_wire(code, build):
+    before = build(code)
+    after = errors.seen_by_peer(before)
+    assert type(after) is type(before)
+    assert str(after) == str(before)
+    assert vars(after) == vars(before)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InternalError("state of client c7"),
+        LocalProtocolError("state of client c7"),
+        InputError("state of client c7"),
+        ServiceError("state of client c7", code=ErrorCode.BAD_SETTINGS),
+    ],
+)
+def test_a_fault_of_the_aggregator_itself_travels_without_its_text(error):
+    assert b"c7" not in errors.encode_error(error)
+    seen = errors.seen_by_peer(error)
+    assert isinstance(seen, ServiceError)
+    assert seen.code is ErrorCode.INTERNAL
+    assert seen.retry_after_seconds is None
+
+
+def test_every_number_that_travels_has_a_name_on_the_wire():
+    for code in ErrorCode:
+        assert (code in errors.TRAVELLING) == (code < 60)
+        if code in errors.TRAVELLING:
+            assert errors_pb2.ErrorCode.Name(code.value) == f"ERROR_CODE_{code.name}"
+    assert set(errors_pb2.ErrorCode.values()) == {0, *errors.TRAVELLING}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"\xff\xff", b"\x08", b"\x1a\x02\xff\xfe", b"\x0a" * 5000],
+    ids=["garbage", "cut off", "bad utf-8", "too long"],
+)
+def test_an_unreadable_detail_is_none(value):
+    assert errors.decode_error(value) is None
+
+
+def test_numbers_of_a_later_release_become_internal():
+    detail = errors_pb2.ErrorDetail(message="new trouble")
+    detail.code, detail.fault = 555, 99
+    error = errors.decode_error(detail.SerializeToString())
+    assert type(error) is ServiceError
+    assert error.code is ErrorCode.INTERNAL
+    assert str(error) == "new trouble"
+
+
+def test_what_a_peer_wrote_is_one_line_of_bounded_length():
+    hostile = "\x1b]0;owned\x07\r\nERROR forged" + "é" * 4000
+    seen = errors.seen_by_peer(RemoteProtocolError(hostile, next_step=hostile))
+    assert str(seen).isprintable()
+    assert seen.next_step.isprintable()
+    assert len(str(seen).encode()) <= 1000
+    encoded = errors.encode_error(
+        RemoteProtocolError(hostile, next_step=hostile, sender="s" * 255)
+    )
+    assert len(encoded) <= 4096
+
+
+def test_a_detail_over_the_limit_is_not_read():
+    detail = errors_pb2.ErrorDetail(message="x" * 4096)
+    assert errors.decode_error(detail.SerializeToString()) is None
