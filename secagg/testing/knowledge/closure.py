@@ -44,12 +44,12 @@ from secagg.primitives.transcript import domain_tag
 from secagg.protocol import context
 from secagg.testing.knowledge.facts import (
     Answer,
-    Bundles,
     Facts,
     MaskName,
     MaskView,
     PairMask,
     RosterView,
+    SealedBundles,
     SelfMask,
     Session,
     Theft,
@@ -132,7 +132,7 @@ class Closure:
         self.facts = facts
         self.secrets: dict[bytes, Known] = {}
         self._shared: dict[bytes, _SharedSecret] = {}
-        self._opened: set[tuple[Bundles, int]] = set()
+        self._opened: set[tuple[SealedBundles, int]] = set()
 
     def knows(self, kind: Kind, advert: Advert) -> Known | None:
         """Return a client's secret, if the adversary has it."""
@@ -159,7 +159,7 @@ class Closure:
                 return keys.agree(adverts[peer].encryption_key)
         return None
 
-    def is_first_time(self, opened: tuple[Bundles, int]) -> bool:
+    def is_first_time(self, opened: tuple[SealedBundles, int]) -> bool:
         """Note that a holder's bundle is opened; return whether it was not yet."""
         if opened in self._opened:
             return False
@@ -335,7 +335,7 @@ def _receivers(view: RosterView, dealer: int) -> tuple[int, ...]:
 
 
 def _open(
-    bundles: Bundles, holder: int, channel: SecretBytes
+    bundles: SealedBundles, holder: int, channel: SecretBytes
 ) -> Iterator[tuple[int, Kind, bytes]]:
     """Open one holder's bundle: point, kind and bytes of each share (PROTOCOL §6.1)."""
     view, dealer = bundles.view, bundles.dealer

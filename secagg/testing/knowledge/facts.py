@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from secagg.errors import RemoteProtocolError
-from secagg.messages import Roster
+from secagg.messages import Bundles, Delivery, Envelope, Roster, Shares, Survivors
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
@@ -32,13 +32,13 @@ from secagg.protocol.neighbors import SharingGraph, sharing_graph
 
 __all__ = [
     "Answer",
-    "Bundles",
     "Facts",
     "MaskName",
     "MaskView",
     "MaskedVector",
     "PairMask",
     "RosterView",
+    "SealedBundles",
     "SelfMask",
     "Session",
     "Theft",
@@ -115,7 +115,7 @@ class MaskView:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bundles:
+class SealedBundles:
     """The sealed bundles of one dealer, one per neighbour, ascending by index."""
 
     view: RosterView
@@ -185,7 +185,7 @@ class Facts:
     def __init__(self) -> None:
         self.rosters: list[RosterView] = []
         self.seeds: dict[str, list[SecretBytes]] = {}
-        self.bundles: list[Bundles] = []
+        self.bundles: list[SealedBundles] = []
         self.vectors: list[MaskedVector] = []
         self.answers: list[Answer] = []
         self.thefts: list[Theft] = []
@@ -223,6 +223,20 @@ class Facts:
 
     # --- what the server says -------------------------------------------------------
 
+    def said(self, session_id: bytes, receiver: str, envelope: Envelope) -> None:
+        """Note any message of the server, as this client received it."""
+        try:
+            message = envelope.open()
+        except RemoteProtocolError:
+            return  # rule 4
+        match message:
+            case Roster():
+                self.said_roster(session_id, receiver, envelope.data)
+            case Delivery(sharers, _):
+                self.said_sharers(session_id, receiver, sharers)
+            case Survivors(bitmap):
+                self.said_survivors(session_id, receiver, bitmap)
+
     def said_roster(self, session_id: bytes, receiver: str, roster: bytes) -> None:
         """Note the canonical bytes of a roster, as this client was told it."""
         told = self._told_to(session_id, receiver)
@@ -253,11 +267,19 @@ class Facts:
     #
     # Of adverts, what matters stands in the rosters.
 
+    def heard(self, session_id: bytes, sender: str, envelope: Envelope) -> None:
+        """Note any message of a client, as it reached the server."""
+        match envelope.open():
+            case Bundles(sealed):
+                self.heard_bundles(session_id, sender, sealed)
+            case Shares(revealed):
+                self.heard_answer(session_id, sender, revealed)
+
     def heard_bundles(self, session_id: bytes, sender: str, bundles: bytes) -> None:
         """Note the sealed bundles of a client, as they reached the server."""
         view = self._told_to(session_id, sender).roster
         if self._is_new(session_id, sender, "bundles", bundles) and view is not None:
-            self.bundles.append(Bundles(view, view.index_of[sender], bundles))
+            self.bundles.append(SealedBundles(view, view.index_of[sender], bundles))
 
     def heard_vector(
         self,
@@ -280,13 +302,13 @@ class Facts:
             ValueError: The sender, which is not corrupt, was told no roster and no set
                 U2 yet, so that nobody can say which masks the vector carries.
         """
+        if not self._is_new(session_id, sender, "vector", residues.tobytes()):
+            return
         view = self._told_to(session_id, sender).masks
         if view is None:
             if sender in self.seeds:
                 return  # its input is known anyway
             raise ValueError(f"{sender!r} masks an input, but was told no usable U2")
-        if not self._is_new(session_id, sender, "vector", residues.tobytes()):
-            return
         if masks is None:
             masks = view.masks_of(view.roster.index_of[sender])
         self.vectors.append(MaskedVector(view, sender, residues.copy(), dict(masks)))

@@ -5,107 +5,64 @@ The only place of these tests that knows a driver.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
-from secagg.messages import Roster
+from secagg.messages import BUNDLE_BYTES, Delivery, Envelope, Roster, Round, Survivors
 from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
-from secagg.protocol import client_rounds, context, server, share_bundles
-from secagg.protocol.events import (
-    BundlesSent,
-    InputUploaded,
-    RosterReceived,
-    SharesReceived,
-    SharesRevealed,
-    SurvivorsReceived,
-)
+from secagg.protocol import client_rounds, context, share_bundles
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.neighbors import sharing_graph
-from secagg.protocol.rounds import BUNDLE_BYTES, Round
-from secagg.testing.in_process import (
-    InProcessSession,
-    SessionResult,
-    identity_of,
-    parameters_for,
-    run_session,
-)
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation.driver import SessionResult, identity_of, run_session
+from secagg.testing import observed_session
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.knowledge import Facts
 
 MODULUS = 1 << 20
 
 
-@dataclass
-class ObservedSession(InProcessSession):
-    """A session in one process; `facts` sees what passes between the parties."""
+class ObservedSession(observed_session.ObservedSession):
+    """An observed session that can be driven to where no real server goes."""
 
-    facts: Facts = field(default_factory=Facts)
-    corrupt: frozenset[int] = frozenset()
-    charged: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.facts.session(self.descriptor)
-        self.session_id = self.descriptor.session_id
-
-    def offer(self, number):
-        if number in self.corrupt:
-            self.facts.corrupt(identity_of(number), self.seed(number))
-        return super().offer(number)
-
-    def to_client(self, number, event):
-        to = (self.session_id, identity_of(number))
-        match event:
-            case RosterReceived(roster):
-                self.facts.said_roster(*to, roster)
-            case SharesReceived(sharers, _):
-                self.facts.said_sharers(*to, sharers)
-            case SurvivorsReceived(survivors):
-                self.facts.said_survivors(*to, survivors)
-        return super().to_client(number, event)
-
-    def server_event(self, number, output):
-        event = super().server_event(number, output)
-        match event:
-            case BundlesSent(sender, bundles):
-                self.facts.heard_bundles(self.session_id, sender, bundles)
-            case InputUploaded(sender, digest, _):
-                self.charged[sender] = 1  # a book that never gives back
-                vector = self.uploads[digest]
-                self.facts.heard_vector(self.session_id, sender, vector)
-            case SharesRevealed(sender, shares):
-                self.facts.heard_answer(self.session_id, sender, shares)
-        return event
-
-    def play(self, lost_before: Mapping[int, Round] | None = None) -> SessionResult:
+    def run(self, lost_before: Mapping[int, Round] | None = None) -> SessionResult:
         """Run to the end, as the real server does."""
         return run_session(self, lost_before)
 
     def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
         """Run until everybody has sent its message of a round; leave that one open."""
-        for which in Round:
-            for number in self.clients:
-                if (lost or {}).get(number, Round.FINISHED) <= which:
-                    continue
-                first = which is Round.ADVERTISE_KEYS
-                self.send(number, self.offer(number) if first else self.update(number))
+        for which in CLIENT_ROUNDS:
+            self.play(
+                which,
+                [
+                    n
+                    for n in self.clients
+                    if (lost or {}).get(n, Round.FINISHED) > which
+                ],
+            )
             if which is last:
                 return
             self.close(which)
+
+    def supply_input(self, number):
+        """Hand a client its vector, with a noise share of nothing if one is wanted."""
+        block, vector = self.parameters.noise_block, self.inputs[number]
+        given = NoisedVector(vector, block) if block else PlainVector(vector)
+        return self.to_client(number, InputReady(given))
 
     def ask(self, holders: Iterable[int], survivors: Iterable[int]) -> None:
         """Ask for shares as a server that checks nothing; only the ledger hears."""
         bitmap = encode_set(survivors, len(self.inputs))
         for number in holders:
-            for output in self.to_client(number, SurvivorsReceived(bitmap)):
-                self.server_event(number, output)
+            self.tell(number, Survivors(bitmap))
 
     def tell_sharers(self, number: int, sharers: Iterable[int]) -> None:
         """Tell a client a set U2 of one's choice, and let it mask its input."""
-        told = server.update_for(self.server_state, identity_of(number))
+        told = self.fetch(number).open()
         others = [n for n in self.clients if n != number]
         bundles = b"".join(
             told.bundles[BUNDLE_BYTES * place :][:BUNDLE_BYTES]
@@ -113,9 +70,13 @@ class ObservedSession(InProcessSession):
             if other in sharers
         )
         bitmap = encode_set(sharers, len(self.inputs))
-        self.to_client(number, SharesReceived(bitmap, bundles))
+        self.tell(number, Delivery(bitmap, bundles))
         for output in self.supply_input(number):
-            self.server_event(number, output)
+            self.message(number, output)
+
+    def tell(self, number, message):
+        """Say something to a client; only the ledger hears what it says to that."""
+        return self.to_client(number, Received(Envelope.of(message)))
 
     def deal(self, dealer: int, roster: Roster, polynomials: Entropy) -> None:
         """Let a client, which has advertised, deal under a roster of one's choice."""
@@ -140,7 +101,7 @@ class ObservedSession(InProcessSession):
 
     def held_shares(self, number: int) -> bytes:
         """Return the shares of others that a client holds until it has answered."""
-        return b"".join(self.clients[number].held.pairs)
+        return b"".join(self.clients[number].delivered.held.pairs)
 
     def seed(self, number: int) -> SecretBytes:
         """Return the seed from which all secrets of a client derive."""

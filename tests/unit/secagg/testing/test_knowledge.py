@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode
-from secagg.messages import Roster
+from secagg.messages import Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.transcript import encode_set
-from secagg.protocol.events import SurvivorsReceived
-from secagg.protocol.rounds import Round
-from secagg.testing.in_process import ROUNDS, identity_of
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (
     Claim,
     Facts,
@@ -53,7 +52,7 @@ def claims_broken(session, charged=None):
 
 def test_an_honest_session_with_losses_shows_the_sum_over_u3_and_nothing_else(observe):
     session = observe(8, threshold=4)
-    result = session.play(
+    result = session.run(
         {0: Round.SHARE_KEYS, 3: Round.MASKED_INPUT_COLLECTION, 5: Round.UNMASKING}
     )
     survivors = (1, 2, 4, 5, 6, 7)
@@ -71,7 +70,7 @@ def test_before_any_answer_nothing_shows(observe):
 
 def test_the_inputs_of_colluders_are_left_out_of_the_sum(observe):
     session = observe(6, threshold=4, corrupt={1, 4})
-    session.play({2: Round.MASKED_INPUT_COLLECTION})
+    session.run({2: Round.MASKED_INPUT_COLLECTION})
     honest = (0, 3, 5)
     assert sums_of(session) == [(session.names(honest), session.sum_of(honest))]
     assert claims_broken(session) == set()
@@ -79,7 +78,7 @@ def test_the_inputs_of_colluders_are_left_out_of_the_sum(observe):
 
 def test_a_colluder_silent_at_the_end_gets_a_sum_from_an_aborted_session(observe):
     session = observe(5, threshold=5, corrupt={4}, min_survivors=5)
-    result = session.play({4: Round.UNMASKING})
+    result = session.run({4: Round.UNMASKING})
     assert result.code is ErrorCode.TOO_FEW_ANSWERS
     honest = (0, 1, 2, 3)
     assert sums_of(session) == [(session.names(honest), session.sum_of(honest))]
@@ -90,7 +89,7 @@ def test_a_colluder_silent_at_the_end_gets_a_sum_from_an_aborted_session(observe
 
 def test_a_colluder_that_answers_garbage_keeps_what_it_holds(observe):
     session = observe(5, threshold=5, corrupt={4})
-    session.play({4: Round.UNMASKING})
+    session.run({4: Round.UNMASKING})
     size = len(session.facts.answers[0].data)
     bitmap = encode_set(range(5), 5)
     to = (session.session_id, identity_of(4))
@@ -101,7 +100,7 @@ def test_a_colluder_that_answers_garbage_keeps_what_it_holds(observe):
 
 def test_a_wrong_share_among_many_hides_nothing(observe):
     session = observe(7, threshold=3)
-    session.play()
+    session.run()
     first = session.facts.answers[0]
     session.facts.answers[0] = replace(first, data=bytes(len(first.data)))
     assert sums_of(session) == [(session.names(range(7)), session.sum_of(range(7)))]
@@ -119,8 +118,8 @@ def test_the_input_of_a_client_that_is_declared_lost_stays_masked(observe):
 def test_a_book_counts_the_sums_of_all_sessions(observe):
     first = observe(4, threshold=3)
     second = observe(4, threshold=3, facts=first.facts, number=2)
-    first.play()
-    second.play({1: Round.MASKED_INPUT_COLLECTION})
+    first.run()
+    second.run({1: Round.MASKED_INPUT_COLLECTION})
     names = sorted(first.names(range(4)))
     exact = dict(zip(names, (2, 1, 2, 2), strict=True))
     assert claims_broken(first, charged=exact) == set()
@@ -152,7 +151,7 @@ def _ring(observe):
     """Return the clients of a ring of twelve, degree four, in its order."""
     probe = observe(12, threshold=2, degree=4)
     probe.reach(Round.SHARE_KEYS)
-    return probe.server_state.graph.order
+    return probe.server_state.cohort.graph.order
 
 
 def arcs_of(session, ring):
@@ -254,13 +253,13 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
     for number, vector in enumerate(list(session.facts.vectors)):
         to = (session.session_id, vector.sender)
         session.facts.said_roster(*to, vector.view.roster.roster.encode())
-        (answer,) = session.to_client(number, SurvivorsReceived(bitmap))
+        (answer,) = session.tell(number, Survivors(bitmap))
         session.facts.said_sharers(*to, bitmap)
         session.facts.heard_vector(*to, vector.residues)
-        session.server_event(number, answer)
+        session.facts.heard(*to, answer.envelope)
         # Read under the set that came with it, not under a later one.
         session.facts.said_survivors(*to, encode_set(range(3), 4))
-        session.server_event(number, answer)
+        session.facts.heard(*to, answer.envelope)
     assert (len(session.facts.vectors), len(session.facts.answers)) == (4, 4)
     assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))]
     assert claims_broken(session) == set()
@@ -274,7 +273,7 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
 )
 def test_a_seed_left_on_a_disk_gives_both_secrets(observe, write):
     session = observe(5, threshold=3)
-    session.play()
+    session.run()
     seed = session.seed(2)
     found = b"header" + write(session.seed_of(2)) + b"rest"
     session.facts.disk(identity_of(2), "after the answer", found, seed=seed)
@@ -300,7 +299,7 @@ def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
 
 def test_an_answer_and_public_records_on_a_disk_give_nothing(observe):
     session = observe(6, threshold=3, corrupt={4, 5})
-    session.play()
+    session.run()
     found = b"".join(a.data for a in session.facts.answers)
     found += b"".join(b.data for b in session.facts.bundles)
     session.facts.disk(identity_of(2), "later", found, seed=session.seed(2))
@@ -391,7 +390,7 @@ def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, h
     session = observe(
         6, threshold=4, corrupt={5}, min_survivors=5, noise_block=b"noise"
     )
-    session.play({4: Round.MASKED_INPUT_COLLECTION})
+    session.run({4: Round.MASKED_INPUT_COLLECTION})
     broken = set()
     try:
         check(session.facts, charged=session.charged, counted_noise_shares=counted)
@@ -410,7 +409,7 @@ def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
         min_survivors=5,
         noise_block=noise,
     )
-    session.play()
+    session.run()
     assert claims_broken(session) == (
         {Claim.SIZE, Claim.NOISE} if noise else {Claim.SIZE}
     )
@@ -418,7 +417,7 @@ def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
 
 def test_a_violation_says_who_where_what_and_why(observe):
     session = observe(5, threshold=5, corrupt={4}, min_survivors=5)
-    session.play({4: Round.UNMASKING})
+    session.run({4: Round.UNMASKING})
     with pytest.raises(ForbiddenKnowledgeError) as caught:
         check(session.facts, charged={identity_of(n): 1 for n in (0, 1, 2)})
     (violation,) = caught.value.violations
@@ -442,7 +441,7 @@ def test_a_violation_says_who_where_what_and_why(observe):
 
 def test_secrets_do_not_show_in_what_the_ledger_prints(observe):
     session = observe(3, threshold=2, corrupt={0}, min_survivors=3)
-    session.play()
+    session.run()
     closure = close(session.facts)
     printed = repr(
         [
@@ -474,7 +473,7 @@ def test_a_vector_of_a_client_that_was_told_no_u2_is_refused(observe):
 
 def test_a_corrupt_client_whose_seed_does_not_fit_its_keys_is_refused(observe):
     session = observe(3, threshold=2)
-    session.play()
+    session.run()
     session.facts.corrupt(identity_of(1), session.seed(0))
     with pytest.raises(ValueError, match="no seed that was recorded"):
         close(session.facts)
@@ -508,7 +507,7 @@ def test_what_no_client_can_read_is_passed_over(observe):
 
 # --- any losses, any colluders ------------------------------------------------------
 
-LOSSES = st.sampled_from([*ROUNDS, Round.FINISHED])
+LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -535,7 +534,7 @@ def test_losses_and_colluders_show_at_most_the_honest_part_of_u3(
         min_survivors=needed,
         modulus=modulus,
     )
-    result = session.play(lost)
+    result = session.run(lost)
     honest = {
         n
         for n in set(range(clients)) - corrupt
