@@ -2,6 +2,9 @@
 
 Everything runs on one event loop and one `ManualClock`; stores and spools stand for
 disks and survive the processes.  Inputs are one-hot, so that a sum says who is in it.
+
+When a task is over, a knowledge ledger checks what server and corrupt clients can
+compute together.
 """
 
 import asyncio
@@ -23,7 +26,7 @@ from secagg.errors import (
 from secagg.messages import Released
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
-from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
@@ -47,8 +50,14 @@ from secagg.testing.crash_points import (
     MortalConnection,
     SimulatedCrashError,
 )
+from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.testing.observed_connection import (
+    CorruptEntropy,
+    ObservedConnection,
+    TaskObserver,
+)
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Request
 
@@ -85,6 +94,7 @@ class Deployment:
         settings: Of every client.
         max_attempts: Sessions per sum.
         limits: Of the aggregator.
+        corrupt: Clients whose secrets the adversary has; they run as the others do.
     """
 
     clock: ManualClock
@@ -104,6 +114,9 @@ class Deployment:
     max_attempts: int = 3
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
+    corrupt: frozenset[int] = frozenset()
+
+    observer: TaskObserver = field(default_factory=TaskObserver)
     server_store: SessionStore = field(default_factory=MemorySessionStore)
     spool: Spool = field(default_factory=MemorySpool)
     client_stores: dict[int, SessionStore] = field(default_factory=dict)
@@ -121,11 +134,15 @@ class Deployment:
 
         Args:
             absent: Clients that never start.
+
+        Raises:
+            ForbiddenKnowledgeError: The adversary knows more than it may.
         """
         serving = asyncio.ensure_future(self.serve())
         present = [n for n in range(self.clients) if n not in absent]
         endings = await asyncio.gather(*(self.take_part(n) for n in present))
         await serving
+        check(self.observer.facts, charged=self.charged())
         return dict(zip(present, endings, strict=True))
 
     # --- the aggregator ---------------------------------------------------------------
@@ -223,15 +240,20 @@ class Deployment:
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
         store = self.client_stores.setdefault(number, MemorySessionStore())
+        connection = CrashingConnection(link, switch)
+        entropy: Entropy = _entropy(f"client {number} {len(switch.points)}")
+        if number in self.corrupt:
+            facts = self.observer.facts
+            entropy = CorruptEntropy(entropy, identity_of(number), facts)
         return ClientRunner(
             identity_of(number),
-            CrashingConnection(link, switch),
+            ObservedConnection(connection, self.observer),
             CrashingStore(store, switch),
             policy=self.policy,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,
-            entropy=_entropy(f"client {number} {len(switch.points)}"),
+            entropy=entropy,
             workers=Workers(storage=inline, general=inline),
         )
 
@@ -255,6 +277,13 @@ class Deployment:
         return make
 
     # --- what must hold ---------------------------------------------------------------
+
+    def charged(self) -> dict[str, int]:
+        """Return for how many sessions each client has masked an input.
+
+        Tasks here have no budget, so that nothing is ever given back.
+        """
+        return {name: len(known) for name, known in self.observer.masked.items()}
 
     def expected_sum(self, numbers: set[int]) -> UnsignedArray:
         """Return the sum of some clients' inputs modulo m."""
