@@ -6,8 +6,8 @@ Rule 2: what a client says counts as heard, also when it is lost on the way: the
         adversary may be the one who loses it.
 Rule 3: a corrupt client runs as the others do; the adversary has its seeds.
 
-Rosters and deliveries that come by reference, because they exceed 1 MiB, are not read:
-the ledger would refuse the vector that follows.
+Rule 4: what names a session that was never offered is passed over: only a client
+        whose disk was damaged says it, and nobody else has keys for it.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,9 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.connection import AggregatorConnection
 from secagg.testing.knowledge import Facts
 from secagg.wire.calls import (
-    GetUpdate,
+    Blob,
+    BlobChunk,
+    FetchChunk,
     Reference,
     Request,
     SendMessage,
@@ -48,9 +50,13 @@ class TaskObserver:
         self.masked: dict[str, set[bytes]] = {}
         self._offered: dict[bytes, SessionDescriptor] = {}
         self._uploads: dict[tuple[bytes, str, bytes], bytearray] = {}
+        # Messages that were only referred to, and what was fetched of them so far.
+        self._referred: dict[tuple[bytes, str, Blob], tuple[Reference, bytearray]] = {}
 
     def heard(self, sender: str, request: Request[Any]) -> None:
         """Note what a client says."""
+        if getattr(request, "session_id", None) not in self._offered:
+            return  # rule 4
         match request:
             case SendMessage(session_id, message):
                 envelope = Envelope(request.KIND, message)
@@ -61,12 +67,31 @@ class TaskObserver:
 
     def said(self, receiver: str, request: Request[Any], answer: object) -> None:
         """Note what a client was told."""
+        if isinstance(answer, SessionDescriptor):
+            self._offered[answer.session_id] = answer
+            self.facts.session(answer)
+        session_id = getattr(request, "session_id", None)
+        if session_id not in self._offered:
+            return  # rule 4
         match answer:
-            case SessionDescriptor():
-                self._offered[answer.session_id] = answer
-                self.facts.session(answer)
-            case Envelope() if isinstance(request, GetUpdate | WatchSession):
-                self.facts.said(request.session_id, receiver, answer)
+            case Envelope():
+                self.facts.said(session_id, receiver, answer)
+            case Reference():
+                key = (session_id, receiver, answer.blob)
+                self._referred[key] = (answer, bytearray())
+            case BlobChunk(data) if isinstance(request, FetchChunk):
+                self._said_piece(receiver, request, data)
+
+    def _said_piece(self, receiver: str, piece: FetchChunk, data: bytes) -> None:
+        """Put the pieces of a large message together, and read it when it is whole."""
+        key = (piece.session_id, receiver, piece.blob)
+        if key not in self._referred:
+            return  # a payload, or the sum
+        reference, fetched = self._referred[key]
+        fetched[piece.offset :] = data
+        if sha256(fetched).digest() == reference.digest:
+            envelope = Envelope(reference.kind, bytes(fetched))
+            self.facts.said(piece.session_id, receiver, envelope)
 
     def _heard_chunk(self, sender: str, chunk: UploadChunk) -> None:
         """Put the pieces of an upload together, and read it when it is whole."""
