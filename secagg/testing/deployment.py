@@ -38,7 +38,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
-from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.book import Book, ChargeState, Role, SessionState
 from secagg.storage.spool import MemorySpool, Spool
 from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.crash_points import (
@@ -142,7 +142,7 @@ class Deployment:
         present = [n for n in range(self.clients) if n not in absent]
         endings = await asyncio.gather(*(self.take_part(n) for n in present))
         await serving
-        check(self.observer.facts, charged=self.charged())
+        check(self.observer.facts, charged=await self.charged())
         return dict(zip(present, endings, strict=True))
 
     # --- the aggregator ---------------------------------------------------------------
@@ -279,12 +279,20 @@ class Deployment:
 
     # --- what must hold ---------------------------------------------------------------
 
-    def charged(self) -> dict[str, int]:
-        """Return for how many sessions each client has masked an input.
+    async def charged(self) -> dict[str, int]:
+        """Return how many sessions each client has paid for.
 
-        Tasks here have no budget, so that nothing is ever given back.
+        As its own book says, what was given back taken off.  Without noise nothing is
+        charged there, and every session counts for which an input was masked.
         """
-        return {name: len(known) for name, known in self.observer.masked.items()}
+        if not self.parameters.noise_block:
+            return {name: len(known) for name, known in self.observer.masked.items()}
+        spent = {}
+        for number, book in self.client_books.items():
+            rows = await book.charges(TASK_ID)
+            kept = [row for row in rows if row.state is not ChargeState.VOID]
+            spent[identity_of(number)] = len(kept)
+        return spent
 
     def expected_sum(self, numbers: set[int]) -> UnsignedArray:
         """Return the sum of some clients' inputs modulo m."""
