@@ -29,7 +29,7 @@ from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.events import PlainVector
+from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -272,8 +272,13 @@ class Deployment:
         )
 
     def _input(self, number: int) -> MakeInput:
-        def make(descriptor: SessionDescriptor, _: bytes, __: bytes) -> PlainVector:
-            return PlainVector(one_hot_input(number, descriptor.parameters))
+        def make(
+            descriptor: SessionDescriptor, _: bytes, __: bytes
+        ) -> PlainVector | NoisedVector:
+            vector = one_hot_input(number, descriptor.parameters)
+            block = descriptor.parameters.noise_block
+            # Its noise share is nothing, so that a sum still says who is in it.
+            return NoisedVector(vector, block) if block else PlainVector(vector)
 
         return make
 
