@@ -349,7 +349,7 @@ ACCEPTABLE = {
 )
 def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
     acceptable = parameters_for(CLIENTS, **ACCEPTABLE)
-    STRICT.check(InProcessSession(acceptable, []).descriptor)
+    STRICT.check(ObservedSession(acceptable, []).descriptor)
     proposal = parameters_for(CLIENTS, **(ACCEPTABLE | change))
     session = ObservedSession(
         proposal, [one_hot(n, 4, 1 << 20) for n in range(CLIENTS)], policy=STRICT
@@ -368,7 +368,7 @@ def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
 
 def test_profiles_and_suites_outside_the_policy_are_refused():
     parameters = parameters_for(CLIENTS, dimension=4, threshold=3)
-    offer = InProcessSession(parameters, []).descriptor
+    offer = ObservedSession(parameters, []).descriptor
     with pytest.raises(RemoteProtocolError) as profile:
         replace(LENIENT_POLICY, profiles=frozenset()).check(offer)
     with pytest.raises(RemoteProtocolError) as suite:

@@ -10,7 +10,7 @@ from secagg.errors import (
     SessionAbortedError,
     ThresholdNotMetError,
 )
-from secagg.messages import Aborted
+from secagg.messages import Aborted, Fate
 from secagg.v1 import errors_pb2
 from secagg.wire import errors
 
@@ -87,7 +87,7 @@ def test_no_peer_speaks_in_the_name_of_this_machine(code):
     detail.fault = errors_pb2.FAULT_SERVICE
     detail.code = code.value
     assert errors.decode_error(detail.SerializeToString()).code is ErrorCode.INTERNAL
-    told = Aborted.decode(Aborted(code, "delete your state").encode())
+    told = Aborted.decode(Aborted(Fate.LEFT_OUT, code, "delete it").encode())
     assert told.code is ErrorCode.INTERNAL
 
 
