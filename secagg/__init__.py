@@ -9,12 +9,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from secagg.client.grpc_connection import GrpcConnection
-    from secagg.client.runner import ClientRunner, SessionOutcome
+    from secagg.client.client import (
+        Client,
+        Contribution,
+        VectorMaker,
+    )
+    from secagg.client.conductor import (
+        ClientPhase,
+        ClientProgress,
+    )
+    from secagg.client.grpc_connection import (
+        CallDeadlines,
+        GrpcConnection,
+    )
+    from secagg.client.judge import (
+        SessionInfo,
+    )
     from secagg.distributed_dp import (
+        CurvePoint,
+        NoiseBudget,
+        NoisedInput,
         NoisedTask,
-        NoisePolicy,
+        Plan,
         PrivacyReport,
+        PrivacyStatement,
         error_curve,
         plan,
     )
@@ -33,59 +51,89 @@ if TYPE_CHECKING:
         RoundDeadlines,
         SessionDescriptor,
     )
-    from secagg.plain_sums import decode_integers, encode_integers
-    from secagg.policy import ClientPolicy
-    from secagg.server.aggregator import Aggregator
-    from secagg.server.grpc_server import GrpcServer
-    from secagg.server.task import SessionSum, TaskDefinition
-    from secagg.storage.memory import MemorySessionStore
-    from secagg.storage.spool import MemorySpool, UploadSpool
-    from secagg.storage.sqlite import SQLiteSessionStore
-    from secagg.transport.address import Address
-    from secagg.transport.in_memory import InMemoryConnection
-    from secagg.transport.tls import TLSIdentity
+    from secagg.policy import (
+        NO_NOISE_ACKNOWLEDGEMENT,
+        ClientPolicy,
+        ExactSumsAccepted,
+        PrivacyFloors,
+    )
+    from secagg.transport.address import (
+        Address,
+    )
+    from secagg.transport.certificates import (
+        Authority,
+        IssuedCertificate,
+    )
+    from secagg.transport.identity import (
+        Role,
+    )
+    from secagg.transport.tls import (
+        TLSIdentity,
+    )
 
 __all__ = [
+    "NO_NOISE_ACKNOWLEDGEMENT",
     "Address",
-    "Aggregator",
+    "Authority",
+    "CallDeadlines",
+    "Client",
+    "ClientPhase",
     "ClientPolicy",
-    "ClientRunner",
+    "ClientProgress",
+    "Contribution",
+    "CurvePoint",
     "ErrorCode",
+    "ExactSumsAccepted",
     "GrpcConnection",
-    "GrpcServer",
-    "InMemoryConnection",
     "InputError",
+    "IssuedCertificate",
     "LocalProtocolError",
-    "MemorySessionStore",
-    "MemorySpool",
-    "NoisePolicy",
+    "NoiseBudget",
+    "NoisedInput",
     "NoisedTask",
+    "Plan",
+    "PrivacyFloors",
     "PrivacyReport",
+    "PrivacyStatement",
     "Profile",
     "ProtocolParameters",
     "RemoteProtocolError",
+    "Role",
     "RoundDeadlines",
-    "SQLiteSessionStore",
     "SecAggError",
     "ServiceError",
     "SessionAbortedError",
     "SessionDescriptor",
-    "SessionOutcome",
-    "SessionSum",
+    "SessionInfo",
     "TLSIdentity",
-    "TaskDefinition",
-    "UploadSpool",
-    "decode_integers",
-    "encode_integers",
+    "VectorMaker",
     "error_curve",
     "plan",
 ]
 
 _MODULES: Final = {
+    "client.client": (
+        "Client",
+        "Contribution",
+        "VectorMaker",
+    ),
+    "client.conductor": (
+        "ClientPhase",
+        "ClientProgress",
+    ),
+    "client.grpc_connection": (
+        "CallDeadlines",
+        "GrpcConnection",
+    ),
+    "client.judge": ("SessionInfo",),
     "distributed_dp": (
-        "NoisePolicy",
+        "CurvePoint",
+        "NoiseBudget",
+        "NoisedInput",
         "NoisedTask",
+        "Plan",
         "PrivacyReport",
+        "PrivacyStatement",
         "error_curve",
         "plan",
     ),
@@ -104,18 +152,18 @@ _MODULES: Final = {
         "RoundDeadlines",
         "SessionDescriptor",
     ),
-    "plain_sums": ("decode_integers", "encode_integers"),
-    "policy": ("ClientPolicy",),
-    "server.aggregator": ("Aggregator",),
-    "client.runner": ("ClientRunner", "SessionOutcome"),
-    "server.task": ("SessionSum", "TaskDefinition"),
-    "storage.memory": ("MemorySessionStore",),
-    "storage.spool": ("MemorySpool", "UploadSpool"),
-    "storage.sqlite": ("SQLiteSessionStore",),
+    "policy": (
+        "ClientPolicy",
+        "ExactSumsAccepted",
+        "NO_NOISE_ACKNOWLEDGEMENT",
+        "PrivacyFloors",
+    ),
     "transport.address": ("Address",),
-    "client.grpc_connection": ("GrpcConnection",),
-    "server.grpc_server": ("GrpcServer",),
-    "transport.in_memory": ("InMemoryConnection",),
+    "transport.certificates": (
+        "Authority",
+        "IssuedCertificate",
+    ),
+    "transport.identity": ("Role",),
     "transport.tls": ("TLSIdentity",),
 }
 _PLACE: Final = {name: place for place, names in _MODULES.items() for name in names}

@@ -37,6 +37,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Round
+from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
@@ -66,7 +67,9 @@ class ClientRunner:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
         store: Durable records of sessions.
-        policy: The client's floors and caps.
+        policy: The client's floors and caps, as the core enforces them.
+        judge: Raises for a session that this client may not take part in; called on a
+            thread before a key is made, and again before a session is resumed.
         make_input: The application; called on a thread, once per session and again
             after a restart, when it must return the same vector.
         settings: How the client behaves.
@@ -74,6 +77,10 @@ class ClientRunner:
         entropy: Seeds and jitter; the operating system's by default.
         workers: Threads for blocking calls.
         on_progress: Told what the client is doing; must not block.
+
+    Attributes:
+        session_id: The session that this client was in last; b"" before and while it
+            waits for one.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -83,6 +90,7 @@ class ClientRunner:
         store: SessionStore,
         *,
         policy: ClientPolicy,
+        judge: Callable[[SessionDescriptor], object],
         make_input: MakeInput,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
@@ -93,6 +101,7 @@ class ClientRunner:
         self._identity = identity
         self._store = store
         self._policy = policy
+        self._judge = judge
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -113,6 +122,17 @@ class ClientRunner:
             settings=self._settings,
             on_progress=self._on_progress,
         )
+        self.session_id = b""
+
+    @property
+    def has_been_answered(self) -> bool:
+        """Whether the aggregator has answered any call."""
+        return self._calls.has_been_answered
+
+    @property
+    def failure(self) -> ServiceError | None:
+        """Why the last call was not answered; None when it was."""
+        return self._calls.failure
 
     async def run_session(self, task_id: str) -> SessionOutcome:
         """Take part in one session: one that was interrupted, or the next one.
@@ -130,6 +150,7 @@ class ClientRunner:
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.
         """
+        self.session_id = b""
         session = await ClientSession.resume(
             task_id,
             self._identity,
@@ -137,11 +158,15 @@ class ClientRunner:
             workers=self._workers,
             policy=self._policy,
         )
+        is_resumed = session is not None
         if session is None:
             session = await self._join(task_id)
         else:
             self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
+        self.session_id = session.session_id
         try:
+            if is_resumed:  # floors may have risen since
+                await self._workers.run(self._judge, session.descriptor)
             outcome = await Conductor(self._parts, session).run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if not isinstance(error, ServiceError) or error.code in _FATAL:
@@ -171,6 +196,8 @@ class ClientRunner:
                 f"instead of {task_id!r}",
                 code=ErrorCode.BAD_CONFIG,
             )
+        descriptor.validate()
+        await self._workers.run(self._judge, descriptor)
         session = await ClientSession.begin(
             descriptor,
             self._identity,

@@ -29,16 +29,18 @@ class SpentSessions:
 
     Args:
         path: The file; made with mode 0600 when it does not exist.  The caller makes
-            sure that one process uses it at a time.
+            sure that one process uses it at a time.  None keeps the ledger in memory.
 
     Raises:
         ServiceError: STORAGE_FAILED; the file cannot be read or is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._noise: dict[str, str] = {}
         self._sessions: dict[str, set[str]] = {}
+        if path is None:
+            return
         try:
             data = path.read_bytes() if path.exists() else b""
             whole = data[: data.rfind(b"\n") + 1]
@@ -59,12 +61,19 @@ class SpentSessions:
         except (ValueError, KeyError, TypeError):
             raise self._failure("is damaged") from None
 
-    def check(self, task_id: str, noise_block: bytes, *, allowed: int) -> None:
+    def count(self, task_id: str) -> int:
+        """Return how many sessions a task is charged for."""
+        return len(self._sessions.get(task_id, ()))
+
+    def check(
+        self, task_id: str, noise_block: bytes, session_id: bytes, *, allowed: int
+    ) -> None:
         """Refuse another session of a task whose budget is spent.
 
         Args:
             task_id: Name of the task.
             noise_block: Description of its noise.
+            session_id: The session; one that was charged before is covered.
             allowed: Sessions that its budget covers.
 
         Raises:
@@ -79,7 +88,8 @@ class SpentSessions:
                 next_step="Ask the operator to run the new parameters under a new "
                 "task id.",
             )
-        spent = len(self._sessions.get(task_id, ()))
+        charged = self._sessions.get(task_id, set())
+        spent = len(charged - {session_id.hex()})
         if spent >= allowed:
             raise RemoteProtocolError(
                 f"this client has given {spent} sessions to task {task_id!r}, whose "
@@ -101,7 +111,7 @@ class SpentSessions:
         session = session_id.hex()
         if session in self._sessions.get(task_id, ()):
             return
-        self.check(task_id, noise_block, allowed=allowed)
+        self.check(task_id, noise_block, session_id, allowed=allowed)
         self._write(task_id, sha256(noise_block).hexdigest(), session, is_aborted=False)
 
     def give_back(self, task_id: str, session_id: bytes) -> None:
@@ -117,6 +127,13 @@ class SpentSessions:
     def _write(
         self, task_id: str, noise: str, session: str, *, is_aborted: bool
     ) -> None:
+        if self._path is not None:
+            self._append(self._path, task_id, noise, session, is_aborted=is_aborted)
+        self._remember(task_id, noise, session, is_aborted=is_aborted)
+
+    def _append(
+        self, path: Path, task_id: str, noise: str, session: str, *, is_aborted: bool
+    ) -> None:
         entry = {
             "task": task_id,
             "noise": noise,
@@ -124,16 +141,13 @@ class SpentSessions:
             "aborted": is_aborted,
         }
         try:
-            descriptor = os.open(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-            )
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "ab") as stream:
                 stream.write(json.dumps(entry).encode() + b"\n")
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
             raise self._failure(f"cannot be written: {error.strerror}") from None
-        self._remember(task_id, noise, session, is_aborted=is_aborted)
 
     def _remember(
         self, task_id: str, noise: str, session: str, *, is_aborted: bool

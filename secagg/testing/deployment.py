@@ -38,7 +38,7 @@ from secagg.simulation.driver import identity_of
 from secagg.storage.base import Role, SessionStore
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool, Spool
-from secagg.testing.cohorts import LENIENT_POLICY
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingConnection,
     CrashingSpool,
@@ -228,6 +228,7 @@ class Deployment:
             CrashingConnection(link, switch),
             CrashingStore(store, switch),
             policy=self.policy,
+            judge=accept_every_offer,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,

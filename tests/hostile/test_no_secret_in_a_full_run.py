@@ -43,6 +43,7 @@ from secagg.server.task import TaskDefinition
 from secagg.storage.journal import decode_client_event
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.testing.cohorts import accept_every_offer
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
@@ -267,6 +268,7 @@ class Run:
                     link,
                     self.stores[number],
                     policy=POLICY,
+                    judge=accept_every_offer,
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
                     workers=workers,

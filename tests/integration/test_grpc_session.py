@@ -20,6 +20,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
+from secagg.testing.cohorts import accept_every_offer
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
@@ -102,6 +103,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
                 connection,
                 MemorySessionStore(),
                 policy=ClientPolicy(require_noise=False),
+                judge=accept_every_offer,
                 make_input=make_input,
                 settings=ClientSettings(watch=watch),
                 workers=workers,

@@ -16,7 +16,7 @@ from secagg.simulation import identity_of
 from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
@@ -73,6 +73,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
                 InMemoryConnection(aggregator, identity_of(n)),
                 MemorySessionStore(),
                 policy=LENIENT_POLICY,
+                judge=accept_every_offer,
                 make_input=lambda descriptor, _payload, _seed, n=n: PlainVector(
                     one_hot_input(n, descriptor.parameters)
                 ),

@@ -23,7 +23,7 @@ def test_a_task_gets_as_many_sessions_as_its_budget_covers(tmp_path):
     ledger = SpentSessions(tmp_path / "spent")
     for number in (1, 2):
         ledger.charge("t", NOISE, session(number), allowed=2)
-    refused(lambda: ledger.check("t", NOISE, allowed=2))
+    refused(lambda: ledger.check("t", NOISE, session(99), allowed=2))
     error = refused(lambda: ledger.charge("t", NOISE, session(3), allowed=2))
     assert "budget covers 2" in str(error)
     ledger.charge("another", NOISE, session(3), allowed=1)
@@ -47,7 +47,7 @@ def test_a_restart_remembers(tmp_path):
 def test_a_task_cannot_change_its_noise_under_the_same_name(tmp_path):
     ledger = SpentSessions(tmp_path / "spent")
     ledger.charge("t", NOISE, session(1), allowed=5)
-    error = refused(lambda: ledger.check("t", b"less noise", allowed=5))
+    error = refused(lambda: ledger.check("t", b"less noise", session(2), allowed=5))
     assert "new task id" in error.next_step
 
 
@@ -59,7 +59,7 @@ def test_a_line_torn_by_a_crash_is_forgotten_and_the_next_one_is_whole(tmp_path)
     SpentSessions(path).charge("t", NOISE, session(2), allowed=3)
     again = SpentSessions(path)
     again.charge("t", NOISE, session(3), allowed=3)
-    refused(lambda: again.check("t", NOISE, allowed=3))
+    refused(lambda: again.check("t", NOISE, session(99), allowed=3))
 
 
 @pytest.mark.parametrize("content", [b"nonsense\n", b"{}\n", b"[1]\n"])
@@ -82,9 +82,9 @@ def test_a_session_that_was_aborted_is_given_back_also_after_a_restart(tmp_path)
     ledger.give_back("t", session(1))
     again = SpentSessions(tmp_path / "spent")
     again.charge("t", NOISE, session(2), allowed=1)
-    refused(lambda: again.check("t", NOISE, allowed=1))
+    refused(lambda: again.check("t", NOISE, session(99), allowed=1))
     with pytest.raises(RemoteProtocolError, match="changed its noise"):
-        SpentSessions(tmp_path / "spent").check("t", b"less", allowed=9)
+        SpentSessions(tmp_path / "spent").check("t", b"less", session(99), allowed=9)
 
 
 def test_what_was_never_charged_cannot_be_given_back(tmp_path):
