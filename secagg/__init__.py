@@ -45,6 +45,10 @@ if TYPE_CHECKING:
         ServiceError,
         SessionAbortedError,
     )
+    from secagg.one_process import (
+        LocalCohort,
+        local,
+    )
     from secagg.parameters import (
         Profile,
         ProtocolParameters,
@@ -56,6 +60,23 @@ if TYPE_CHECKING:
         ClientPolicy,
         ExactSumsAccepted,
         PrivacyFloors,
+    )
+    from secagg.server.progress import (
+        Dropped,
+        SessionPhase,
+        SessionProgress,
+    )
+    from secagg.server.receipt import (
+        SessionReceipt,
+    )
+    from secagg.server.server import (
+        ReleasedSum,
+        RunningTask,
+        Server,
+    )
+    from secagg.server.task_setup import (
+        Cohort,
+        PreparedTask,
     )
     from secagg.transport.address import (
         Address,
@@ -80,51 +101,52 @@ __all__ = [
     "ClientPhase",
     "ClientPolicy",
     "ClientProgress",
+    "Cohort",
     "Contribution",
     "CurvePoint",
+    "Dropped",
     "ErrorCode",
     "ExactSumsAccepted",
     "GrpcConnection",
     "InputError",
     "IssuedCertificate",
+    "LocalCohort",
     "LocalProtocolError",
     "NoiseBudget",
     "NoisedInput",
     "NoisedTask",
     "Plan",
+    "PreparedTask",
     "PrivacyFloors",
     "PrivacyReport",
     "PrivacyStatement",
     "Profile",
     "ProtocolParameters",
+    "ReleasedSum",
     "RemoteProtocolError",
     "Role",
     "RoundDeadlines",
+    "RunningTask",
     "SecAggError",
+    "Server",
     "ServiceError",
     "SessionAbortedError",
     "SessionDescriptor",
     "SessionInfo",
+    "SessionPhase",
+    "SessionProgress",
+    "SessionReceipt",
     "TLSIdentity",
     "VectorMaker",
     "error_curve",
+    "local",
     "plan",
 ]
 
 _MODULES: Final = {
-    "client.client": (
-        "Client",
-        "Contribution",
-        "VectorMaker",
-    ),
-    "client.conductor": (
-        "ClientPhase",
-        "ClientProgress",
-    ),
-    "client.grpc_connection": (
-        "CallDeadlines",
-        "GrpcConnection",
-    ),
+    "client.client": ("Client", "Contribution", "VectorMaker"),
+    "client.conductor": ("ClientPhase", "ClientProgress"),
+    "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
     "distributed_dp": (
         "CurvePoint",
@@ -146,6 +168,7 @@ _MODULES: Final = {
         "ServiceError",
         "SessionAbortedError",
     ),
+    "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Profile",
         "ProtocolParameters",
@@ -158,11 +181,12 @@ _MODULES: Final = {
         "NO_NOISE_ACKNOWLEDGEMENT",
         "PrivacyFloors",
     ),
+    "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
+    "server.receipt": ("SessionReceipt",),
+    "server.server": ("ReleasedSum", "RunningTask", "Server"),
+    "server.task_setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
-    "transport.certificates": (
-        "Authority",
-        "IssuedCertificate",
-    ),
+    "transport.certificates": ("Authority", "IssuedCertificate"),
     "transport.identity": ("Role",),
     "transport.tls": ("TLSIdentity",),
 }

@@ -57,9 +57,6 @@ def server(
     _print_task(prepared, output)
     files = SumFiles(settings.server.output_dir, prepared)
 
-    async def next_payload(_: int) -> bytes:
-        return prepared.payload
-
     with SessionView(output) as view:
         observer = Observer(
             listening=lambda address: output.line(
@@ -72,7 +69,6 @@ def server(
             serve(
                 settings,
                 prepared,
-                next_payload=next_payload,
                 on_sum=files.write,
                 observer=observer,
             )

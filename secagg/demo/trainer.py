@@ -23,8 +23,8 @@ from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
 from secagg.server.program import Observer, serve, task_memory
 from secagg.server.progress import SessionProgress
-from secagg.server.task import SessionSum
-from secagg.server.task_setup import PreparedTask, prepare_task
+from secagg.server.server import ReleasedSum
+from secagg.server.task_setup import prepare_task
 from secagg.storage.vector_files import write_vector
 
 __all__ = ["main"]
@@ -33,30 +33,24 @@ __all__ = ["main"]
 class Trainer:
     """Hands out the model and improves it by each sum."""
 
-    def __init__(self, layout: DemoLayout, prepared: PreparedTask) -> None:
+    def __init__(self, layout: DemoLayout) -> None:
         self._layout = layout
-        self._prepared = prepared
         self._model = SoftmaxModel.initial()
 
-    async def next_payload(self, _: int) -> bytes:
+    def payload(self, _: int) -> bytes:
         """Return the model as it stands."""
         return self._model.to_bytes()
 
-    async def take_sum(self, released: SessionSum) -> None:
+    async def take_sum(self, released: ReleasedSum) -> None:
         """Improve the model by one noisy sum."""
-        number, noised = released.descriptor.session_number, self._prepared.noised
-        if noised is None:
-            raise ValueError("the demo trains with noise only")
-        estimate = noised.decode(
-            released.residues, session_id=released.descriptor.session_id
-        )
+        number = released.session_number
         path = self._layout.model(number)
         if not path.exists():
-            improved = self._model.improved_by(estimate, released.survivors)
+            improved = self._model.improved_by(released.values, released.inputs)
             write_vector(self._layout.residues(number), released.residues)
             write_vector(path, improved.weights)
         self._model = SoftmaxModel(np.load(path, allow_pickle=False))
-        say("step", session=number, survivors=released.survivors)
+        say("step", session=number, survivors=released.inputs)
 
 
 def _tell(progress: SessionProgress) -> None:
@@ -85,7 +79,7 @@ def main(directory: Path) -> int:
             layout.server_settings, environment=os.environ
         ).settings
         prepared = prepare_task(settings, memory=task_memory(settings))
-        trainer = Trainer(layout, prepared)
+        trainer = Trainer(layout)
         observer = Observer(
             listening=lambda address: say("listening", address=str(address)),
             progress=_tell,
@@ -95,7 +89,7 @@ def main(directory: Path) -> int:
             serve(
                 settings,
                 prepared,
-                next_payload=trainer.next_payload,
+                payload=trainer.payload,
                 on_sum=trainer.take_sum,
                 observer=observer,
             )

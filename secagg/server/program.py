@@ -1,4 +1,4 @@
-"""The aggregator process: settings, certificates, storage and transport, put together.
+"""The aggregator process: settings become a `Server` that runs one task.
 
 Rule 1: everything that can be wrong before the first client comes is found before the
         port opens: settings, certificates, budget, storage.
@@ -13,37 +13,22 @@ Rule 4: the process ends by itself when the task is done and the clients know it
 What is printed is decided by whoever calls.
 """
 
-import asyncio
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from secagg.config import ServerSettings
-from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Released
-from secagg.runtime.workers import Workers
-from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer, run_until_signalled
-from secagg.server.mask_executor import MaskExecutor
+from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.server.grpc_server import run_until_signalled
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
-from secagg.server.task import NextPayload, OnSum, TaskDefinition
+from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
 from secagg.server.task_setup import PreparedTask
-from secagg.storage.base import Role as StoreRole
-from secagg.storage.base import SessionStore
-from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Observer", "ServedTask", "serve", "task_memory"]
-
-# A client polls a few times a minute at most; after that it is gone.
-_SETTLE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +69,18 @@ async def serve(
     settings: ServerSettings,
     prepared: PreparedTask,
     *,
-    next_payload: NextPayload,
-    on_sum: OnSum,
+    on_sum: Callable[[ReleasedSum], Awaitable[None]],
     observer: Observer,
+    payload: Callable[[int], bytes] | None = None,
 ) -> ServedTask:
     """Run the task of `settings` to its end.
 
     Args:
         settings: Where to listen, where to store, whom to invite.
         prepared: Parameters of the sessions, from `prepare_task`.
-        next_payload: Called before each session with the number of sums so far, those
-            of earlier processes included.
         on_sum: Called with each sum; repeated with the same session after a crash.
         observer: Told what happens.
+        payload: As in `Server.add_task`.
 
     Returns:
         The sessions of this process.
@@ -107,145 +91,68 @@ async def serve(
             last one were told it first.
         SessionAbortedError: Too many attempts at one sum failed.
     """
-    address = Address.parse(settings.server.listen)
-    identity = TLSIdentity.load(
-        certificate=settings.tls.certificate,
-        private_key=settings.tls.key,
-        authority=settings.tls.ca,
-        role=Role.SERVER,
+    server = Server(
+        settings.server.listen,
+        identity=TLSIdentity.load(
+            certificate=settings.tls.certificate,
+            private_key=settings.tls.key,
+            authority=settings.tls.ca,
+            role=Role.SERVER,
+        ),
+        state_dir=settings.server.state_dir,
+        health_listen=settings.server.health_listen,
+        grace_seconds=settings.server.drain_seconds,
+        on_progress=observer.progress,
     )
-    store = _open_store(settings.server.state_dir)
-    try:
-        spool = UploadSpool(settings.server.state_dir / "spool")
-        released = _sums_released(store, settings.task.id)
-        missing = max(0, settings.task.sessions - released)
-        spent = f"task {settings.task.id!r} has released its {released} sums"
-        if not missing:
+    async with server:
+        task = await server.add_task(
+            settings.task.id,
+            prepared,
+            sessions=settings.task.sessions,
+            payload=payload,
+            invited=frozenset(settings.task.invited) or None,
+            attempts=settings.task.attempts,
+        )
+        if server.transport is None:
+            raise InternalError("a server with an address listens")
+        is_over = task.released_before >= settings.task.sessions
+        spent = f"task {task.task_id!r} has released its {task.released_before} sums"
+        if is_over:
             observer.nothing_to_do(
-                f"{spent}; waiting at most {_SETTLE_SECONDS:g} seconds for clients "
+                f"{spent}; waiting at most {SETTLE_SECONDS:g} seconds for clients "
                 "that missed the last one"
             )
-        served = await _serve(
-            settings,
-            TaskDefinition(
-                task_id=settings.task.id,
-                parameters=prepared.parameters,
-                invited=frozenset(settings.task.invited) or None,
-                sessions=missing,
-                max_attempts=settings.task.attempts,
-            ),
-            address=address,
-            identity=identity,
-            store=store,
-            spool=spool,
-            next_payload=lambda count: next_payload(released + count),
-            on_sum=on_sum,
-            observer=observer,
+        is_complete = await run_until_signalled(
+            server.transport,
+            _finish(server, task, on_sum, observer),
+            drain=lambda: _drain(server),
+            grace_seconds=settings.server.drain_seconds,
         )
-        if not missing:
+        server.drain()  # the transport has stopped: nobody is waited for
+        if is_over:
             raise ServiceError(
                 f"{spent}; its budget is spent",
                 code=ErrorCode.SESSION_OVER,
                 next_step="Choose a new task.id for a new series of sums.",
             )
-        return served
-    finally:
-        store.close()
-
-
-async def _serve(  # noqa: PLR0913 - the parts of one process
-    settings: ServerSettings,
-    task: TaskDefinition,
-    *,
-    address: Address,
-    identity: TLSIdentity,
-    store: SessionStore,
-    spool: UploadSpool,
-    next_payload: NextPayload,
-    on_sum: OnSum,
-    observer: Observer,
-) -> ServedTask:
-    workers, cores = Workers(), os.cpu_count() or 1
-    with ThreadPoolExecutor(cores, "secagg-masks") as mask_threads:
-        aggregator = Aggregator(
-            store,
-            spool,
-            workers=workers,
-            masks=MaskExecutor(mask_threads, workers, parts=cores),
-        )
-        watching = asyncio.create_task(_watch(aggregator, observer))
-        running: asyncio.Task[tuple[SessionReceipt, ...]] | None = None
-        try:
-            await aggregator.recover()
-            running = asyncio.create_task(
-                aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
-            )
-            await asyncio.sleep(0)  # the task is known before anybody can ask for it
-            health = settings.server.health_listen
-            server = await GrpcServer.start(
-                aggregator,
-                address,
-                identity=identity,
-                health_address=None if health is None else Address.parse(health),
-            )
-            is_complete = await run_until_signalled(
-                server,
-                _finish(
-                    aggregator, running, lambda: observer.listening(server.address)
-                ),
-                drain=lambda: _drain(aggregator),
-                grace_seconds=settings.server.drain_seconds,
-            )
-            receipts = running.result() if is_complete else ()
-            return ServedTask(receipts, is_complete)
-        finally:
-            if running is not None:
-                running.cancel()
-                await asyncio.wait({running})
-            await aggregator.close()
-            await watching
+        return ServedTask(await task.wait() if is_complete else (), is_complete)
 
 
 async def _finish(
-    aggregator: Aggregator,
-    running: asyncio.Task[tuple[SessionReceipt, ...]],
-    announce: Callable[[], None],
+    server: Server,
+    task: RunningTask,
+    on_sum: Callable[[ReleasedSum], Awaitable[None]],
+    observer: Observer,
 ) -> None:
-    announce()  # now, and not before, a signal drains
-    await asyncio.wait({running})  # a signal that ends this wait skips the settling
-    await aggregator.settle(at_most_seconds=_SETTLE_SECONDS)
-    await running
-
-
-async def _drain(aggregator: Aggregator) -> None:
-    aggregator.drain()
-
-
-async def _watch(aggregator: Aggregator, observer: Observer) -> None:
-    async for progress in aggregator.progress():
-        observer.progress(progress)
-
-
-def _open_store(state_dir: Path) -> SessionStore:
+    observer.listening(server.address)  # now, and not before, a signal drains
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServiceError(
-            f"the state directory {state_dir} cannot be made: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the path and its owner, or set server.state_dir.",
-        ) from None
-    return SQLiteSessionStore(state_dir / "sessions.sqlite3")
+        async for released in task.sums():
+            await on_sum(released)
+    except SecAggError:
+        await server.settle()
+        raise
+    await server.settle()  # a signal that ends the loop skips this
 
 
-def _sums_released(store: SessionStore, task_id: str) -> int:
-    """Count the sums of a task that earlier processes released."""
-    count = 0
-    for key in store.sessions(StoreRole.SERVER, include_ended=True):
-        stored = store.load(key)
-        if stored is not None and stored.summary is not None:
-            receipt = SessionReceipt.decode(stored.summary)
-            count += receipt.descriptor.task_id == task_id and isinstance(
-                receipt.outcome, Released
-            )
-    return count
+async def _drain(server: Server) -> None:
+    server.drain()

@@ -12,7 +12,7 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server import program as aggregator
+from secagg.server import server as aggregator
 from secagg.server.program import Observer, serve
 from secagg.server.sum_files import SumFiles
 from secagg.server.task_setup import prepare_task
@@ -68,13 +68,9 @@ class Site:
         ).settings
         prepared = prepare_task(settings)
 
-        async def next_payload(_):
-            return b""
-
         return await serve(
             settings,
             prepared,
-            next_payload=next_payload,
             on_sum=SumFiles(settings.server.output_dir, prepared).write,
             observer=Observer(
                 listening=self._listens,
@@ -134,7 +130,7 @@ async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(
     let_go = asyncio.Event()
     with monkeypatch.context() as patched:
         # The first process goes as soon as the sum's receipt is on the disk.
-        patched.setattr(aggregator, "_SETTLE_SECONDS", 0.0)
+        patched.setattr(aggregator, "SETTLE_SECONDS", 0.0)
         serving = asyncio.ensure_future(site.serve())
         await site.listening.wait()
         clients = [
