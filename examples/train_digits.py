@@ -1,4 +1,4 @@
-"""Four clients train one model over mutual TLS; the server sees noisy sums alone.
+"""Twelve clients train one model over mutual TLS; the server sees noisy sums alone.
 
 Everything that is needed stands in `secagg.__all__`; certificates would come from
 ``secagg pki``.  In real life the server and each client are programs of their own.
@@ -15,15 +15,22 @@ from sklearn.datasets import load_digits
 
 import secagg
 
-CLIENTS: Final = 4
+CLIENTS: Final = 12
 SESSIONS: Final = 5
-FLOORS: Final = secagg.PrivacyFloors(max_epsilon=100.0, max_delta=1e-5)
+FLOORS: Final = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
 Floats = npt.NDArray[np.float64]
 
 
+def pictures_and_labels() -> tuple[Floats, npt.NDArray[Any]]:
+    """Return small pictures of digits, shape (n, 16), entries in [0, 1]."""
+    pictures, labels = load_digits(return_X_y=True)
+    small = pictures.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
+    return small / 16, labels
+
+
 def gradient(weights: Floats, pictures: Floats, labels: npt.NDArray[Any]) -> Floats:
-    """Return the mean gradient of a softmax model, shape (640,)."""
-    scores = pictures @ weights.reshape(64, 10)
+    """Return the mean gradient of a softmax model, shape (160,)."""
+    scores = pictures @ weights.reshape(16, 10)
     chances = np.exp(scores - scores.max(axis=1, keepdims=True))
     chances /= chances.sum(axis=1, keepdims=True)
     mean: Floats = pictures.T @ (chances - np.eye(10)[labels]) / len(labels)
@@ -50,13 +57,16 @@ def identity(directory: Path, name: str, role: secagg.Role) -> secagg.TLSIdentit
 
 
 async def client(number: int, address: str, directory: Path) -> None:
-    """Give a gradient of this client's pictures to every session."""
-    pictures, labels = load_digits(return_X_y=True)
+    """Give every session the update that this client's pictures make."""
+    pictures, labels = pictures_and_labels()
     mine = slice(number, 1600, CLIENTS)
 
     def step(session: secagg.SessionInfo) -> Floats:
-        weights = np.frombuffer(session.payload)
-        return -gradient(weights, pictures[mine] / 16, labels[mine])
+        given = np.frombuffer(session.payload)
+        weights = given.copy()
+        for _ in range(30):
+            weights -= gradient(weights, pictures[mine], labels[mine])
+        return weights - given
 
     async with secagg.Client(
         address,
@@ -73,14 +83,14 @@ async def client(number: int, address: str, directory: Path) -> None:
 async def main(directory: Path) -> None:
     """Train for five sessions and print the accuracy after each."""
     issue(directory)
-    pictures, labels = load_digits(return_X_y=True)
-    weights = np.zeros(640)
+    pictures, labels = pictures_and_labels()
+    weights = np.zeros(160)
     noise = await asyncio.to_thread(
         secagg.plan,
         clients=CLIENTS,
         dimension=weights.size,
-        l2_clip=1.0,
-        epsilon=100.0,
+        l2_clip=3.0,
+        epsilon=8.0,
         delta=1e-5,
         steps=SESSIONS,
         mechanism="skellam",
@@ -103,8 +113,8 @@ async def main(directory: Path) -> None:
             for number in range(CLIENTS)
         ]
         async for total in task.sums():
-            weights += 2.0 * total.values / total.inputs
-            guesses = (pictures[1600:] @ weights.reshape(64, 10)).argmax(axis=1)
+            weights += total.values / total.inputs
+            guesses = (pictures[1600:] @ weights.reshape(16, 10)).argmax(axis=1)
             accuracy = (guesses == labels[1600:]).mean()
             print(f"session {total.session_number}: accuracy {accuracy:.2f}")
         await asyncio.gather(*clients)

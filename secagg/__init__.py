@@ -45,6 +45,9 @@ if TYPE_CHECKING:
         ServiceError,
         SessionAbortedError,
     )
+    from secagg.messages import (
+        Round,
+    )
     from secagg.one_process import (
         LocalCohort,
         local,
@@ -60,6 +63,21 @@ if TYPE_CHECKING:
         ClientPolicy,
         ExactSumsAccepted,
         PrivacyFloors,
+    )
+    from secagg.primitives.cipher_suite import (
+        CipherSuite,
+    )
+    from secagg.primitives.entropy import (
+        Entropy,
+    )
+    from secagg.primitives.secret_bytes import (
+        SecretBytes,
+    )
+    from secagg.protocol.events import (
+        NoisedVector,
+    )
+    from secagg.runtime.connection import (
+        AggregatorConnection,
     )
     from secagg.server.progress import (
         Dropped,
@@ -86,17 +104,21 @@ if TYPE_CHECKING:
         IssuedCertificate,
     )
     from secagg.transport.identity import (
+        PeerIdentity,
         Role,
     )
     from secagg.transport.tls import (
+        TLSFiles,
         TLSIdentity,
     )
 
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",
     "Address",
+    "AggregatorConnection",
     "Authority",
     "CallDeadlines",
+    "CipherSuite",
     "Client",
     "ClientPhase",
     "ClientPolicy",
@@ -105,6 +127,7 @@ __all__ = [
     "Contribution",
     "CurvePoint",
     "Dropped",
+    "Entropy",
     "ErrorCode",
     "ExactSumsAccepted",
     "GrpcConnection",
@@ -115,6 +138,8 @@ __all__ = [
     "NoiseBudget",
     "NoisedInput",
     "NoisedTask",
+    "NoisedVector",
+    "PeerIdentity",
     "Plan",
     "PreparedTask",
     "PrivacyFloors",
@@ -125,9 +150,11 @@ __all__ = [
     "ReleasedSum",
     "RemoteProtocolError",
     "Role",
+    "Round",
     "RoundDeadlines",
     "RunningTask",
     "SecAggError",
+    "SecretBytes",
     "Server",
     "ServiceError",
     "SessionAbortedError",
@@ -136,6 +163,7 @@ __all__ = [
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
+    "TLSFiles",
     "TLSIdentity",
     "VectorMaker",
     "error_curve",
@@ -168,6 +196,7 @@ _MODULES: Final = {
         "ServiceError",
         "SessionAbortedError",
     ),
+    "messages": ("Round",),
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Profile",
@@ -181,14 +210,19 @@ _MODULES: Final = {
         "NO_NOISE_ACKNOWLEDGEMENT",
         "PrivacyFloors",
     ),
+    "primitives.cipher_suite": ("CipherSuite",),
+    "primitives.entropy": ("Entropy",),
+    "primitives.secret_bytes": ("SecretBytes",),
+    "protocol.events": ("NoisedVector",),
+    "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
     "server.receipt": ("SessionReceipt",),
     "server.server": ("ReleasedSum", "RunningTask", "Server"),
     "server.task_setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
     "transport.certificates": ("Authority", "IssuedCertificate"),
-    "transport.identity": ("Role",),
-    "transport.tls": ("TLSIdentity",),
+    "transport.identity": ("PeerIdentity", "Role"),
+    "transport.tls": ("TLSFiles", "TLSIdentity"),
 }
 _PLACE: Final = {name: place for place, names in _MODULES.items() for name in names}
 

@@ -53,7 +53,7 @@ class LocalCohort:
             raise LocalProtocolError(
                 f"{len(vectors)} vectors are given by {len(self.clients)} clients"
             )
-        if self.task.is_done:
+        if not self.task.sums_left:
             raise LocalProtocolError("the task has released all its sums")
         released = asyncio.ensure_future(self.task.next_sum())
         everybody: list[asyncio.Future[Any]] = [

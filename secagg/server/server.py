@@ -14,7 +14,7 @@ It handles no signals and prints nothing: that is `secagg.server.program`.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import SessionSum, TaskDefinition
+from secagg.server.task import OnSum, SessionSum, TaskDefinition
 from secagg.server.task_setup import PreparedTask
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
@@ -71,28 +71,36 @@ class ReleasedSum:
 
 
 class RunningTask:
-    """A task of a server; made by `Server.add_task`.
+    """A task of a server that runs; made by `Server.add_task`.
 
     Attributes:
         task_id: Its name.
         prepared: What it runs.
         released_before: Sums that earlier processes released.
+        sums_left: Sums that are still to be taken.
     """
 
     def __init__(
-        self, task_id: str, prepared: PreparedTask, *, released_before: int
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sums_left: int,
+        released_before: int,
+        run: Callable[[OnSum], Coroutine[Any, Any, tuple[SessionReceipt, ...]]],
     ) -> None:
         self.task_id: Final = task_id
         self.prepared: Final = prepared
         self.released_before: Final = released_before
-        self._running: asyncio.Task[tuple[SessionReceipt, ...]] | None = None
+        self.sums_left = sums_left
         self._untaken: tuple[SessionSum, asyncio.Future[None]] | None = None
         self._is_given = asyncio.Event()
+        self._running = asyncio.create_task(run(self._give))
 
     @property
     def is_done(self) -> bool:
         """Whether the task has come to its end, good or bad."""
-        return self._running is not None and self._running.done()
+        return self._running.done()
 
     async def sums(self) -> AsyncIterator[ReleasedSum]:
         """Yield the sums of this process, each when its session has released it.
@@ -120,7 +128,7 @@ class RunningTask:
             self._is_given.clear()
             given = asyncio.ensure_future(self._is_given.wait())
             try:
-                ends: set[asyncio.Future[Any]] = {given, self._started()}
+                ends: set[asyncio.Future[Any]] = {given, self._running}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 given.cancel()
@@ -134,6 +142,7 @@ class RunningTask:
         if self._untaken is not None:
             taken = self._untaken[1]
             self._untaken = None
+            self.sums_left -= 1
             if not taken.done():
                 taken.set_result(None)
 
@@ -147,42 +156,20 @@ class RunningTask:
             SessionAbortedError: Too many attempts at one sum failed.
             ServiceError: STORAGE_FAILED, or CANCELLED when the server was closed.
         """
-        running = self._started()
-        await asyncio.wait({running})
-        if running.cancelled():
+        await asyncio.wait({self._running})
+        if self._running.cancelled():
             raise ServiceError(
                 f"the server was closed before task {self.task_id!r} was done",
                 code=ErrorCode.CANCELLED,
                 next_step="Add the task again with the same state directory: it goes "
                 "on where it stood.",
             )
-        return running.result()
+        return self._running.result()
 
-    def start(
-        self,
-        aggregator: Aggregator,
-        task: TaskDefinition,
-        payload: Callable[[int], bytes],
-    ) -> None:
-        """Run the task; for `Server` alone."""
-
-        async def next_payload(count: int) -> bytes:
-            return await asyncio.to_thread(payload, self.released_before + count)
-
-        self._running = asyncio.create_task(
-            aggregator.run_task(task, next_payload=next_payload, on_sum=self._give)
-        )
-
-    async def end(self) -> None:
-        """Stop the task where it stands; for `Server` alone."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait({self._running})
-
-    def _started(self) -> "asyncio.Task[tuple[SessionReceipt, ...]]":
-        if self._running is None:
-            raise LocalProtocolError("the task was not started")
-        return self._running
+    async def stop(self) -> None:
+        """Stop the task where it stands; it goes on when it is added again."""
+        self._running.cancel()
+        await asyncio.wait({self._running})
 
     async def _give(self, released: SessionSum) -> None:
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -386,18 +373,29 @@ class Server:
                 next_step="Plan with more steps.",
             )
         released = await parts.workers.store(parts.storage.sums_released, task_id)
-        running = RunningTask(task_id, prepared, released_before=released)
+        missing = max(0, wanted - released)
+        definition = TaskDefinition(
+            task_id=task_id,
+            parameters=prepared.parameters,
+            invited=invited,
+            sessions=missing,
+            max_attempts=attempts,
+        )
         given = prepared.payload if payload is None else payload
-        running.start(
-            parts.aggregator,
-            TaskDefinition(
-                task_id=task_id,
-                parameters=prepared.parameters,
-                invited=invited,
-                sessions=max(0, wanted - released),
-                max_attempts=attempts,
+
+        async def next_payload(count: int) -> bytes:
+            if not callable(given):
+                return given
+            return await asyncio.to_thread(given, released + count)
+
+        running = RunningTask(
+            task_id,
+            prepared,
+            sums_left=missing,
+            released_before=released,
+            run=lambda on_sum: parts.aggregator.run_task(
+                definition, next_payload=next_payload, on_sum=on_sum
             ),
-            given if callable(given) else lambda _: given,
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task is known before anybody can ask for it
@@ -439,7 +437,7 @@ class Server:
 
     async def _end_tasks(self) -> None:
         for task in self._tasks.values():
-            await task.end()
+            await task.stop()
 
     async def _tell(self, aggregator: Aggregator) -> None:
         async for progress in aggregator.progress():
