@@ -37,7 +37,7 @@ from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.storage.book import Book, Role, SessionState
 from secagg.storage.spool import MemorySpool, Spool
-from secagg.testing.cohorts import LENIENT_POLICY
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,
     CrashingConnection,
@@ -233,6 +233,7 @@ class Deployment:
             CrashingConnection(link, switch),
             CrashingBook(book, switch),
             policy=self.policy,
+            judge=accept_every_offer,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,
