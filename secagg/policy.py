@@ -3,18 +3,29 @@
 The server proposes, the client compares and leaves with POLICY_VIOLATION, naming the
 floor (PROTOCOL §5.0).  No server setting can lower any of these.
 
-Noise has floors of its own, which need `dpnoise` to evaluate: they live in
-`secagg.distributed_dp`; here stands only whether noise is demanded at all.
+A client has floors of two kinds: those of the cohort (`ClientPolicy`), which the core
+enforces, and those of its privacy (`PrivacyFloors`), which need `dpnoise` to evaluate
+and are enforced by `secagg.client` before a key is made.  Whoever wants none of the
+second kind says so in words (`ExactSumsAccepted`).
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 
-__all__ = ["ClientPolicy"]
+__all__ = [
+    "NO_NOISE_ACKNOWLEDGEMENT",
+    "ClientPolicy",
+    "ExactSumsAccepted",
+    "PrivacyFloors",
+]
+
+NO_NOISE_ACKNOWLEDGEMENT: Final = (
+    "I understand that the sum itself is released without noise"
+)
 
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
@@ -147,3 +158,50 @@ class ClientPolicy:
                 "the task releases the sum without noise",
             ),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyFloors:
+    """The privacy that one client insists on; it computes the figures itself.
+
+    Attributes:
+        max_epsilon: Largest epsilon of a whole task, against the server.
+        max_delta: Largest delta of a whole task.
+        statuses: How epsilon must be known: proven, certified, numerical, recalled.
+        min_local_noise_stddev: The client's own noise in the caller's units: what
+            protects it if all others turn out to be inventions of the server.
+    """
+
+    max_epsilon: float
+    max_delta: float
+    statuses: frozenset[str] = frozenset({"proven", "certified"})
+    min_local_noise_stddev: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSumsAccepted:
+    """A waiver of privacy floors, in words.
+
+    An exact sum hides single inputs and nothing else: differences of two sums, or a
+    sum of similar inputs, can reveal a person.
+
+    Attributes:
+        sentence: `NO_NOISE_ACKNOWLEDGEMENT`, written out by whoever takes the
+            responsibility.
+        noised: Floors for tasks that have noise nevertheless; None for no floors.
+
+    Raises:
+        LocalProtocolError: Another sentence.
+    """
+
+    sentence: str
+    noised: PrivacyFloors | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse anything but the whole sentence."""
+        if self.sentence != NO_NOISE_ACKNOWLEDGEMENT:
+            raise LocalProtocolError(
+                "exact sums are accepted with one sentence and no other",
+                next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give privacy '
+                "floors.",
+            )

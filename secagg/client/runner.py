@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from secagg import telemetry
+from secagg.client.budget import check_budget
 from secagg.client.calls import ClientCalls
 from secagg.client.conductor import (
     ClientParts,
@@ -37,6 +38,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Round
+from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
@@ -66,7 +68,9 @@ class ClientRunner:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
         book: The durable book; closed by whoever opened it.
-        policy: The client's floors and caps.
+        policy: The client's floors and caps, as the core enforces them.
+        judge: Raises for a session that this client may not take part in; called on a
+            thread before a key is made, and again before a session is resumed.
         make_input: The application; called on a thread, once per session and again
             after a restart, when it must return the same vector.
         settings: How the client behaves.
@@ -74,6 +78,10 @@ class ClientRunner:
         entropy: Seeds and jitter; the operating system's by default.
         workers: Threads for blocking calls.
         on_progress: Told what the client is doing; must not block.
+
+    Attributes:
+        session_id: The session that this client was in last; b"" before and while it
+            waits for one.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -83,6 +91,7 @@ class ClientRunner:
         book: Book,
         *,
         policy: ClientPolicy,
+        judge: Callable[[SessionDescriptor], object],
         make_input: MakeInput,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
@@ -94,6 +103,7 @@ class ClientRunner:
         self._connection = connection
         self._book = book
         self._policy = policy
+        self._judge = judge
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -114,6 +124,17 @@ class ClientRunner:
             settings=self._settings,
             on_progress=self._on_progress,
         )
+        self.session_id = b""
+
+    @property
+    def has_been_answered(self) -> bool:
+        """Whether the aggregator has answered any call."""
+        return self._calls.has_been_answered
+
+    @property
+    def failure(self) -> ServiceError | None:
+        """Why the last call was not answered; None when it was."""
+        return self._calls.failure
 
     async def run_session(self, task_id: str) -> SessionOutcome:
         """Take part in one session: one that was interrupted, or the next one.
@@ -131,6 +152,7 @@ class ClientRunner:
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.
         """
+        self.session_id = b""
         session = await ClientSession.resume(
             task_id,
             self._identity,
@@ -138,11 +160,15 @@ class ClientRunner:
             workers=self._workers,
             policy=self._policy,
         )
+        is_resumed = session is not None
         if session is None:
             session = await self._join(task_id)
         else:
             self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
+        self.session_id = session.session_id
         try:
+            if is_resumed:  # floors may have risen since
+                await self._check(session.descriptor)
             outcome = await Conductor(self._parts, session).run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if not isinstance(error, ServiceError) or error.code in _FATAL:
@@ -176,6 +202,8 @@ class ClientRunner:
                 f"instead of {task_id!r}",
                 code=ErrorCode.BAD_CONFIG,
             )
+        descriptor.validate()
+        await self._check(descriptor)
         session = await ClientSession.begin(
             descriptor,
             self._identity,
@@ -187,6 +215,11 @@ class ClientRunner:
         )
         self._log(telemetry.SESSION_OPENED, session)
         return session
+
+    async def _check(self, offered: SessionDescriptor) -> None:
+        """Refuse what floors, application or budget do not allow."""
+        await self._workers.run(self._judge, offered)
+        await check_budget(self._book, offered)
 
     async def _leave(self, session: ClientSession, error: SecAggError) -> None:
         """End the session for this client and scrub it, whatever state it is in."""

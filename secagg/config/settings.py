@@ -18,10 +18,10 @@ from typing import Final
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 __all__ = [
-    "NO_NOISE_ACKNOWLEDGEMENT",
     "ClientSection",
     "ClientSettings",
     "CohortSection",
@@ -36,10 +36,6 @@ __all__ = [
     "load_client_settings",
     "load_server_settings",
 ]
-
-NO_NOISE_ACKNOWLEDGEMENT: Final = (
-    "I understand that the sum itself is released without noise"
-)
 
 _PROFILES: Final = (
     "honest-curious-server",

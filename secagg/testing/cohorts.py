@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from secagg.distributed_dp import NoisedTask, plan
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import ClientEvent, ServerEvent
@@ -15,6 +15,7 @@ from secagg.simulation.driver import InProcessSession
 __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
+    "accept_every_offer",
     "one_hot",
     "parameters_for",
     "with_noise",
@@ -24,6 +25,10 @@ __all__ = [
 LENIENT_POLICY = ClientPolicy(
     min_clients=2, min_survivors=2, require_majority=False, require_noise=False
 )
+
+
+def accept_every_offer(_: SessionDescriptor) -> None:
+    """Judge nothing; for tests of what runs below the judgement."""
 
 
 def parameters_for(

@@ -40,7 +40,7 @@ from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.storage.book import Book, ChargeState, Role, SessionState
 from secagg.storage.spool import MemorySpool, Spool
-from secagg.testing.cohorts import LENIENT_POLICY
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,
     CrashingConnection,
@@ -255,6 +255,7 @@ class Deployment:
             ObservedConnection(connection, self.observer),
             CrashingBook(book, switch),
             policy=self.policy,
+            judge=accept_every_offer,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,

@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secagg.client.file_input import FileInput
-from secagg.client.program import contributor
+from secagg.client.client import Client
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.program import client_policy, privacy_floors
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server import program as aggregator
-from secagg.server.program import Observer, opened_book, serve
+from secagg.server import server as aggregator
+from secagg.server.program import Observer, serve
 from secagg.server.sum_files import SumFiles
-from secagg.server.task_setup import prepare_task
 from secagg.testing.lying_connection import LyingConnection
+from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import RevealShares
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
@@ -62,24 +65,19 @@ class Site:
             environment={},
             overrides=[f"server.listen={self.address}"],
         ).settings
-        prepared = prepare_task(settings)
 
-        async def next_payload(_):
-            return b""
+        def host(prepared):
+            return SumFiles(settings.server.output_dir, prepared).write
 
-        async with opened_book(settings) as book:
-            return await serve(
-                settings,
-                prepared,
-                book,
-                next_payload=next_payload,
-                on_sum=SumFiles(settings.server.output_dir, prepared).write,
-                observer=Observer(
-                    listening=self._listens,
-                    progress=lambda _: None,
-                    nothing_to_do=self.notices.append,
-                ),
-            )
+        return await serve(
+            settings,
+            on_plan=host,
+            observer=Observer(
+                listening=self._listens,
+                progress=lambda _: None,
+                nothing_to_do=self.notices.append,
+            ),
+        )
 
     def _listens(self, address):
         self.address = str(address)
@@ -97,12 +95,25 @@ class Site:
                 "policy.require_noise=false",
             ],
         ).settings
-        async with contributor(
-            settings,
-            FileInput(self.directory / f"n-{number}.npy"),
-            through=lambda connection: HeldAfterReveal(connection, let_go),
-        ) as client:
-            return await client.take_part()
+        identity = TLSIdentity.load(
+            certificate=settings.tls.certificate,
+            private_key=settings.tls.key,
+            authority=settings.tls.ca,
+            role=Role.CLIENT,
+        )
+        async with (
+            GrpcConnection(
+                Address.parse(settings.client.server), identity=identity
+            ) as connection,
+            Client(
+                HeldAfterReveal(connection, let_go),
+                task=settings.client.task,
+                floors=privacy_floors(settings),
+                cohort=client_policy(settings),
+                state_dir=settings.client.state_dir,
+            ) as client,
+        ):
+            return await client.contribute(np.load(self.directory / f"n-{number}.npy"))
 
 
 @pytest.fixture
@@ -119,7 +130,7 @@ async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(
     let_go = asyncio.Event()
     with monkeypatch.context() as patched:
         # The first process goes as soon as the sum's receipt is on the disk.
-        patched.setattr(aggregator, "_SETTLE_SECONDS", 0.0)
+        patched.setattr(aggregator, "SETTLE_SECONDS", 0.0)
         serving = asyncio.ensure_future(site.serve())
         await site.listening.wait()
         clients = [
