@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -62,8 +63,6 @@ def test_the_training_example_learns():
 
 
 async def test_the_web_application_shows_the_last_sum(tmp_path):
-    httpx = pytest.importorskip("httpx")
-    pytest.importorskip("starlette")
     path = EXAMPLES / "web_aggregator.py"
     spec = importlib.util.spec_from_file_location("web_aggregator", path)
     example = importlib.util.module_from_spec(spec)
