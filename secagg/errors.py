@@ -13,7 +13,7 @@ Rule 1: messages say what was expected and what came, and whose turn it is to ac
 Rule 2: messages never contain keys, seeds, shares or vector entries.
 Rule 3: what a peer says is made safe to show by `printable` before anybody shows it.
 Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on them;
-        1 to 27 are the abort codes of PROTOCOL §9.
+        1 to 39 are the abort codes of PROTOCOL §9.
 """
 
 from enum import IntEnum, unique
@@ -65,6 +65,7 @@ class ErrorCode(IntEnum):
     INTERNAL = 25
     BAD_ENCODING = 26
     TOO_FEW_ANSWERS = 27
+    DISPUTED = 31  # 28 to 30 belong to profiles with identities of their own
 
     UNKNOWN_SESSION = 40
     UNAUTHENTICATED = 41
@@ -76,6 +77,7 @@ class ErrorCode(IntEnum):
     UPLOAD_CORRUPT = 47
     UNREACHABLE = 48
     CANCELLED = 49
+    TASK_OVER = 50
 
     BAD_INPUT = 60
     LOCAL_MISUSE = 61
@@ -84,6 +86,8 @@ class ErrorCode(IntEnum):
     BAD_CERTIFICATE = 64
     MISSING_EXTRA = 65
     INFEASIBLE = 66
+    STATE_DAMAGED = 67
+    RESTORED_STATE = 68
 
 
 class SecAggError(Exception):

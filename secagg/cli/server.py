@@ -33,7 +33,7 @@ def server(
     from secagg.cli.session_view import SessionView
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_server_settings
-    from secagg.server.program import Observer, serve, task_memory
+    from secagg.server.program import Observer, OnReleased, serve
     from secagg.server.sum_files import SumFiles
     from secagg.server.task_setup import prepare_task
 
@@ -41,11 +41,12 @@ def server(
     loaded = load_server_settings(
         config, environment=os.environ, overrides=overrides or ()
     )
-    settings, memory = loaded.settings, task_memory(loaded.settings)
+    settings = loaded.settings
     if show_settings:
         show_checked(loaded.rows(), server_checks(settings), output)
         output.line("planning the noise of the task")
-        _print_task(prepare_task(settings, memory=memory, keep=False), output)
+        shown = prepare_task(settings, reports=settings.server.state_dir, keep=False)
+        _print_task(shown, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level)
@@ -53,9 +54,12 @@ def server(
     require_all(server_checks(settings))
     check_port(settings)
     output.line("planning the noise of the task")
-    prepared = prepare_task(settings, memory=memory)
-    _print_task(prepared, output)
-    files = SumFiles(settings.server.output_dir, prepared)
+    files: list[SumFiles] = []
+
+    def host(prepared: "PreparedTask") -> OnReleased:
+        _print_task(prepared, output)
+        files.append(SumFiles(settings.server.output_dir, prepared))
+        return files[0].write
 
     with SessionView(output) as view:
         observer = Observer(
@@ -68,12 +72,12 @@ def server(
         served = asyncio.run(
             serve(
                 settings,
-                prepared,
-                on_sum=files.write,
+                on_plan=host,
                 observer=observer,
             )
         )
-    for path in files.written:
+    written = files[0].written
+    for path in written:
         output.line(f"wrote {path}")
     if not served.is_complete:
         output.line("stopped before the task was done; start again to go on")
@@ -82,7 +86,7 @@ def server(
             "task": settings.task.id,
             "completed": served.is_complete,
             "sessions": [receipt.to_dict() for receipt in served.receipts],
-            "files": [str(path) for path in files.written],
+            "files": [str(path) for path in written],
         }
     )
 

@@ -55,10 +55,9 @@ __all__ = ["Client", "Contribution", "VectorMaker"]
 # again for the same session and must return the same vector.
 VectorMaker = Callable[[SessionInfo], npt.ArrayLike]
 
-# Endings that the server declares, of sessions in whose sum this client has no part:
-# aborted ones, and (SESSION_OVER) those that went on without it.  The next one may go
-# better.
-_GIVEN_BACK: Final = frozenset(
+# Endings that the server declares, after which the next session may go better:
+# aborted ones, and (SESSION_OVER) those that went on without this client.
+_WORTH_ANOTHER: Final = frozenset(
     {
         ErrorCode.ROSTER_TOO_SMALL,
         ErrorCode.U2_TOO_SMALL,
@@ -204,15 +203,15 @@ class Client:
         if self._opened is not None:
             raise LocalProtocolError("the client is open already")
         async with AsyncExitStack() as stack:
-            storage = open_storage(self._state_dir)
-            stack.callback(storage.close)
+            storage = await open_storage(self._state_dir)
+            stack.push_async_callback(storage.close)
             workers = Workers()
             stack.callback(workers.close)
             connection = await self._connect(stack)
             runner = ClientRunner(
                 connection.identity,
                 connection,
-                storage.sessions,
+                storage.book,
                 policy=policy_of(self._floors, self._cohort),
                 judge=self._judge,
                 make_input=self._make_input,
@@ -279,7 +278,7 @@ class Client:
                 try:
                     return await self._attempt(runner, storage, self._turn)
                 except SessionAbortedError as error:
-                    if error.code not in _GIVEN_BACK:
+                    if error.code not in _WORTH_ANOTHER:
                         raise
             return await self._attempt(runner, storage, self._turn)
         finally:
@@ -311,12 +310,14 @@ class Client:
         except SessionAbortedError as error:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
                 raise self._never_reached(runner.failure) from None
-            if error.code in _GIVEN_BACK:
-                await asyncio.to_thread(
-                    storage.spent.give_back, self._task, runner.session_id
-                )
             raise
-        return await asyncio.to_thread(_contribution, outcome, storage, turn)
+        contribution = await asyncio.to_thread(_contribution, outcome, storage, turn)
+        noise = outcome.descriptor.parameters.noise_block
+        if not noise:
+            return contribution
+        task = NoisedTask.from_parameters(outcome.descriptor.parameters)
+        left = await storage.sessions_left(self._task, task)
+        return replace(contribution, sessions_left=left)
 
     def _never_reached(self, why: ServiceError | None) -> ServiceError:
         waited = f"gave up after {self._wait_seconds:g} seconds"
@@ -346,7 +347,7 @@ class Client:
     def _make_input(
         self, descriptor: SessionDescriptor, payload: bytes, seed: bytes
     ) -> PlainVector | NoisedVector:
-        (_, storage), turn = self._parts(), self._this_turn()
+        turn = self._this_turn()
         if turn.session is None:
             raise LocalProtocolError("an input is made for a session that was judged")
         vector = np.asarray(turn.make(replace(turn.session, payload=payload)))
@@ -360,7 +361,6 @@ class Client:
             session_id=descriptor.session_id,
             noise_seed=SecretBytes(seed),
         )
-        storage.charge(descriptor, task)
         turn.shortened_by = encoded.shortened_by
         return encoded.vector
 
@@ -409,13 +409,12 @@ def _contribution(
     descriptor, residues = outcome.descriptor, outcome.residues
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
-    privacy, left = None, None
+    privacy = None
     if parameters.noise_block:
         task = NoisedTask.from_parameters(parameters)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
-        left = storage.sessions_left(descriptor.task_id, task)
     elif residues is not None:
         values = decode_integers(residues, parameters.modulus)
     return Contribution(
@@ -424,5 +423,5 @@ def _contribution(
         values=values,
         privacy=privacy,
         shortened_by=turn.shortened_by,
-        sessions_left=left,
+        sessions_left=None,
     )

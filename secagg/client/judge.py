@@ -2,7 +2,7 @@
 
 Rule 1: everything is judged before a key is made: the cohort by the client's policy,
         the noise by the epsilon that this client computes itself, the budget by what
-        it has spent, and the input by the application.
+        it has spent (`secagg.client.budget`), and the input by the application.
 Rule 2: a session that is resumed is judged again: floors may have risen since.
 Rule 3: nothing around the client can take a floor away: who judges is the client, not
         its connection.
@@ -67,7 +67,7 @@ def judge_offer(
         offered: The session.
         floors: Of privacy, or their waiver.
         cohort: Floors and caps of the cohort.
-        storage: Knows what was spent.
+        storage: Keeps what was computed before.
 
     Returns:
         The session, if the client may take part.
@@ -77,7 +77,7 @@ def judge_offer(
             that cannot be.
     """
     parameters = offered.parameters
-    policy_of(floors, cohort).check(parameters)
+    policy_of(floors, cohort).check(offered)
     if not parameters.noise_block:
         return SessionInfo(offered, parameters.dimension, None)
     task = NoisedTask.from_parameters(parameters)
@@ -85,5 +85,4 @@ def judge_offer(
     demanded = floors if isinstance(floors, PrivacyFloors) else floors.noised
     if demanded is not None:
         task.check(demanded, report=report)
-    storage.check_budget(offered, task)
     return SessionInfo(offered, task.dim, report)

@@ -76,6 +76,9 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         ) from None
     return ClientPolicy(
         profiles=profiles,
+        aggregators=None
+        if settings.client.aggregator is None
+        else frozenset({settings.client.aggregator}),
         min_clients=section.min_clients,
         max_clients=section.max_clients,
         min_survivors=section.min_survivors,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from secagg import telemetry
+from secagg.client.budget import check_budget
 from secagg.client.calls import ClientCalls
 from secagg.client.conductor import (
     ClientParts,
@@ -28,7 +29,7 @@ from secagg.client.conductor import (
     MakeInput,
     SessionOutcome,
 )
-from secagg.client.session import ClientSession, session_counter
+from secagg.client.session import ClientSession
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -43,7 +44,7 @@ from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.base import SessionStore
+from secagg.storage.book import Book, Role
 
 __all__ = [
     "ClientPhase",
@@ -66,7 +67,7 @@ class ClientRunner:
     Args:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
-        store: Durable records of sessions.
+        book: The durable book; closed by whoever opened it.
         policy: The client's floors and caps, as the core enforces them.
         judge: Raises for a session that this client may not take part in; called on a
             thread before a key is made, and again before a session is resumed.
@@ -87,7 +88,7 @@ class ClientRunner:
         self,
         identity: str,
         connection: AggregatorConnection,
-        store: SessionStore,
+        book: Book,
         *,
         policy: ClientPolicy,
         judge: Callable[[SessionDescriptor], object],
@@ -99,7 +100,8 @@ class ClientRunner:
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         self._identity = identity
-        self._store = store
+        self._connection = connection
+        self._book = book
         self._policy = policy
         self._judge = judge
         self._settings = settings or ClientSettings()
@@ -154,7 +156,7 @@ class ClientRunner:
         session = await ClientSession.resume(
             task_id,
             self._identity,
-            store=self._store,
+            book=self._book,
             workers=self._workers,
             policy=self._policy,
         )
@@ -166,7 +168,7 @@ class ClientRunner:
         self.session_id = session.session_id
         try:
             if is_resumed:  # floors may have risen since
-                await self._workers.run(self._judge, session.descriptor)
+                await self._check(session.descriptor)
             outcome = await Conductor(self._parts, session).run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if not isinstance(error, ServiceError) or error.code in _FATAL:
@@ -183,13 +185,17 @@ class ClientRunner:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
         seconds = self._settings.offer_seconds
         deadline = float("inf") if seconds is None else self._clock.now() + seconds
-        seen = await self._workers.store(
-            self._store.highest_session_number,
-            session_counter(self._identity, task_id),
-        )
         descriptor = await self._calls.next_offer(
-            task_id, after_session=seen, deadline=deadline
+            task_id, after_session=0, deadline=deadline
         )
+        # Only now it is proven who numbers these sessions.
+        tally = await self._book.tally(
+            Role.CLIENT, task_id, peer=self._connection.aggregator
+        )
+        if descriptor.session_number <= tally.highest_number:
+            descriptor = await self._calls.next_offer(
+                task_id, after_session=tally.highest_number, deadline=deadline
+            )
         if descriptor.task_id != task_id:
             raise RemoteProtocolError(
                 f"the server offers a session of task {descriptor.task_id!r} "
@@ -197,17 +203,23 @@ class ClientRunner:
                 code=ErrorCode.BAD_CONFIG,
             )
         descriptor.validate()
-        await self._workers.run(self._judge, descriptor)
+        await self._check(descriptor)
         session = await ClientSession.begin(
             descriptor,
             self._identity,
-            store=self._store,
+            aggregator=self._connection.aggregator,
+            book=self._book,
             workers=self._workers,
             policy=self._policy,
             entropy=self._entropy,
         )
         self._log(telemetry.SESSION_OPENED, session)
         return session
+
+    async def _check(self, offered: SessionDescriptor) -> None:
+        """Refuse what floors, application or budget do not allow."""
+        await self._workers.run(self._judge, offered)
+        await check_budget(self._book, offered)
 
     async def _leave(self, session: ClientSession, error: SecAggError) -> None:
         """End the session for this client and scrub it, whatever state it is in."""

@@ -21,10 +21,9 @@ from secagg.demo.layout import DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
-from secagg.server.program import Observer, serve, task_memory
+from secagg.server.program import Observer, serve
 from secagg.server.progress import SessionProgress
 from secagg.server.server import ReleasedSum
-from secagg.server.task_setup import prepare_task
 from secagg.storage.vector_files import write_vector
 
 __all__ = ["main"]
@@ -78,7 +77,6 @@ def main(directory: Path) -> int:
         settings = load_server_settings(
             layout.server_settings, environment=os.environ
         ).settings
-        prepared = prepare_task(settings, memory=task_memory(settings))
         trainer = Trainer(layout)
         observer = Observer(
             listening=lambda address: say("listening", address=str(address)),
@@ -88,9 +86,8 @@ def main(directory: Path) -> int:
         served = asyncio.run(
             serve(
                 settings,
-                prepared,
                 payload=trainer.payload,
-                on_sum=trainer.take_sum,
+                on_plan=lambda _: trainer.take_sum,
                 observer=observer,
             )
         )

@@ -15,7 +15,6 @@ What is printed is decided by whoever calls.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from secagg.config import ServerSettings
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
@@ -23,12 +22,15 @@ from secagg.server.grpc_server import run_until_signalled
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
-from secagg.server.task_setup import PreparedTask
+from secagg.server.task_setup import PreparedTask, settle_task
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["Observer", "ServedTask", "serve", "task_memory"]
+__all__ = ["Observer", "OnReleased", "ServedTask", "serve"]
+
+# Takes a sum; called again with the same session after a crash.
+OnReleased = Callable[[ReleasedSum], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,10 @@ class ServedTask:
     is_complete: bool
 
 
-def task_memory(settings: ServerSettings) -> Path:
-    """Return where the parameters of the task are remembered between starts."""
-    return settings.server.state_dir / "task.json"
-
-
 async def serve(
     settings: ServerSettings,
-    prepared: PreparedTask,
     *,
-    on_sum: Callable[[ReleasedSum], Awaitable[None]],
+    on_plan: Callable[[PreparedTask], OnReleased],
     observer: Observer,
     payload: Callable[[int], bytes] | None = None,
 ) -> ServedTask:
@@ -77,8 +73,8 @@ async def serve(
 
     Args:
         settings: Where to listen, where to store, whom to invite.
-        prepared: Parameters of the sessions, from `prepare_task`.
-        on_sum: Called with each sum; repeated with the same session after a crash.
+        on_plan: Called once with what is going to run, before the port opens; returns
+            what takes each sum, repeated with the same session after a crash.
         observer: Told what happens.
         payload: As in `Server.add_task`.
 
@@ -105,6 +101,8 @@ async def serve(
         on_progress=observer.progress,
     )
     async with server:
+        prepared = await settle_task(settings, server.book)
+        on_sum = on_plan(prepared)
         task = await server.add_task(
             settings.task.id,
             prepared,
@@ -141,7 +139,7 @@ async def serve(
 async def _finish(
     server: Server,
     task: RunningTask,
-    on_sum: Callable[[ReleasedSum], Awaitable[None]],
+    on_sum: OnReleased,
     observer: Observer,
 ) -> None:
     observer.listening(server.address)  # now, and not before, a signal drains

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.plain_sums import decode_integers
-from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
@@ -38,6 +38,7 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.storage import ServerStorage, open_storage
 from secagg.server.task import OnSum, SessionSum, TaskDefinition
 from secagg.server.task_setup import PreparedTask
+from secagg.storage.book import Book
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSIdentity
@@ -285,13 +286,16 @@ class Server:
         if self._parts is not None:
             raise LocalProtocolError("the server is open already")
         async with AsyncExitStack() as stack:
-            storage = open_storage(self._state_dir)
-            stack.callback(storage.close)
+            storage = await open_storage(self._state_dir)
+            stack.push_async_callback(storage.close)
             workers, cores = Workers(), os.cpu_count() or 1
             masks = stack.enter_context(ThreadPoolExecutor(cores, "secagg-masks"))
             aggregator = Aggregator(
-                storage.sessions,
+                storage.book,
                 storage.spool,
+                name=UNCERTIFIED_AGGREGATOR
+                if self._identity is None
+                else self._identity.identity.name,
                 workers=workers,
                 masks=MaskExecutor(masks, workers, parts=cores),
             )
@@ -318,6 +322,15 @@ class Server:
         finally:
             self._parts = None
             await self._stack.aclose()
+
+    @property
+    def book(self) -> Book:
+        """The durable book of the open server.
+
+        Raises:
+            LocalProtocolError: The server is not open.
+        """
+        return self._opened().storage.book
 
     @property
     def address(self) -> Address:
@@ -372,13 +385,16 @@ class Server:
                 f"{wanted} sums are wanted, the noise is planned for {planned}",
                 next_step="Plan with more steps.",
             )
-        released = await parts.workers.store(parts.storage.sums_released, task_id)
+        released = await parts.storage.sums_released(task_id)
         missing = max(0, wanted - released)
         definition = TaskDefinition(
             task_id=task_id,
             parameters=prepared.parameters,
             invited=invited,
             sessions=missing,
+            allowed=None
+            if prepared.noised is None
+            else prepared.noised.budget.sessions,
             max_attempts=attempts,
         )
         given = prepared.payload if payload is None else payload

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Released
 from secagg.server.receipt import SessionReceipt
-from secagg.storage.base import Role, SessionStore
-from secagg.storage.memory import MemorySessionStore
+from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.open_book import open_state
 from secagg.storage.spool import MemorySpool, Spool, UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
 
 __all__ = ["ServerStorage", "open_storage"]
 
@@ -19,53 +17,48 @@ class ServerStorage:
     """The storage of one aggregator; make it with `open_storage`.
 
     Attributes:
-        sessions: Durable records of sessions.
+        book: Sessions, numbers, budgets and plans.
         spool: Uploads, payloads and sums.
     """
 
-    sessions: SessionStore
+    book: Book
     spool: Spool
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release the directory."""
-        self.sessions.close()
+        await self.book.close()
 
-    def sums_released(self, task_id: str) -> int:
+    async def sums_released(self, task_id: str) -> int:
         """Count the sums of a task that earlier processes released."""
         count = 0
-        for key in self.sessions.sessions(Role.SERVER, include_ended=True):
-            stored = self.sessions.load(key)
-            if stored is not None and stored.summary is not None:
-                receipt = SessionReceipt.decode(stored.summary)
-                count += receipt.descriptor.task_id == task_id and isinstance(
-                    receipt.outcome, Released
-                )
+        for row in await self.book.sessions(
+            role=Role.SERVER, task=task_id, state=SessionState.ENDED
+        ):
+            stored = await self.book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                receipt = SessionReceipt.decode(stored.receipt)
+                count += isinstance(receipt.outcome, Released)
         return count
 
 
-def open_storage(directory: Path | None) -> ServerStorage:
+async def open_storage(
+    directory: Path | None, *, mark: Path | None = None, accept_restored: bool = False
+) -> ServerStorage:
     """Open the storage of one aggregator, for this process alone.
 
     Args:
         directory: Where it is kept; None keeps it in memory and forgets it.
+        mark: File of the rollback mark, outside the directory; None for none.
+        accept_restored: The state may have been put back; see `open_book`.
 
     Raises:
-        ServiceError: STORAGE_FAILED.
+        ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
     """
+    book = await open_state(directory, mark=mark, accept_restored=accept_restored)
     if directory is None:
-        return ServerStorage(MemorySessionStore(), MemorySpool())
+        return ServerStorage(book, MemorySpool())
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServiceError(
-            f"the state directory {directory} cannot be made: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the path and its owner, or choose another state "
-            "directory.",
-        ) from None
-    store = SQLiteSessionStore(directory / "sessions.sqlite3")
-    try:
-        return ServerStorage(store, UploadSpool(directory / "spool"))
-    except ServiceError:
-        store.close()
+        return ServerStorage(book, UploadSpool(directory / "spool"))
+    except BaseException:
+        await book.close()
         raise

@@ -8,15 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Aborted, Released
+from secagg.messages import Aborted, Fate, Released
 from secagg.parameters import SessionDescriptor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
+from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
-from secagg.storage.base import StoredSession
+from secagg.storage.book import Record, Role, StoredSession
 from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
@@ -28,13 +30,15 @@ RECEIPTS = [
         descriptor=DESCRIPTOR,
         outcome=outcome,
         members=("a", "b"),
+        survivors=("a",),
+        was_unmasked=isinstance(outcome, Aborted),
         finishers=("a",),
         contexts=(bytes(32),),
         seconds=(("UNMASKING", 0.5),),
     )
     for outcome in (
-        Released(bytes(32), 10, 2),
-        Aborted(ErrorCode.DEADLINE, "late"),
+        Released(Fate.INCLUDED, bytes(32), 10, 2, 0),
+        Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "late"),
     )
 ]
 
@@ -46,6 +50,32 @@ anything = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+def as_record(data):
+    return Record(int.from_bytes(data[:2], "big"), None, data[2:])
+
+
+def stored(header):
+    return StoredSession(
+        key="k",
+        role=Role.SERVER,
+        task="t",
+        peer="",
+        number=1,
+        header=header,
+        records=(),
+        sequence=0,
+        chain=b"",
+        round=0,
+        opened=None,
+        deadline=None,
+        seconds_left=None,
+        receipt=None,
+        spent=False,
+        restored=False,
+        timeline="",
+    )
 
 
 @contextlib.contextmanager
@@ -61,13 +91,23 @@ def only_storage_errors():
 @pytest.mark.parametrize(
     "decode",
     [
-        journal.decode_server_event,
-        journal.decode_client_event,
+        lambda data: journal.decode_server_event(as_record(data)),
+        lambda data: journal.decode_client_event(as_record(data)),
+        journal.decode_offer,
         journal.decode_outcome,
         SessionReceipt.decode,
-        lambda data: SessionRecord.decode(StoredSession("k", data, (), None)),
+        RememberedTask.decode,
+        lambda data: SessionRecord.decode(stored(data)),
     ],
-    ids=["server event", "client event", "outcome", "receipt", "session"],
+    ids=[
+        "server event",
+        "client event",
+        "offer",
+        "outcome",
+        "receipt",
+        "plan",
+        "session",
+    ],
 )
 @given(data=st.binary(max_size=200), tag=st.integers(0, 80))
 def test_arbitrary_bytes_give_a_value_or_a_storage_error(decode, data, tag):
@@ -95,5 +135,4 @@ def test_a_receipt_with_any_field_replaced_gives_a_value_or_a_storage_error(
 def test_a_session_header_survives_storage():
     for invited in (None, frozenset(), frozenset({"a", "ü"})):
         record = SessionRecord(DESCRIPTOR, invited, 3)
-        stored = StoredSession("k", record.encode_header(), (), None)
-        assert SessionRecord.decode(stored) == record
+        assert SessionRecord.decode(stored(record.encode_header())) == record

@@ -15,7 +15,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.server import server as aggregator
 from secagg.server.program import Observer, serve
 from secagg.server.sum_files import SumFiles
-from secagg.server.task_setup import prepare_task
 from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
@@ -66,12 +65,13 @@ class Site:
             environment={},
             overrides=[f"server.listen={self.address}"],
         ).settings
-        prepared = prepare_task(settings)
+
+        def host(prepared):
+            return SumFiles(settings.server.output_dir, prepared).write
 
         return await serve(
             settings,
-            prepared,
-            on_sum=SumFiles(settings.server.output_dir, prepared).write,
+            on_plan=host,
             observer=Observer(
                 listening=self._listens,
                 progress=lambda _: None,

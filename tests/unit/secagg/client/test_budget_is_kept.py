@@ -13,8 +13,8 @@ from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy, PrivacyFloors
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
-from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
@@ -49,7 +49,7 @@ def parameters_for_one_session(spare=0) -> ProtocolParameters:
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(MemorySessionStore(), MemorySpool())
+    made = Aggregator(inline_book(), MemorySpool())
     yield made
     await made.close()
 

@@ -24,8 +24,8 @@ from secagg.policy import (
 )
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
-from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.transport.in_memory import InMemoryConnection
@@ -76,7 +76,7 @@ class Listening(InMemoryConnection):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(MemorySessionStore(), MemorySpool())
+    made = Aggregator(inline_book(), MemorySpool())
     yield made
     await made.close()
 
