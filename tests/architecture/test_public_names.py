@@ -21,7 +21,7 @@ FOREIGN = {
         "asyncio",
         "fractions",
     ),
-    *("numpy", "cryptography", "dpnoise"),
+    *("numpy", "cryptography", "grpc", "dpnoise"),
 }
 # What the protocol's messages and calls are made of: for those who carry bytes
 # themselves, with PROTOCOL.md at hand.

@@ -1,6 +1,7 @@
 """A client keeps its floors, whoever builds it and whatever carries its calls."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import ProtocolParameters, RoundDeadlines
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
@@ -122,9 +123,11 @@ async def contribute(aggregator, name, vector, **more):
 
 async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator):
     connection = Listening(aggregator, "alice")
+    # A client that joins nevertheless waits in vain for others, and not for long.
+    soon = RoundDeadlines(advertise_keys=1)
     async with (
-        Serving(aggregator, noised(epsilon=40.0)),
-        Client(connection, task="t", floors=floors(8.0)) as one,
+        Serving(aggregator, replace(noised(epsilon=40.0), deadlines=soon)),
+        Client(connection, task="t", floors=floors(8.0), attempts=1) as one,
     ):
         with pytest.raises(RemoteProtocolError, match="epsilon is 40") as caught:
             await one.contribute(np.ones(DIMENSION))
