@@ -9,7 +9,7 @@ from secagg.client.client import Client
 from secagg.client.runner import ClientProgress
 from secagg.config import ClientSettings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import Profile
+from secagg.parameters import Graph, Profile
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
@@ -63,7 +63,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
     """Return the floors of the cohort as the core enforces them.
 
     Raises:
-        ServiceError: BAD_SETTINGS for an unknown profile.
+        ServiceError: BAD_SETTINGS for an unknown profile or graph.
     """
     section = settings.policy
     try:
@@ -74,11 +74,21 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Name only profiles of that list.",
         ) from None
+    try:
+        graphs = frozenset(Graph(name) for name in section.graphs)
+    except ValueError as error:
+        raise ServiceError(
+            f"policy.graphs: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name only complete and ring.",
+        ) from None
     return ClientPolicy(
         profiles=profiles,
         aggregators=None
         if settings.client.aggregator is None
         else frozenset({settings.client.aggregator}),
+        graphs=graphs,
+        min_graph_bits=section.min_graph_bits,
         min_clients=section.min_clients,
         max_clients=section.max_clients,
         min_survivors=section.min_survivors,

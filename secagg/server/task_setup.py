@@ -64,6 +64,8 @@ class Cohort:
             survivors allow.
         colluders: Clients assumed to help the server.
         degree: Neighbours of each client on a ring; 0 means the complete graph.
+        graph_bits: On a ring, how unlikely a session that unmasks more than one sum
+            has to be: 2^-graph_bits.
         profile: Named threat model.
         deadlines: Longest duration of each round.
     """
@@ -75,6 +77,7 @@ class Cohort:
     max_dropouts: int | None = None
     colluders: int = 0
     degree: int = 0
+    graph_bits: int = 40
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
 
@@ -92,6 +95,7 @@ class Cohort:
             max_clients=self.max_clients,
             threshold=self.threshold or half + 1,
             degree=self.degree,
+            graph_bits=self.graph_bits if self.degree else 0,
             min_survivors=self.min_survivors,
             max_dropouts=max(0, max_dropouts),
             colluders=self.colluders,
@@ -323,6 +327,7 @@ def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
         max_dropouts=cohort.max_dropouts,
         colluders=cohort.colluders,
         degree=cohort.degree,
+        graph_bits=cohort.graph_bits,
         profile=Profile.from_label(settings.task.profile),
         deadlines=RoundDeadlines(
             advertise_keys=rounds.advertise_keys,
