@@ -44,7 +44,7 @@ class ObservedSession(RecordedSession):
         """Apply an event at a client; note what it was told and what it lets out."""
         name = identity_of(number)
         match event:
-            case SessionOffered(_, _, seed) if number in self.corrupt:
+            case SessionOffered(seed=seed) if number in self.corrupt:
                 self.facts.corrupt(name, SecretBytes(seed.reveal()))
             case Received(envelope):
                 self.facts.said(self.session_id, name, envelope)
