@@ -44,6 +44,8 @@ MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
 MAX_TASK_ID_BYTES: Final = 256
+# The longest that a certificate can name.
+MAX_AGGREGATOR_BYTES: Final = 255
 # What a database of signed 64-bit integers can count; nobody runs as many sessions.
 MAX_SESSION_NUMBER: Final = (1 << 63) - 1
 # A week: longer rounds outlive the certificates and caches around them.
@@ -326,7 +328,10 @@ class SessionDescriptor:
     Its id is recomputed by every party from these fields and never taken as given.
 
     Attributes:
-        task_id: Name of the task, at most 256 bytes of UTF-8.
+        aggregator: Name of the server, 1 to 255 bytes of UTF-8.  A client compares it
+            with the one that its connection proved, so that nobody can pass on the
+            session of somebody else.
+        task_id: Name of the task, 1 to 256 bytes of UTF-8.
         session_number: Grows with every session of the task; a client never takes
             part in a number it has seen (PROTOCOL §5.0).
         server_nonce: 32 fresh random bytes.
@@ -334,6 +339,7 @@ class SessionDescriptor:
         parameters: The task's configuration.
     """
 
+    aggregator: str
     task_id: str
     session_number: int
     server_nonce: bytes
@@ -346,6 +352,15 @@ class SessionDescriptor:
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming the field and its range.
         """
+        for what, name, most in (
+            ("aggregator", self.aggregator, MAX_AGGREGATOR_BYTES),
+            ("task_id", self.task_id, MAX_TASK_ID_BYTES),
+        ):
+            if not 1 <= len(name.encode()) <= most or "\0" in name:
+                raise RemoteProtocolError(
+                    f"{what} must have 1 to {most} bytes of UTF-8 without U+0000",
+                    code=ErrorCode.BAD_CONFIG,
+                )
         if not 0 <= self.session_number <= MAX_SESSION_NUMBER:
             raise RemoteProtocolError(
                 f"session numbers go up to {MAX_SESSION_NUMBER}, "
@@ -375,6 +390,7 @@ class SessionDescriptor:
         """32 bytes that name the session (PROTOCOL §4)."""
         return hash_parts(
             "sid",
+            self.aggregator.encode(),
             self.task_id.encode(),
             self.session_number.to_bytes(8, "big"),
             self.server_nonce,
@@ -385,6 +401,7 @@ class SessionDescriptor:
     def encode(self) -> bytes:
         """Return the canonical encoding."""
         writer = Writer()
+        writer.text(self.aggregator)
         writer.text(self.task_id)
         writer.u64(self.session_number)
         writer.fixed(self.server_nonce)
@@ -401,7 +418,8 @@ class SessionDescriptor:
         """
         reader = Reader(data, "session descriptor")
         try:
-            task_id = reader.text(max_bytes=MAX_TASK_ID_BYTES)
+            aggregator = _read_name(reader, MAX_AGGREGATOR_BYTES)
+            task_id = _read_name(reader, MAX_TASK_ID_BYTES)
             number = reader.u64()
             nonce = reader.fixed(32)
             payload_hash = _read_payload_hash(reader)
@@ -413,12 +431,20 @@ class SessionDescriptor:
                 code=ErrorCode.BAD_ENCODING,
             ) from None
         return cls(
+            aggregator=aggregator,
             task_id=task_id,
             session_number=number,
             server_nonce=nonce,
             payload_hash=payload_hash,
             parameters=parameters,
         ).validate()
+
+
+def _read_name(reader: Reader, max_bytes: int) -> str:
+    name = reader.text(max_bytes=max_bytes)
+    if not name:
+        raise ValueError("a name is empty")
+    return name
 
 
 def _read_payload_hash(reader: Reader) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import Profile, ProtocolParameters
+from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 
 __all__ = ["ClientPolicy"]
@@ -27,6 +27,8 @@ class ClientPolicy:
     Attributes:
         profiles: Threat models that the client accepts.
         suites: Algorithms that the client accepts.
+        aggregators: Names of the servers that the client accepts; None for every one
+            that its connection trusts.
         min_clients: Smallest roster that the client shares with.
         max_clients: Largest roster that the client computes for.
         min_survivors: Smallest sum, in number of inputs, that the client unmasks.
@@ -42,6 +44,7 @@ class ClientPolicy:
 
     profiles: frozenset[Profile] = frozenset({Profile.HONEST_CURIOUS_SERVER})
     suites: frozenset[CipherSuite] = frozenset(CipherSuite)
+    aggregators: frozenset[str] | None = None
     min_clients: int = 3
     max_clients: int = 10_000
     min_survivors: int = 3
@@ -52,14 +55,16 @@ class ClientPolicy:
     max_modulus_bits: int = 62
     require_noise: bool = True
 
-    def check(self, parameters: ProtocolParameters) -> None:
+    def check(self, offer: SessionDescriptor) -> None:
         """Compare a proposal with every floor and cap.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor and both values.
                 Stay out of the session, or change the policy on purpose.
         """
-        for holds, complaint in self._rules(parameters):
+        known = self.aggregators is None or offer.aggregator in self.aggregators
+        stranger = (known, f"aggregator {offer.aggregator!r} is not accepted")
+        for holds, complaint in (stranger, *self._rules(offer.parameters)):
             if not holds:
                 raise RemoteProtocolError(
                     f"the session breaks this client's policy: {complaint}",

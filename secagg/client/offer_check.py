@@ -42,6 +42,11 @@ class OfferCheckingConnection:
         self.has_answered = False
         self.failure: ServiceError | None = None
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._connection.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Return an offer only if it is acceptable."""
         try:

@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg.client.budget import GIVEN_BACK, check_budget
+from secagg.client.budget import check_budget
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.offer_check import OfferCheckingConnection
 from secagg.client.runner import (
@@ -48,6 +48,21 @@ from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Application", "Contributor", "ReleasedSum", "contributor"]
+
+
+# Endings that the server declares, after which the next session may go better.
+_WORTH_ANOTHER: Final = frozenset(
+    {
+        ErrorCode.ROSTER_TOO_SMALL,
+        ErrorCode.U2_TOO_SMALL,
+        ErrorCode.U3_TOO_SMALL,
+        ErrorCode.TOO_MANY_DROPOUTS,
+        ErrorCode.TOO_FEW_ANSWERS,
+        ErrorCode.RECONSTRUCTION_FAILED,
+        ErrorCode.SESSION_OVER,
+        ErrorCode.CANCELLED,
+    }
+)
 
 
 class Application(Protocol):
@@ -111,7 +126,7 @@ class Contributor:
             try:
                 return await self._attempt()
             except SessionAbortedError as error:
-                if error.code not in GIVEN_BACK:
+                if error.code not in _WORTH_ANOTHER:
                     raise
         return await self._attempt()
 
@@ -251,6 +266,9 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         ) from None
     return ClientPolicy(
         profiles=profiles,
+        aggregators=None
+        if settings.client.aggregator is None
+        else frozenset({settings.client.aggregator}),
         min_clients=section.min_clients,
         max_clients=section.max_clients,
         min_survivors=section.min_survivors,

@@ -91,6 +91,7 @@ class ClientRunner:
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         self._identity = identity
+        self._connection = connection
         self._book = book
         self._policy = policy
         self._settings = settings or ClientSettings()
@@ -158,10 +159,17 @@ class ClientRunner:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
         seconds = self._settings.offer_seconds
         deadline = float("inf") if seconds is None else self._clock.now() + seconds
-        tally = await self._book.tally(Role.CLIENT, task_id)
         descriptor = await self._calls.next_offer(
-            task_id, after_session=tally.highest_number, deadline=deadline
+            task_id, after_session=0, deadline=deadline
         )
+        # Only now it is proven who numbers these sessions.
+        tally = await self._book.tally(
+            Role.CLIENT, task_id, peer=self._connection.aggregator
+        )
+        if descriptor.session_number <= tally.highest_number:
+            descriptor = await self._calls.next_offer(
+                task_id, after_session=tally.highest_number, deadline=deadline
+            )
         if descriptor.task_id != task_id:
             raise RemoteProtocolError(
                 f"the server offers a session of task {descriptor.task_id!r} "
@@ -171,6 +179,7 @@ class ClientRunner:
         session = await ClientSession.begin(
             descriptor,
             self._identity,
+            aggregator=self._connection.aggregator,
             book=self._book,
             workers=self._workers,
             policy=self._policy,
@@ -183,7 +192,7 @@ class ClientRunner:
         """End the session for this client and scrub it, whatever state it is in."""
         if session.round is not Round.FINISHED:
             await session.give_up(error.code, str(error))
-        await session.scrub(error)
+        await session.scrub()
         self._log(telemetry.SESSION_ABORTED, session, code=error.code.name)
         self._on_progress(
             ClientProgress(

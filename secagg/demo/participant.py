@@ -105,6 +105,11 @@ class PausingConnection:
         self._current = 0
         self.identity: Final = connection.identity
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._connection.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Take note of the session, and stop at the chosen call."""
         is_chosen = isinstance(request, _CALLS[self._before])

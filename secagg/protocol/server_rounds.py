@@ -16,6 +16,7 @@ from secagg.messages import (
     Advert,
     Bundles,
     Envelope,
+    Fate,
     Released,
     Roster,
     Round,
@@ -46,6 +47,7 @@ from secagg.protocol.server_states import (
 
 __all__ = [
     "abort_requested",
+    "abort_summing",
     "close_advertise_keys",
     "close_masked_input",
     "close_share_keys",
@@ -353,6 +355,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
                 f"answered for {cohort.roster.adverts[dealer].identity!r}",
                 ErrorCode.TOO_FEW_ANSWERS,
                 silent,
+                survivors=_names(cohort, state.survivors),
             )
     try:
         rebuilt = reconstruction.rebuild(
@@ -365,7 +368,10 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             answers=state.shares,
         )
     except RemoteProtocolError as error:
-        return _abort(state.session, error.code, str(error), silent)
+        survivors = _names(cohort, state.survivors)
+        return _abort(
+            state.session, error.code, str(error), silent, survivors=survivors
+        )
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     job = ComputeSum(
         session_id=descriptor.session_id,
@@ -392,13 +398,46 @@ def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
 
 def complete(state: Summing, event: SumComputed) -> ServerStep:
     """Release the sum."""
-    released = Released(event.sum_hash, event.size, len(state.survivors))
-    return Step(Completed(state.session, state.cohort, outcome=released))
+    survivors = _names(state.cohort, state.survivors)
+    released = Released(
+        Fate.INCLUDED,
+        event.sum_hash,
+        event.size,
+        len(survivors),
+        event.kept_until,
+    )
+    return Step(
+        Completed(state.session, state.cohort, outcome=released, survivors=survivors)
+    )
 
 
 def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
     """End the session on request of the operator or the machinery."""
-    return _abort(state.session, event.code, event.reason)
+    # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
+    survivors = (
+        _names(state.cohort, state.survivors)
+        if isinstance(state, Unmasking)
+        else frozenset[str]()
+    )
+    return _abort(state.session, event.code, event.reason, survivors=survivors)
+
+
+def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
+    """Throw away a sum that could be known already, if that is really meant."""
+    if not event.discard_unmasked:
+        raise LocalProtocolError(
+            "the session is being summed up: its clients are charged whether or not "
+            "the sum is released",
+            next_step="Wait for the sum, or discard it expressly.",
+        )
+    survivors = _names(state.cohort, state.survivors)
+    failed = Failed(
+        state.session,
+        Aborted(Fate.LEFT_OUT, event.code, event.reason),
+        survivors,
+        was_unmasked=True,
+    )
+    return Step(failed)
 
 
 def _too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
@@ -408,8 +447,11 @@ def _too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
     did: str,
     code: ErrorCode,
     drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
 ) -> ServerStep:
-    return _abort(session, code, f"{alive} clients {did}, {needed} are needed", drops)
+    reason = f"{alive} clients {did}, {needed} are needed"
+    return _abort(session, code, reason, drops, survivors=survivors)
 
 
 def _abort(
@@ -417,8 +459,15 @@ def _abort(
     code: ErrorCode,
     reason: str,
     drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
 ) -> ServerStep:
-    return Step(Failed(session, Aborted(code, reason)), drops)
+    fate = Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED
+    return Step(Failed(session, Aborted(fate, code, reason), survivors), drops)
+
+
+def _names(cohort: Cohort, indices: AbstractSet[int]) -> frozenset[str]:
+    return frozenset(cohort.roster.adverts[index].identity for index in indices)
 
 
 # --- shared by the rounds -----------------------------------------------------------

@@ -40,6 +40,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
@@ -91,6 +92,7 @@ class Aggregator:
     Args:
         book: The durable book; closed by whoever opened it.
         spool: Uploads, payloads and sums.
+        name: Under which it offers sessions: that of its certificate.
         clock: Time; the machine's by default.
         entropy: Nonces and graph seeds; the operating system's by default.
         workers: Threads for blocking calls.
@@ -103,6 +105,7 @@ class Aggregator:
         book: Book,
         spool: Spool,
         *,
+        name: str = UNCERTIFIED_AGGREGATOR,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -125,7 +128,7 @@ class Aggregator:
             publish=self._feed.publish,
         )
         self._sessions = SessionBook(
-            self._context, kept_sessions=self._limits.kept_sums
+            name, self._context, kept_sessions=self._limits.kept_sums
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()
@@ -321,7 +324,11 @@ class Aggregator:
                 receipts.append(await self._sum_of(task, runner, on_sum))
                 runner = None
             if runner is not None:  # fewer sums are wanted than when it was opened
-                await runner.abort(ErrorCode.CANCELLED, "the task has all its sums")
+                await runner.abort(
+                    ErrorCode.CANCELLED,
+                    "the task has all its sums",
+                    discard_unmasked=True,
+                )
                 await self._sessions.finish(runner)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
@@ -405,9 +412,9 @@ class Aggregator:
 
     def _check_caller(self, identity: str) -> None:
         self._last_call = self._context.clock.now()
-        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES:
+        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise RemoteProtocolError(
-                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes",
+                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
                 code=ErrorCode.UNAUTHENTICATED,
             )
 

@@ -179,6 +179,7 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
         aggregator = Aggregator(
             book,
             spool,
+            name=identity.identity.name,
             workers=workers,
             masks=MaskExecutor(mask_threads, workers, parts=cores),
         )

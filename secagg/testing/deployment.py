@@ -93,6 +93,7 @@ class Deployment:
         tamper: Stands between a client's link and the aggregator.
         settings: Of every client.
         max_attempts: Sessions per sum.
+        allowed: Sessions that the budget of the task covers; None without one.
         limits: Of the aggregator.
         corrupt: Clients whose secrets the adversary has; they run as the others do.
     """
@@ -112,6 +113,7 @@ class Deployment:
     settings: ClientSettings = ClientSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
+    allowed: int | None = None
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
     corrupt: frozenset[int] = frozenset()
@@ -180,12 +182,14 @@ class Deployment:
             limits=self.limits,
         )
         await aggregator.recover()
+        released = await self._released()
         self.aggregator = aggregator
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
-            sessions=self.sessions - await self._released(),
+            sessions=self.sessions - released,
             max_attempts=self.max_attempts,
+            allowed=self.allowed,
         )
         try:
             await aggregator.run_task(

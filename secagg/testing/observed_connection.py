@@ -117,6 +117,11 @@ class ObservedConnection:
         self._observer = observer
         self.identity: Final = inner.identity
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._inner.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call, and note what is asked and answered."""
         self._observer.heard(self.identity, request)

@@ -56,6 +56,7 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.REPLAYED_SESSION: _S.FAILED_PRECONDITION,
     _C.UNEXPECTED_MESSAGE: _S.FAILED_PRECONDITION,
     _C.SESSION_OVER: _S.FAILED_PRECONDITION,
+    _C.TASK_OVER: _S.FAILED_PRECONDITION,
     # The session is over without a sum.
     _C.ROSTER_TOO_SMALL: _S.ABORTED,
     _C.ROSTER_TOO_LARGE: _S.ABORTED,
@@ -66,6 +67,7 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.DEADLINE: _S.ABORTED,
     _C.RECONSTRUCTION_FAILED: _S.ABORTED,
     _C.TOO_FEW_ANSWERS: _S.ABORTED,
+    _C.DISPUTED: _S.ABORTED,
     # The service around it.
     _C.INTERNAL: _S.INTERNAL,
     _C.UNKNOWN_SESSION: _S.NOT_FOUND,

@@ -103,7 +103,7 @@ def test_a_second_different_request_ends_the_session_without_an_answer(session):
     outputs = session.to_client(0, asked_for({0, 1, 2}))
     assert not revealed_by(outputs)
     assert isinstance(session.clients[0], Failed)
-    assert session.clients[0].outcome.code is ErrorCode.EQUIVOCATION
+    assert session.clients[0].code is ErrorCode.EQUIVOCATION
     assert not hasattr(session.clients[0], "answer")
 
 
@@ -135,7 +135,7 @@ def test_a_restart_between_two_different_requests_does_not_help_the_server(sessi
     assert isinstance(session.clients[0], Answered)
     outputs = session.to_client(0, asked_for({0, 1, 2}))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.EQUIVOCATION
+    assert session.clients[0].code is ErrorCode.EQUIVOCATION
 
 
 def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
@@ -178,7 +178,7 @@ def test_no_sequence_of_requests_and_restarts_yields_both_kinds(bitmaps, restart
 )
 def test_an_impossible_set_of_survivors_is_refused(session, survivors, code):
     assert ask(session, 0, survivors) == {}
-    assert session.clients[0].outcome.code is code
+    assert session.clients[0].code is code
 
 
 def test_survivors_outside_u2_are_refused():
@@ -193,7 +193,7 @@ def test_survivors_outside_u2_are_refused():
     session.play(Round.MASKED_INPUT_COLLECTION, range(CLIENTS - 1))
     outputs = session.to_client(0, asked_for(range(CLIENTS)))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.U3_INVALID
+    assert session.clients[0].code is ErrorCode.U3_INVALID
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x3f\x00", b"\x4f"])
@@ -201,13 +201,13 @@ def test_a_malformed_bitmap_is_refused(bitmap):
     session = masked_session()
     outputs = session.to_client(0, request(bitmap))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.BAD_ENCODING
+    assert session.clients[0].code is ErrorCode.BAD_ENCODING
 
 
 def test_more_losses_than_promised_are_not_unmasked():
     session = masked_session(max_dropouts=1, min_clients=3)
     assert ask(session, 0, {0, 1, 2, 3}) == {}
-    assert session.clients[0].outcome.code is ErrorCode.TOO_MANY_DROPOUTS
+    assert session.clients[0].code is ErrorCode.TOO_MANY_DROPOUTS
 
 
 def test_requests_before_an_input_is_in_are_refused():
@@ -218,7 +218,7 @@ def test_requests_before_an_input_is_in_are_refused():
     session.play(Round.ADVERTISE_KEYS)
     outputs = session.to_client(0, request(encode_set({0, 1, 2}, 3)))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.UNEXPECTED_MESSAGE
+    assert session.clients[0].code is ErrorCode.UNEXPECTED_MESSAGE
 
 
 def test_collecting_split_views_never_rebuilds_both_secrets_of_a_victim():

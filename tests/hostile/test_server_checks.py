@@ -15,6 +15,7 @@ from secagg.messages import (
     Advert,
     Bundles,
     Envelope,
+    Fate,
     Released,
     Round,
     Shares,
@@ -398,10 +399,11 @@ def test_an_operator_can_abort_in_every_round_and_everybody_is_told():
     for which in CLIENT_ROUNDS:
         session = new_session()
         run_until(session, which)
+        fate = Fate.INCLUDED if which is Round.UNMASKING else Fate.NEVER_FIXED
         session.to_server(AbortRequested(ErrorCode.CANCELLED, "maintenance"))
         for number in session.clients:
             told = session.fetch(number).open()
-            assert told == Aborted(ErrorCode.CANCELLED, "maintenance")
+            assert told == Aborted(fate, ErrorCode.CANCELLED, "maintenance")
         assert server.pending_outputs(session.server_state) == ()
 
 

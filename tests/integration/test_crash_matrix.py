@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.messages import Released
+from secagg.protocol import client
 from secagg.protocol.events import PlainVector
 from secagg.storage.book import Role, SessionState
 from secagg.storage.journal import decode_outcome
@@ -132,7 +132,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
             # It finished and died before it could say so; its receipt says it.
             (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
             outcome = decode_outcome(ask(book.load(row.key)).receipt)
-            assert isinstance(outcome, Released)
+            assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)
 

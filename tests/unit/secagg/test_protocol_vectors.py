@@ -77,6 +77,7 @@ def test_the_reference_shares_no_code_with_us():
 def test_offers(case):
     fields, numbers = case["fields"], case["fields"]["parameters"]
     descriptor = SessionDescriptor(
+        aggregator=fields["aggregator"],
         task_id=fields["task_id"],
         session_number=fields["session_number"],
         server_nonce=bytes_of(fields, "server_nonce"),

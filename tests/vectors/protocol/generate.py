@@ -65,7 +65,9 @@ def parameters(**changes: Any) -> ref.Parameters:
 
 def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
     payload_hash = changes.pop("payload_hash", b"")
-    return ref.Offer(task_id, 7, counting(0, 32), payload_hash, parameters(**changes))
+    return ref.Offer(
+        "sums-1", task_id, 7, counting(0, 32), payload_hash, parameters(**changes)
+    )
 
 
 def offers() -> list[dict[str, Any]]:
@@ -82,6 +84,7 @@ def offers() -> list[dict[str, Any]]:
     for name, made in chosen.items():
         rules = made.parameters
         fields = {
+            "aggregator": made.aggregator,
             "task_id": made.task_id,
             "session_number": made.session_number,
             "server_nonce": made.server_nonce.hex(),

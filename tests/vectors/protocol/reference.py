@@ -111,9 +111,12 @@ class Decoder:
 
     def text(self, most: int, least: int = 0) -> str:
         try:
-            return self.blob(most, least).decode("utf-8")
+            words = self.blob(most, least).decode("utf-8")
         except UnicodeDecodeError:
             raise Refused(BAD_ENCODING) from None
+        if chr(0) in words:
+            raise Refused(BAD_ENCODING)
+        return words
 
     def end(self) -> None:
         if self._rest:
@@ -208,6 +211,7 @@ class Parameters:
 class Offer:
     """§3.2."""
 
+    aggregator: str
     task_id: str
     session_number: int
     server_nonce: bytes
@@ -216,7 +220,8 @@ class Offer:
 
     def encode(self) -> bytes:
         return (
-            text(self.task_id)
+            text(self.aggregator)
+            + text(self.task_id)
             + u64(self.session_number)
             + self.server_nonce
             + blob(self.payload_hash)
@@ -227,7 +232,8 @@ class Offer:
     def decode(data: bytes) -> "Offer":
         decoder = Decoder(data)
         offer = Offer(
-            decoder.text(256),
+            decoder.text(255, least=1),
+            decoder.text(256, least=1),
             decoder.number(8),
             decoder.take(32),
             decoder.blob_or_nothing(32),
@@ -282,6 +288,7 @@ def session_id(offer: Offer) -> bytes:
     return digest(
         offer.parameters.suite,
         "sid",
+        offer.aggregator.encode(),
         offer.task_id.encode(),
         u64(offer.session_number),
         offer.server_nonce,

@@ -19,16 +19,19 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
         "cut short": (good[:-1], ref.BAD_ENCODING),
         "one byte more": (good + b"\0", ref.BAD_ENCODING),
         "nothing at all": (b"", ref.BAD_ENCODING),
-        "task id of 257 bytes": (
-            ref.text("x" * 257) + good[4 + len(run.offer.task_id) :],
-            ref.BAD_ENCODING,
-        ),
-        "task id is no UTF-8": (
-            ref.blob(b"\xff") + good[4 + len(run.offer.task_id) :],
-            ref.BAD_ENCODING,
-        ),
     }
-    task_id, rest = good[: 4 + len(run.offer.task_id)], good[head:]
+    aggregator, task_id = ref.text(run.offer.aggregator), ref.text(run.offer.task_id)
+    tail = good[len(aggregator + task_id) :]
+    for name, most in (("aggregator", 255), ("task id", 256)):
+        for fault, field in {
+            f"of {most + 1} bytes": ref.text("x" * (most + 1)),
+            "of no bytes": ref.text(""),
+            "is no UTF-8": ref.blob(b"\xff"),
+            "holds U+0000": ref.text("a" + chr(0) + "b"),
+        }.items():
+            names = field + task_id if name == "aggregator" else aggregator + field
+            raw[f"{name} {fault}"] = (names + tail, ref.BAD_ENCODING)
+    task_id, rest = aggregator + task_id, good[head:]
     nonce = run.offer.server_nonce
     for size in (31, 33):
         hashed = task_id + ref.u64(1) + nonce + ref.blob(bytes(size)) + rest

@@ -82,7 +82,7 @@ class Game:
         plan.parameters.check()
         self.plan = plan
         self.offer = ref.Offer(
-            f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters
+            "sums-1", f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters
         )
         self.secrets = {
             name: secrets_of(plan, place) for place, name in enumerate(plan.identities)

@@ -23,6 +23,7 @@ PARAMETERS = ProtocolParameters(
     max_dropouts=1,
 )
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
