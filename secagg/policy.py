@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import Profile, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, Profile, ProtocolParameters, SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 
 __all__ = ["ClientPolicy"]
 
+# 2^-40 for each session stays below 2^-26 over ten thousand of them.
+DEFAULT_MIN_GRAPH_BITS: Final = 40
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
 
@@ -29,6 +31,9 @@ class ClientPolicy:
         suites: Algorithms that the client accepts.
         aggregators: Names of the servers that the client accepts; None for every one
             that its connection trusts.
+        graphs: Who may share with whom.  The ring is weaker: it is safe except with a
+            probability, and only against losses that are independent of it.
+        min_graph_bits: On a ring, the session must promise at least this many bits.
         min_clients: Smallest roster that the client shares with.
         max_clients: Largest roster that the client computes for.
         min_survivors: Smallest sum, in number of inputs, that the client unmasks.
@@ -45,6 +50,8 @@ class ClientPolicy:
     profiles: frozenset[Profile] = frozenset({Profile.HONEST_CURIOUS_SERVER})
     suites: frozenset[CipherSuite] = frozenset(CipherSuite)
     aggregators: frozenset[str] | None = None
+    graphs: frozenset[Graph] = frozenset({Graph.COMPLETE})
+    min_graph_bits: int = DEFAULT_MIN_GRAPH_BITS
     min_clients: int = 3
     max_clients: int = 10_000
     min_survivors: int = 3
@@ -82,6 +89,18 @@ class ClientPolicy:
             (
                 proposed.suite in self.suites,
                 f"suite {proposed.suite:#06x} is not accepted",
+            ),
+            (
+                proposed.graph in self.graphs,
+                f"the {proposed.graph} graph is not accepted",
+            ),
+            (
+                proposed.is_complete_graph
+                or proposed.graph_bits >= self.min_graph_bits,
+                (
+                    f"graph_bits is {proposed.graph_bits}, at least "
+                    f"{self.min_graph_bits} is demanded"
+                ),
             ),
             (
                 proposed.min_clients >= self.min_clients,

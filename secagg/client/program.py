@@ -34,7 +34,7 @@ from secagg.client.runner import ClientSettings as RunnerSettings
 from secagg.config import ClientSettings
 from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
 from secagg.errors import ErrorCode, InputError, ServiceError, SessionAbortedError
-from secagg.parameters import Profile, SessionDescriptor
+from secagg.parameters import Graph, Profile, SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
@@ -253,7 +253,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
     """Return the floors of the settings as the core enforces them.
 
     Raises:
-        ServiceError: BAD_SETTINGS for an unknown profile.
+        ServiceError: BAD_SETTINGS for an unknown profile or graph.
     """
     section = settings.policy
     try:
@@ -264,11 +264,21 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Name only profiles of that list.",
         ) from None
+    try:
+        graphs = frozenset(Graph(name) for name in section.graphs)
+    except ValueError as error:
+        raise ServiceError(
+            f"policy.graphs: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name only complete and ring.",
+        ) from None
     return ClientPolicy(
         profiles=profiles,
         aggregators=None
         if settings.client.aggregator is None
         else frozenset({settings.client.aggregator}),
+        graphs=graphs,
+        min_graph_bits=section.min_graph_bits,
         min_clients=section.min_clients,
         max_clients=section.max_clients,
         min_survivors=section.min_survivors,

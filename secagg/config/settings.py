@@ -194,6 +194,14 @@ class CohortSection:
         high=65_534,
         unit="neighbours",
     )
+    graph_bits: int = setting(
+        "On a ring, sessions that are unsafe with more than one chance in two to this "
+        "are not summed up.",
+        default=40,
+        low=1,
+        high=128,
+        unit="bits",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +350,16 @@ class PolicySection:
 
     profiles: tuple[str, ...] = setting(
         "Threat models that are accepted.", default=("honest-curious-server",)
+    )
+    graphs: tuple[str, ...] = setting(
+        "Who may share with whom: complete, ring.", default=("complete",)
+    )
+    min_graph_bits: int = setting(
+        "On a ring, the session must be safe but for a chance of one in two to this.",
+        default=40,
+        low=1,
+        high=128,
+        unit="bits",
     )
     min_clients: int = setting(
         "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"

@@ -27,7 +27,13 @@ from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import context, share_bundles
-from secagg.protocol.checks import check_delivery, check_roster, check_survivors
+from secagg.protocol.checks import (
+    check_delivery,
+    check_ring,
+    check_ring_survivors,
+    check_roster,
+    check_survivors,
+)
 from secagg.protocol.client_states import (
     Accepted,
     Advertised,
@@ -148,6 +154,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
     roster = Roster.decode(event.envelope.data)
     index = check_roster(facts.parameters, roster, state.advert)
     graph = sharing_graph(facts.parameters, roster)
+    check_ring(facts.parameters, graph)
     ctx1 = context.roster_context(
         facts.ctx0, event.envelope.data, facts.parameters.suite
     )
@@ -234,6 +241,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
             _with(state.accepted, event),
             Delivered(
                 roster_size=len(state.roster),
+                graph=state.graph,
                 index=state.index,
                 sharers=sharers,
                 ctx2=ctx2,
@@ -324,6 +332,7 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         sharers=delivered.sharers,
         bitmap=event.envelope.data,
     )
+    check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
     answer = delivered.held.answer(survivors)
     return Step(
         Answered(

@@ -90,6 +90,7 @@ class Delivered:
 
     Attributes:
         roster_size: |U1|.
+        graph: Who shares with whom.
         index: Own roster index.
         sharers: U2.
         ctx2: Context of U2.
@@ -98,6 +99,7 @@ class Delivered:
     """
 
     roster_size: int
+    graph: SharingGraph
     index: int
     sharers: frozenset[int]
     ctx2: bytes

@@ -81,6 +81,7 @@ from secagg.protocol.server_states import (
     Summing,
     Unmasking,
 )
+from secagg.ring_odds import server_demand
 
 __all__ = [
     "TRANSITIONS",
@@ -148,7 +149,7 @@ def start(
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
-    descriptor.validate()
+    descriptor.validate(demanded_bits=server_demand)
     return AdvertiseKeys(
         Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
         invited=invited,

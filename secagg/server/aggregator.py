@@ -39,6 +39,7 @@ from secagg.messages import (
 )
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
@@ -304,7 +305,7 @@ class Aggregator:
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
         """
-        task.parameters.validate()
+        task.parameters.validate(demanded_bits=server_demand)
         if task.task_id in self._tasks:
             raise LocalProtocolError(f"task {task.task_id!r} runs already")
         self._tasks[task.task_id] = task

@@ -216,6 +216,7 @@ def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
         max_clients=cohort.max_clients,
         threshold=threshold,
         degree=cohort.degree,
+        graph_bits=cohort.graph_bits if cohort.degree else 0,
         min_survivors=cohort.min_survivors,
         max_dropouts=max(0, max_dropouts),
         colluders=cohort.colluders,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round, Upload
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import add_into, reduce_in_place, zeros
 from secagg.primitives.prg import add_masks
@@ -66,6 +66,8 @@ def accepting(parameters: ProtocolParameters) -> ClientPolicy:
     """Return a policy that takes part in whatever was configured."""
     return ClientPolicy(
         profiles=frozenset({parameters.profile}),
+        graphs=frozenset(Graph),
+        min_graph_bits=1,
         min_clients=2,
         max_clients=parameters.max_clients,
         min_survivors=2,

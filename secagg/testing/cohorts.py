@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from secagg.distributed_dp import NoisedTask, plan
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import ClientEvent, ServerEvent
@@ -22,7 +22,12 @@ __all__ = [
 
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(
-    min_clients=2, min_survivors=2, require_majority=False, require_noise=False
+    graphs=frozenset(Graph),
+    min_graph_bits=1,
+    min_clients=2,
+    min_survivors=2,
+    require_majority=False,
+    require_noise=False,
 )
 
 
@@ -42,6 +47,7 @@ def parameters_for(
         "threshold": threshold,
         "min_survivors": max(2, threshold),
         "max_dropouts": clients,
+        "graph_bits": 40 if overrides.get("degree") else 0,
     }
     return ProtocolParameters(**(fields | overrides))
 

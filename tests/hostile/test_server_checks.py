@@ -363,7 +363,7 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
 
     run_until(session, Round.MASKED_INPUT_COLLECTION, lose_two_neighbours)
     session.close(Round.MASKED_INPUT_COLLECTION)
-    assert session.server_state.outcome.code is ErrorCode.TOO_FEW_ANSWERS
+    assert session.server_state.outcome.code is ErrorCode.TOO_MANY_DROPOUTS
     assert identity_of(0) in session.server_state.outcome.reason
 
 

@@ -95,6 +95,7 @@ def test_offers(case):
             colluders=numbers["colluders"],
             noise_block=numbers["noise_block"].encode(),
             deadlines=RoundDeadlines(*numbers["deadlines"]),
+            graph_bits=numbers["graph_bits"],
         ),
     )
     assert descriptor.encode().hex() == case["offer"]

@@ -391,6 +391,7 @@ def plans(draw, session_vectors):
         min_survivors=min_survivors,
         max_dropouts=draw(st.integers(0, 4)),
         colluders=colluders,
+        graph_bits=draw(st.integers(1, 3)) if degree else 0,
     )
     names = draw(
         st.permutations([f"c{'-' * (place % 3)}{place}" for place in range(count)])

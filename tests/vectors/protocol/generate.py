@@ -71,12 +71,21 @@ def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
 
 
 def offers() -> list[dict[str, Any]]:
-    ring = {"suite": 2, "min_clients": 6, "degree": 4}
+    ring = {"suite": 2, "min_clients": 6, "degree": 4, "graph_bits": 40}
     chosen = {
         "complete graph, no payload, exact sum": offer(),
         "ring, other suite, payload": offer(payload_hash=counting(0xC0, 32), **ring),
         "noise block, task id beyond ASCII": offer(
             "aufgäbe-€", noise_block=NOISE_BLOCK
+        ),
+        "ring whose colluders outnumber the threshold": offer(
+            min_clients=100,
+            max_clients=1000,
+            threshold=30,
+            degree=40,
+            min_survivors=40,
+            colluders=30,
+            graph_bits=40,
         ),
         "largest modulus": offer(modulus=2**62, dim=2**30),
     }

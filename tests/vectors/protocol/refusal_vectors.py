@@ -47,6 +47,9 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
     raw["profile of another release, cut short"] = (other, ref.BAD_ENCODING)
     long = ref.Parameters(**(vars(run.offer.parameters) | {"noise_block": bytes(4097)}))
     raw["noise block too long"] = (good[:head] + long.encode(), ref.BAD_ENCODING)
+    for name, size in (("empty", 0), ("of two bytes", 2), ("beyond 512 bytes", 513)):
+        raw[f"tail {name}"] = (good[:-5] + ref.blob(bytes(size)), ref.BAD_ENCODING)
+    ring = {"degree": 4, "threshold": 3, "min_survivors": 3, "graph_bits": 40}
     changes: dict[str, dict[str, Any]] = {
         "profile of another release": {"profile": 2},
         "unknown suite": {"suite": 3},
@@ -63,9 +66,13 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
         "more survivors than clients": {"min_survivors": 7},
         "survivors within the colluders' reach": {"colluders": 3},
         "more losses than clients": {"max_dropouts": 9},
-        "odd degree": {"degree": 3, "threshold": 2, "min_survivors": 3},
-        "degree below the threshold": {"degree": 2, "threshold": 4},
-        "degree too large for the cohort": {"degree": 6},
+        "odd degree": ring | {"degree": 3},
+        "degree below the threshold": ring | {"degree": 2, "threshold": 4},
+        "degree too large for the cohort": ring | {"degree": 6},
+        "ring without bits": ring | {"graph_bits": 0},
+        "ring of too many bits": ring | {"graph_bits": 129},
+        "bits without a ring": {"graph_bits": 40},
+        "ring that its colluders reach": ring | {"colluders": 3, "min_survivors": 5},
         "deadline of no time": {"deadlines": (60, 0, 60, 60)},
         "deadline beyond a week": {"deadlines": (60, 60, 60, 604801)},
     }
@@ -79,10 +86,10 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
 
 def refusals(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
-    complete, ring, _, corrected = runs
+    complete, ring, scattered, corrected = runs
     return {
         "offers": list(offers(complete)),
         "client": list(client_refusals(complete, ring)),
         "server": list(server_refusals(complete, ring)),
-        "closings": list(closings(complete, corrected)),
+        "closings": list(closings(complete, scattered, corrected)),
     }
