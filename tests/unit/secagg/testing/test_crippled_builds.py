@@ -4,16 +4,18 @@ Each run is played twice: by the product, of which the ledger has nothing to say
 a build in which one place is patched.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import pytest
 
-from secagg.errors import ErrorCode
+from secagg import parameters
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Envelope, Roster, Round, Shares, Survivors
 from secagg.primitives.transcript import decode_set
-from secagg.protocol import client, client_rounds
+from secagg.protocol import client, client_rounds, ring_safety
 from secagg.protocol.client_states import Failed, Masked
 from secagg.protocol.outputs import Finish, Send, Step
 from secagg.protocol.refund import Charge
@@ -99,6 +101,46 @@ def one_polynomial_for_all_rosters(patch):
     )
 
 
+# --- rings --------------------------------------------------------------------------
+
+TWO_PARTS = frozenset({Claim.ONE_SUM, Claim.HONEST_PART, Claim.SIZE})
+
+
+def ring_of(observe, clients):
+    """Return the clients of a ring of degree four, in its order."""
+    probe = observe(clients, threshold=2, degree=4)
+    probe.reach(Round.SHARE_KEYS)
+    return probe.server_state.cohort.graph.order
+
+
+def losses_and_a_colluder_cut_the_ring(observe):
+    ring = ring_of(observe, 12)
+    session = observe(12, threshold=2, degree=4, corrupt={ring[7]}, min_survivors=8)
+    lost = (ring[0], ring[1], ring[6])
+    session.run(dict.fromkeys(lost, Round.MASKED_INPUT_COLLECTION))
+    return session
+
+
+def every_cut_is_accepted(patch):
+    patch.setattr(ring_safety.RingRisk, "shortcoming", lambda _self, _bits: None)
+
+
+def as_many_colluders_as_shares_stand_together(observe):
+    ring = ring_of(observe, 12)
+    try:
+        session = observe(12, threshold=2, degree=4, corrupt=set(ring[:2]))
+    except RemoteProtocolError:
+        return None  # its parameters are refused
+    session.run()
+    return session
+
+
+def colluders_are_taken_to_stand_apart(patch):
+    """A threshold made for the colluders that a neighbourhood has on the average."""
+    for module in (parameters, ring_safety):
+        patch.setattr(module, "log_corrupt_holders", lambda **_: -math.inf)
+
+
 BUILDS: Final[Mapping[str, Build]] = {
     "refund by code": Build(
         refund_by_code,
@@ -114,6 +156,14 @@ BUILDS: Final[Mapping[str, Build]] = {
         one_polynomial_for_all_rosters,
         a_client_deals_under_two_rosters,
         frozenset({Claim.ONE_SECRET}),
+    ),
+    "a ring without a bound on cuts": Build(
+        every_cut_is_accepted, losses_and_a_colluder_cut_the_ring, TWO_PARTS
+    ),
+    "a threshold for the average neighbourhood": Build(
+        colluders_are_taken_to_stand_apart,
+        as_many_colluders_as_shares_stand_together,
+        TWO_PARTS | {Claim.ONE_SECRET},
     ),
 }
 
