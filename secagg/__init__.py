@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         local,
     )
     from secagg.parameters import (
+        Graph,
         Profile,
         ProtocolParameters,
         RoundDeadlines,
@@ -129,6 +130,7 @@ __all__ = [
     "Entropy",
     "ErrorCode",
     "ExactSumsAccepted",
+    "Graph",
     "GrpcConnection",
     "InputError",
     "IssuedCertificate",
@@ -197,6 +199,7 @@ _MODULES: Final = {
     "messages": ("Round",),
     "one_process": ("LocalCohort", "local"),
     "parameters": (
+        "Graph",
         "Profile",
         "ProtocolParameters",
         "RoundDeadlines",

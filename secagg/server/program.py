@@ -21,7 +21,13 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
-from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
+from secagg.server.server import (
+    SETTLE_SECONDS,
+    ReleasedSum,
+    RunningTask,
+    Server,
+    book_of,
+)
 from secagg.server.task_setup import PreparedTask, settle_task
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
@@ -101,7 +107,7 @@ async def serve(
         on_progress=observer.progress,
     )
     async with server:
-        prepared = await settle_task(settings, server.book)
+        prepared = await settle_task(settings, book_of(server))
         on_sum = on_plan(prepared)
         task = await server.add_task(
             settings.task.id,

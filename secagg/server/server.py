@@ -43,7 +43,7 @@ from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["ReleasedSum", "RunningTask", "Server"]
+__all__ = ["ReleasedSum", "RunningTask", "Server", "book_of"]
 
 # A client polls a few times a minute at most; after that it is gone.
 SETTLE_SECONDS: Final = 15.0
@@ -324,15 +324,6 @@ class Server:
             await self._stack.aclose()
 
     @property
-    def book(self) -> Book:
-        """The durable book of the open server.
-
-        Raises:
-            LocalProtocolError: The server is not open.
-        """
-        return self._opened().storage.book
-
-    @property
     def address(self) -> Address:
         """Where it listens, with the real port; after the first task was added.
 
@@ -459,3 +450,12 @@ class Server:
         async for progress in aggregator.progress():
             if self._on_progress is not None:
                 self._on_progress(progress)
+
+
+def book_of(server: Server) -> Book:
+    """Return the durable book of an open server, for the program around it.
+
+    Raises:
+        LocalProtocolError: The server is not open.
+    """
+    return server._opened().storage.book  # noqa: SLF001 - the same module

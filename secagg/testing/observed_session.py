@@ -4,15 +4,18 @@ Rule 1: what an honest client lets out counts as heard, also when a test loses i
         its way: the adversary may be the one who loses it.
 Rule 2: what a test sends in a client's name was made by the adversary, who learns
         nothing from it.
-Rule 3: its book charges a client when its input is masked, and gives nothing back.
+Rule 3: its book charges a client when its input is masked, and gives back what the
+        client's end state says.
 """
 
 from dataclasses import dataclass, field
 
 from secagg.messages import Upload
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client
 from secagg.protocol.events import ClientEvent, Received, SessionOffered
 from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
+from secagg.protocol.refund import Charge
 from secagg.simulation.driver import identity_of
 from secagg.testing.cohorts import RecordedSession
 from secagg.testing.knowledge import Facts, RevealedSum, check
@@ -44,7 +47,7 @@ class ObservedSession(RecordedSession):
         """Apply an event at a client; note what it was told and what it lets out."""
         name = identity_of(number)
         match event:
-            case SessionOffered(_, _, _, seed) if number in self.corrupt:
+            case SessionOffered(seed=seed) if number in self.corrupt:
                 self.facts.corrupt(name, SecretBytes(seed.reveal()))
             case Received(envelope):
                 self.facts.said(self.session_id, name, envelope)
@@ -55,6 +58,12 @@ class ObservedSession(RecordedSession):
                     self.facts.heard(self.session_id, name, envelope)
                 case MaskAndUpload():
                     self.charged[name] = 1
+        ended = self.clients[number]
+        if (
+            isinstance(ended, client.Completed | client.Failed)
+            and ended.charge is Charge.GIVEN_BACK
+        ):
+            self.charged.pop(name, None)
         return outputs
 
     def message(self, number: int, output: ClientOutput) -> Received | None:

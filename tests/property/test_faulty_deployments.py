@@ -16,7 +16,7 @@ from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import SecAggError
 from secagg.storage.book import Role
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
 from secagg.testing.inline_book import ask
@@ -65,6 +65,7 @@ def survivors_in(total, modulus):
     return {n for n in range(CLIENTS) if int(total[n]) == modulus - 1}
 
 
+@pytest.mark.parametrize("noise", [False, True], ids=["plain", "noise"])
 @pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
 @given(
     faults=faults,
@@ -75,7 +76,7 @@ def survivors_in(total, modulus):
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR0917 - kinds of faults
-    watch, faults, silences, crashes, server_crash, corrupt
+    watch, noise, faults, silences, crashes, server_crash, corrupt
 ):
     parameters = parameters_for(
         CLIENTS,
@@ -83,6 +84,8 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         threshold=2 + len(corrupt),
         colluders=len(corrupt),
     )
+    if noise:
+        parameters = with_noise(parameters)
     silent = set()
 
     def fault_of(number, method, count):

@@ -1,0 +1,131 @@
+"""A budget is never overdrawn: each client's book against what the adversary knows.
+
+The aggregator follows the protocol and keeps what it hears; a colluder keeps back its
+part of a round, and the aggregator has it all the same.  Every task has a budget of one
+session.  `Deployment.run` checks that no client is in more sums than it has paid for;
+here stands what ends a session, and what that costs.
+"""
+
+import asyncio
+
+from secagg.errors import ErrorCode, SessionAbortedError
+from secagg.simulation.driver import identity_of
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.deployment import Deployment
+from secagg.testing.knowledge import close, revealed_sums
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection
+from secagg.wire.calls import GetOffer, RevealShares, UploadChunk
+
+CLIENTS = 4
+COLLUDER = 3
+HONEST = frozenset(range(CLIENTS)) - {COLLUDER}
+PARAMETERS = with_noise(
+    parameters_for(CLIENTS, dimension=CLIENTS + 1, threshold=CLIENTS, colluders=1)
+)
+
+
+def run(*, tamper=lambda _, link: link, **options):
+    """Run a task; `tamper` puts something before the aggregator of a deployment."""
+
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            PARAMETERS,
+            CLIENTS,
+            corrupt=frozenset({COLLUDER}),
+            tamper=lambda _, link: tamper(deployment, link),
+            max_attempts=1,
+            **options,
+        )
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def silent_at(call):
+    """Keep back what the colluder says in one round, in every session."""
+
+    def fault_of(number, asked, _count):
+        lost = number == COLLUDER and asked is call
+        return Fault.LOSE_REQUEST if lost else Fault.NONE
+
+    return fault_of
+
+
+def known_sums(deployment):
+    """Return who is in each sum that the adversary knows, and in which session."""
+    return [
+        (each.members, each.view.roster.session.descriptor.session_number)
+        for each in revealed_sums(close(deployment.observer.facts))
+    ]
+
+
+def spent(deployment):
+    charged = asyncio.run(deployment.charged())
+    return {charged[identity_of(number)] for number in HONEST}
+
+
+ALL = frozenset(map(identity_of, HONEST))
+
+
+def test_a_released_sum_costs_one_session():
+    deployment, _ = run()
+    assert known_sums(deployment) == [(ALL, 1)]
+    assert spent(deployment) == {1}
+
+
+def test_a_session_that_ends_before_anybody_is_asked_costs_nothing():
+    deployment, endings = run(fault_of=silent_at(UploadChunk))
+    assert {endings[number].code for number in HONEST} == {ErrorCode.U3_TOO_SMALL}
+    assert known_sums(deployment) == []
+    assert spent(deployment) == {0}
+
+
+def test_a_colluder_that_is_silent_in_the_last_round_costs_a_session():
+    """Server and colluder hold t answers, and the sum, of a session without one."""
+    deployment, endings = run(fault_of=silent_at(RevealShares))
+    assert {endings[number].code for number in HONEST} == {ErrorCode.TOO_FEW_ANSWERS}
+    assert known_sums(deployment) == [(ALL, 1)]
+    assert spent(deployment) == {1}
+
+
+def test_a_session_that_is_cancelled_when_all_have_answered_costs_one():
+    """The operator stops it, with every answer but the colluder's on the disk."""
+    answered = set()
+
+    class Last(LyingConnection):
+        async def call(self, request):
+            answer = await super().call(request)
+            if isinstance(request, RevealShares):
+                answered.add(self.identity)
+                if answered == ALL:
+                    await self.deployment.aggregator.abort(request.session_id, "enough")
+            return answer
+
+    def tamper(deployment, link):
+        last = Last(link, {})
+        last.deployment = deployment
+        return last
+
+    deployment, _ = run(fault_of=silent_at(RevealShares), tamper=tamper)
+    assert deployment.server_error.code is ErrorCode.CANCELLED
+    assert known_sums(deployment) == [(ALL, 1)]
+    assert spent(deployment) == {1}
+
+
+def test_an_error_in_answer_to_the_next_question_gives_nothing_back():
+    class Forger(LyingConnection):
+        questions = 0
+
+        async def call(self, request):
+            if isinstance(request, GetOffer):
+                Forger.questions += 1
+                if Forger.questions == CLIENTS + 1:
+                    raise SessionAbortedError("not today", code=ErrorCode.CANCELLED)
+            return await super().call(request)
+
+    deployment, _ = run(tamper=lambda _, link: Forger(link, {}))
+    assert Forger.questions > CLIENTS
+    assert spent(deployment) == {1}

@@ -1,0 +1,113 @@
+"""An aggregator whose book is put back, between the sum that it can know and its end.
+
+The book is put back to before U3; the answers of two clients and the share of a
+colluder, enough for the sum, stay on the old disk.  One client has not been asked yet.
+"""
+
+import shutil
+
+import pytest
+
+from secagg.errors import ErrorCode
+from secagg.protocol import server
+from secagg.server.session_runner import SessionRunner
+from secagg.simulation.driver import identity_of
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.deployment import Deployment
+from secagg.testing.inline_book import inline_book
+from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection
+from secagg.wire.calls import GetUpdate, RevealShares, UploadChunk, WatchSession
+
+CLIENTS, UNASKED, COLLUDER = 4, 2, 3
+PARAMETERS = with_noise(
+    parameters_for(
+        CLIENTS,
+        dimension=CLIENTS + 1,
+        threshold=3,
+        min_clients=CLIENTS,
+        min_survivors=CLIENTS,
+        colluders=1,
+    )
+)
+
+
+class Restored(Deployment):
+    """A deployment whose aggregator dies in the last round and loses its memory."""
+
+    def begin(self, directory):
+        self.directory = directory
+        self.server_book = self.book_in("now")
+        self.uploaded, self.answered = set(), set()
+        self.tamper = lambda _, link: _Watched(self, link)
+        self.fault_of = self.fault
+
+    def book_in(self, name, **options):
+        path = self.directory / name / "book.db"
+        path.parent.mkdir(exist_ok=True)
+        return inline_book(path, mark=self.directory / "mark", **options)
+
+    def fault(self, number, call, _count):
+        waits = number == UNASKED and call in {GetUpdate, WatchSession}
+        deaf = waits and number in self.uploaded and not self.server_restarts
+        return Fault.LOSE_REQUEST if deaf else Fault.NONE
+
+    def before(self, number, request):
+        if isinstance(request, UploadChunk):
+            self.uploaded.add(number)
+            if len(self.uploaded) == CLIENTS:
+                shutil.copytree(self.directory / "now", self.directory / "earlier")
+
+    def after(self, number, request):
+        if isinstance(request, RevealShares) and not self.server_restarts:
+            self.answered.add(number)
+            if {0, 1} <= self.answered:
+                self.server_book = self.book_in("earlier", accept_restored=True)
+                self.server_process.kill()
+
+
+class _Watched(LyingConnection):
+    def __init__(self, deployment, inner):
+        super().__init__(inner, {})
+        self.deployment = deployment
+        names = [identity_of(number) for number in range(CLIENTS)]
+        self.number = names.index(inner.identity)
+
+    async def call(self, request):
+        self.deployment.before(self.number, request)
+        answer = await super().call(request)
+        self.deployment.after(self.number, request)
+        return answer
+
+
+def run(directory):
+    async def main(clock):
+        deployment = Restored(
+            clock, PARAMETERS, CLIENTS, corrupt=frozenset({COLLUDER}), max_attempts=1
+        )
+        deployment.begin(directory)
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def test_whoever_was_in_a_session_that_is_put_back_has_paid(tmp_path):
+    deployment, endings = run(tmp_path)
+    assert deployment.server_restarts == 1
+    assert endings[UNASKED].code is ErrorCode.STORAGE_FAILED
+    assert {0, 1} <= deployment.answered
+
+
+def test_the_ledger_finds_a_server_that_believes_its_old_book(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        SessionRunner,
+        "_update_for",
+        lambda self, identity: server.update_for(self._state, identity),
+    )
+    with pytest.raises(ForbiddenKnowledgeError) as caught:
+        run(tmp_path)
+    (violation,) = caught.value.violations
+    assert violation.claim is Claim.BUDGET
+    assert violation.who == (identity_of(UNASKED),)

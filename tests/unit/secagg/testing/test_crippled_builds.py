@@ -1,0 +1,187 @@
+"""Builds that break one rule of the product each: the ledger finds every one.
+
+Each run is played twice: by the product, of which the ledger has nothing to say, and by
+a build in which one place is patched.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from secagg import parameters
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Envelope, Roster, Round, Shares, Survivors
+from secagg.primitives.transcript import decode_set
+from secagg.protocol import client, client_rounds, ring_safety
+from secagg.protocol.client_states import Failed, Masked
+from secagg.protocol.outputs import Finish, Send, Step
+from secagg.protocol.refund import Charge
+from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg.testing.observed_session import ObservedSession
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build with one fault.
+
+    Attributes:
+        cripple: Patches the product.
+        run: Plays a session in which the fault matters, or returns None if the
+            product does not even begin it.
+        broken: The claims that do not hold then.
+    """
+
+    cripple: Callable[[pytest.MonkeyPatch], None]
+    run: Callable[[Callable[..., ObservedSession]], ObservedSession | None]
+    broken: frozenset[Claim]
+
+
+# --- charges ------------------------------------------------------------------------
+
+
+def a_colluder_is_silent_in_the_last_round(observe):
+    session = observe(5, threshold=5, corrupt={4}, min_survivors=5)
+    assert session.run({4: Round.UNMASKING}).code is ErrorCode.TOO_FEW_ANSWERS
+    return session
+
+
+def refund_by_code(patch):
+    def leave(_, code, reason, *, fate=None):
+        del fate
+        aborted = {ErrorCode.TOO_FEW_ANSWERS, ErrorCode.CANCELLED}
+        charge = Charge.GIVEN_BACK if code in aborted else Charge.KEPT
+        return Step(Failed(code, reason, charge), (Finish(code, reason),))
+
+    patch.setattr(client_rounds, "leave", leave)
+
+
+# --- shares -------------------------------------------------------------------------
+
+
+def the_server_asks_for_two_sets(observe):
+    session = observe(6, threshold=4)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    session.ask(range(6), range(6))
+    session.ask(range(6), range(1, 6))
+    return session
+
+
+def an_answer_is_forgotten(patch):
+    def reveal(state, event, _):
+        asked = decode_set(event.envelope.data, state.delivered.roster_size)
+        answer = Shares(state.delivered.held.answer(frozenset(asked)))
+        return Step(state, (Send(Envelope.of(answer)),))
+
+    forgetful = client.Edge(reveal, {Masked})
+    patch.setitem(client.TRANSITIONS, (Masked, Survivors), forgetful)
+
+
+def a_client_deals_under_two_rosters(observe):
+    """Its state is put back in between; the colluders change places."""
+    session = observe(9, threshold=5, corrupt={6, 7, 8}, min_clients=6)
+    session.reach(Round.ADVERTISE_KEYS)
+    adverts = [session.clients[number].advert for number in range(9)]
+    before = session.clients[0]
+    for members in (range(9), (0, 1, 2, 6, 7, 8)):
+        session.clients[0] = before
+        session.tell(0, Roster(tuple(adverts[n] for n in members)))
+    assert len(session.facts.bundles) == 2
+    return session
+
+
+def one_polynomial_for_all_rosters(patch):
+    stream = client_rounds._stream
+    patch.setattr(
+        client_rounds,
+        "_stream",
+        lambda facts, seed, label, _context=b"": stream(facts, seed, label),
+    )
+
+
+# --- rings --------------------------------------------------------------------------
+
+TWO_PARTS = frozenset({Claim.ONE_SUM, Claim.HONEST_PART, Claim.SIZE})
+
+
+def ring_of(observe, clients):
+    """Return the clients of a ring of degree four, in its order."""
+    probe = observe(clients, threshold=2, degree=4)
+    probe.reach(Round.SHARE_KEYS)
+    return probe.server_state.cohort.graph.order
+
+
+def losses_and_a_colluder_cut_the_ring(observe):
+    ring = ring_of(observe, 12)
+    session = observe(12, threshold=2, degree=4, corrupt={ring[7]}, min_survivors=8)
+    lost = (ring[0], ring[1], ring[6])
+    session.run(dict.fromkeys(lost, Round.MASKED_INPUT_COLLECTION))
+    return session
+
+
+def every_cut_is_accepted(patch):
+    patch.setattr(ring_safety.RingRisk, "shortcoming", lambda _self, _bits: None)
+
+
+def as_many_colluders_as_shares_stand_together(observe):
+    ring = ring_of(observe, 12)
+    try:
+        session = observe(12, threshold=2, degree=4, corrupt=set(ring[:2]))
+    except RemoteProtocolError:
+        return None  # its parameters are refused
+    session.run()
+    return session
+
+
+def colluders_are_taken_to_stand_apart(patch):
+    """A threshold made for the colluders that a neighbourhood has on the average."""
+    for module in (parameters, ring_safety):
+        patch.setattr(module, "log_corrupt_holders", lambda **_: -math.inf)
+
+
+BUILDS: Final[Mapping[str, Build]] = {
+    "refund by code": Build(
+        refund_by_code,
+        a_colluder_is_silent_in_the_last_round,
+        frozenset({Claim.BUDGET}),
+    ),
+    "both shares": Build(
+        an_answer_is_forgotten,
+        the_server_asks_for_two_sets,
+        frozenset({Claim.ONE_SECRET, Claim.ONE_SUM, Claim.HONEST_PART, Claim.SIZE}),
+    ),
+    "one polynomial for all rosters": Build(
+        one_polynomial_for_all_rosters,
+        a_client_deals_under_two_rosters,
+        frozenset({Claim.ONE_SECRET}),
+    ),
+    "a ring without a bound on cuts": Build(
+        every_cut_is_accepted, losses_and_a_colluder_cut_the_ring, TWO_PARTS
+    ),
+    "a threshold for the average neighbourhood": Build(
+        colluders_are_taken_to_stand_apart,
+        as_many_colluders_as_shares_stand_together,
+        TWO_PARTS | {Claim.ONE_SECRET},
+    ),
+}
+
+
+@pytest.fixture(name="build", params=BUILDS.values(), ids=BUILDS)
+def _build(request):
+    return request.param
+
+
+def test_the_product_tells_the_adversary_no_more_than_it_may(build, observe):
+    session = build.run(observe)
+    if session is not None:
+        session.check()
+
+
+def test_a_build_that_breaks_a_rule_is_found(build, observe, monkeypatch):
+    build.cripple(monkeypatch)
+    session = build.run(observe)
+    with pytest.raises(ForbiddenKnowledgeError) as caught:
+        session.check()
+    assert {found.claim for found in caught.value.violations} == build.broken
