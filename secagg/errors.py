@@ -20,6 +20,7 @@ from enum import IntEnum, unique
 from typing import ClassVar, Final
 
 __all__ = [
+    "FIRST_LOCAL",
     "ErrorCode",
     "InputError",
     "InternalError",
@@ -32,6 +33,9 @@ __all__ = [
     "error_code",
     "printable",
 ]
+
+# From here on, numbers are about this machine: misuse, settings, files.
+FIRST_LOCAL: Final = 60
 
 
 @unique
@@ -190,11 +194,16 @@ class ServiceError(SecAggError):
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code with this number; INTERNAL for one of a later release."""
+    """Return the code that a peer means by a number.
+
+    INTERNAL for one of a later release, and for one that only this machine may say of
+    itself: a peer must not sound like this machine's own disk or settings.
+    """
     try:
-        return ErrorCode(number)
+        code = ErrorCode(number)
     except ValueError:
         return ErrorCode.INTERNAL
+    return code if code < FIRST_LOCAL else ErrorCode.INTERNAL
 
 
 def printable(text: str, *, max_bytes: int) -> str:

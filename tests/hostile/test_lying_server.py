@@ -2,7 +2,8 @@
 
 The aggregator is the real one; what stands between it and one client answers what a
 liar would.  Whatever it answers, the client ends in a typed error or with a sum, sends
-one message per round, and keeps no secret of a session that it has left.
+one message per round, and keeps no secret of a session that it has left.  Liar and
+colluder together know at most the sum (`Deployment.run` checks it).
 """
 
 import asyncio
@@ -50,6 +51,7 @@ from secagg.wire.calls import (
 
 CLIENTS = 4
 VICTIM = 2
+COLLUDER = 3
 POLLING = ClientSettings(offer_seconds=600.0, watch=False)
 
 
@@ -69,9 +71,10 @@ def run(lies, kind=LyingConnection, **options):
         fields = {"payload": b"a query", "settings": POLLING} | options
         deployment = Deployment(
             clock,
-            parameters_for(CLIENTS, dimension=7, threshold=3),
+            parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1),
             CLIENTS,
             tamper=tamper,
+            corrupt={COLLUDER},
             **fields,
         )
         return deployment, await deployment.run()
@@ -137,7 +140,11 @@ LIES = {
                 lambda d: replace(
                     d,
                     parameters=replace(
-                        d.parameters, min_survivors=2, threshold=2, min_clients=2
+                        d.parameters,
+                        min_survivors=2,
+                        threshold=2,
+                        min_clients=2,
+                        colluders=0,
                     ),
                 ),
             )
