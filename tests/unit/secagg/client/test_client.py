@@ -135,15 +135,33 @@ async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator
     assert set(connection.asked) == {GetOffer}  # no key was made
 
 
+async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggregator):
+    connections = [Listening(aggregator, name) for name in NAMES]
+
+    async def give(connection):
+        async with Client(connection, task="t", floors=floors()) as one:
+            await one.contribute(np.ones(DIMENSION))
+            connection.asked.clear()
+            with pytest.raises(RemoteProtocolError, match="covers 1") as caught:
+                await one.contribute(np.ones(DIMENSION))
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+        assert AdvertiseKeys not in connection.asked
+
+    async with Serving(aggregator, noised(), sessions=2):
+        await asyncio.gather(*map(give, connections))
+
+
 async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator):
     # Whatever the cohort's policy says of noise, the floors decide.
-    async with Serving(aggregator, COHORT):
+    soon = RoundDeadlines(advertise_keys=1)
+    async with Serving(aggregator, replace(COHORT, deadlines=soon)):
         with pytest.raises(RemoteProtocolError, match="without noise") as caught:
             await contribute(
                 aggregator,
                 "alice",
                 np.ones(DIMENSION),
                 cohort=ClientPolicy(require_noise=False),
+                attempts=1,
             )
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
