@@ -41,6 +41,8 @@ class SessionReceipt:
         revealed: |U5|.
         survivors: U3 by name, from the moment it was fixed.
         was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
+        complaints: Accuser, accused and code of each complaint about a share bundle,
+            by name; either of the two may lie.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -55,6 +57,7 @@ class SessionReceipt:
     revealed: int = 0
     survivors: tuple[str, ...] = ()
     was_unmasked: bool = False
+    complaints: tuple[tuple[str, str, int], ...] = ()
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -91,6 +94,7 @@ class SessionReceipt:
                 "U5": self.revealed,
             },
             "survivors": list(self.survivors),
+            "complaints": [list(complaint) for complaint in self.complaints],
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -138,6 +142,10 @@ class SessionReceipt:
                 revealed=fields["sets"]["U5"],
                 survivors=survivors,
                 was_unmasked=ended.get("was_unmasked", False),
+                complaints=tuple(
+                    (str(accuser), str(accused), int(code))
+                    for accuser, accused, code in fields["complaints"]
+                ),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),
