@@ -53,8 +53,9 @@ def played(session, *, complain=True, silent=()):
         outputs = session.update(number)
         if not complain:
             outputs = tuple(o for o in outputs if not isinstance(o, Send))
-        if number not in silent:
-            session.send(number, outputs)
+        if number in silent:  # its complaints arrive, its input does not
+            outputs = tuple(o for o in outputs if isinstance(o, Send))
+        session.send(number, outputs)
     session.close(Round.MASKED_INPUT_COLLECTION)
 
 

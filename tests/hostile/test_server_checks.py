@@ -205,9 +205,9 @@ def test_an_upload_of_a_wrong_size_is_refused_and_costs_nobody_else():
     ("shares", "code"),
     [
         (b"", ErrorCode.BAD_ENCODING),
-        (b"\0" * (CLIENTS * SHARE_SIZE - 1), ErrorCode.BAD_ENCODING),
-        (b"\0" * ((CLIENTS + 1) * SHARE_SIZE), ErrorCode.BAD_ENCODING),
-        (b"\xff" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\0" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\0" * (1 + (CLIENTS + 1) * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\0" + b"\xff" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
     ],
     ids=["none", "short", "long", "not canonical"],
 )
