@@ -21,7 +21,7 @@ from secagg.errors import (
 from secagg.wire.errors import decode_error, encode_error, seen_by_peer
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
-__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of"]
+__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of", "status_table"]
 
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"
@@ -121,6 +121,15 @@ _DEFAULT_RETRY_SECONDS: Final = 1.0
 def status_code(code: ErrorCode) -> grpc.StatusCode:
     """Return the gRPC status of an error; numbers that never travel are INTERNAL."""
     return _STATUS.get(code, grpc.StatusCode.INTERNAL)
+
+
+def status_table() -> str:
+    """Return the table of `docs/transport.md`: every number that travels."""
+    rows = [
+        f"| {code.value} | `{code.name}` | `{_STATUS[code].name}` |"
+        for code in sorted(_STATUS)
+    ]
+    return "\n".join(["| number | name | gRPC status |", "|---|---|---|", *rows]) + "\n"
 
 
 def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:
