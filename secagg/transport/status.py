@@ -21,7 +21,7 @@ from secagg.errors import (
 from secagg.wire.errors import decode_error, encode_error, seen_by_peer
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
-__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of"]
+__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of", "status_table"]
 
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"
@@ -57,6 +57,7 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.UNEXPECTED_MESSAGE: _S.FAILED_PRECONDITION,
     _C.SESSION_OVER: _S.FAILED_PRECONDITION,
     _C.TASK_OVER: _S.FAILED_PRECONDITION,
+    _C.DEADLINE: _S.FAILED_PRECONDITION,
     # The session is over without a sum.
     _C.ROSTER_TOO_SMALL: _S.ABORTED,
     _C.ROSTER_TOO_LARGE: _S.ABORTED,
@@ -64,7 +65,6 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.U3_TOO_SMALL: _S.ABORTED,
     _C.TOO_MANY_DROPOUTS: _S.ABORTED,
     _C.NO_QUORUM: _S.ABORTED,
-    _C.DEADLINE: _S.ABORTED,
     _C.RECONSTRUCTION_FAILED: _S.ABORTED,
     _C.TOO_FEW_ANSWERS: _S.ABORTED,
     _C.DISPUTED: _S.ABORTED,
@@ -121,6 +121,15 @@ _DEFAULT_RETRY_SECONDS: Final = 1.0
 def status_code(code: ErrorCode) -> grpc.StatusCode:
     """Return the gRPC status of an error; numbers that never travel are INTERNAL."""
     return _STATUS.get(code, grpc.StatusCode.INTERNAL)
+
+
+def status_table() -> str:
+    """Return the table of `docs/transport.md`: every number that travels."""
+    rows = [
+        f"| {code.value} | `{code.name}` | `{_STATUS[code].name}` |"
+        for code in sorted(_STATUS)
+    ]
+    return "\n".join(["| number | name | gRPC status |", "|---|---|---|", *rows]) + "\n"
 
 
 def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:

@@ -34,3 +34,41 @@ def test_every_section_that_the_code_cites_exists():
         if cited not in sections
     }
     assert not missing
+
+
+RULE = re.compile(r"\bR\d+(?:\.\d+)?-\d+\b")
+# Where the text states a rule, and not only refers to it: at the start of a line or
+# of a row, or in brackets before a clause.
+STATED = re.compile(
+    r"^(?:\| )?(R\d+(?:\.\d+)?-\d+)(?:\.| \|)|\((R[\d.]+-\d+)\) ", re.MULTILINE
+)
+
+
+def stated_rules():
+    return [one or other for one, other in STATED.findall(PROTOCOL)]
+
+
+def test_every_rule_that_anybody_cites_is_in_the_specification():
+    known = set(stated_rules())
+    missing = {
+        f"{path.relative_to(ROOT)}: {cited}"
+        for folder in ("secagg", "protos", "docs", "tests")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".proto", ".md"}
+        for cited in RULE.findall(path.read_text())
+        if cited not in known
+    }
+    assert known
+    assert not missing
+
+
+def test_every_must_belongs_to_a_rule():
+    """A line that demands something has a name, or stands in a row that has one."""
+    nameless = [
+        line
+        for line in PROTOCOL.splitlines()
+        if re.search(r"\bMUST\b", line)
+        and not RULE.search(line)
+        and "RFC 2119" not in line
+    ]
+    assert nameless == []

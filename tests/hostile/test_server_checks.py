@@ -206,9 +206,9 @@ def test_an_upload_of_a_wrong_size_is_refused_and_costs_nobody_else():
     ("shares", "code"),
     [
         (b"", ErrorCode.BAD_ENCODING),
-        (b"\0" * (CLIENTS * SHARE_SIZE - 1), ErrorCode.BAD_ENCODING),
-        (b"\0" * ((CLIENTS + 1) * SHARE_SIZE), ErrorCode.BAD_ENCODING),
-        (b"\xff" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\0" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\0" * (1 + (CLIENTS + 1) * SHARE_SIZE), ErrorCode.BAD_ENCODING),
+        (b"\0" + b"\xff" * (CLIENTS * SHARE_SIZE), ErrorCode.BAD_ENCODING),
     ],
     ids=["none", "short", "long", "not canonical"],
 )
@@ -311,7 +311,7 @@ def test_a_live_client_declared_lost_cannot_be_added_later():
 
     run_until(session, Round.MASKED_INPUT_COLLECTION, hold_back)
     session.close(Round.MASKED_INPUT_COLLECTION)
-    assert refused(session, late[0]) is ErrorCode.UNEXPECTED_MESSAGE
+    assert refused(session, late[0]) is ErrorCode.DEADLINE
     assert session.fetch(0).open().code is ErrorCode.SESSION_OVER
     session.play(Round.UNMASKING, range(1, CLIENTS))
     session.close(Round.UNMASKING)
@@ -412,7 +412,12 @@ def test_a_finished_session_refuses_messages_and_keeps_no_secret():
     seen = []
     run_until(session, Round.UNMASKING, lambda _, e: seen.append(e) or e)
     session.close(Round.UNMASKING)
-    assert refused(session, seen[-1]) is ErrorCode.SESSION_OVER
+    for event in seen:  # R5-1: acknowledged once, acknowledged to the end
+        assert server.step(session.server_state, event).is_repeat
+        other = sent_by(event.sender, contradicting(event.envelope.open()))
+        assert refused(session, other) is ErrorCode.EQUIVOCATION
+        stranger = replace(event, sender="stranger")
+        assert refused(session, stranger) is ErrorCode.DEADLINE
     assert not hasattr(session.server_state, "job")
     assert not hasattr(session.server_state, "shares")
     assert session.fetch(0).kind is Released

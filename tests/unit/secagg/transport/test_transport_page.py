@@ -14,6 +14,7 @@ from secagg.transport import channel_options
 from secagg.transport.certificate_expiry import WARNED_BEFORE
 from secagg.transport.handshake import HANDSHAKE_SECONDS
 from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.status import status_table
 from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
@@ -77,6 +78,11 @@ def test_the_unmasking_and_sharing_rounds_share_their_row():
     rounds = dataclasses.asdict(ROUNDS)
     rounds.pop("masked_input")
     assert len(set(rounds.values())) == 1
+
+
+def test_the_page_has_the_table_of_statuses_that_is_in_force():
+    assert status_table() in PAGE
+    assert "DEADLINE_EXCEEDED`" not in status_table()
 
 
 def test_both_layers_agree_on_streams():

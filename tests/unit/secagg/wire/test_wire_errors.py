@@ -36,6 +36,15 @@ def test_class_number_and_attributes_of_an_error_survive_the_wire(code, build):
     assert vars(after) == vars(before)
 
 
+def test_a_message_that_came_too_late_is_nobodys_fault():
+    late = RemoteProtocolError("late", code=ErrorCode.DEADLINE, sender="c1")
+    detail = errors_pb2.ErrorDetail.FromString(errors.encode_error(late))
+    assert detail.fault == errors_pb2.FAULT_TIMING
+    early = RemoteProtocolError("early", code=ErrorCode.UNEXPECTED_MESSAGE)
+    detail = errors_pb2.ErrorDetail.FromString(errors.encode_error(early))
+    assert detail.fault == errors_pb2.FAULT_CALLER
+
+
 @pytest.mark.parametrize(
     "error",
     [
