@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from secagg.config import (
-    NO_NOISE_ACKNOWLEDGEMENT,
     load_client_settings,
     load_server_settings,
 )
 from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 
 CLIENT = """
 [client]
