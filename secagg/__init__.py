@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from secagg.client.client import (
         Client,
         Contribution,
-        VectorMaker,
     )
     from secagg.client.conductor import (
         ClientPhase,
@@ -165,14 +164,13 @@ __all__ = [
     "SessionReceipt",
     "TLSFiles",
     "TLSIdentity",
-    "VectorMaker",
     "error_curve",
     "local",
     "plan",
 ]
 
 _MODULES: Final = {
-    "client.client": ("Client", "Contribution", "VectorMaker"),
+    "client.client": ("Client", "Contribution"),
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),

@@ -341,7 +341,7 @@ class Client:
         return ServiceError(
             f"{waited}: nothing answers {where}",
             code=ErrorCode.UNREACHABLE,
-            next_step="Check the address of the aggregator, and that firewalls and "
+            next_step="Check the address (client.server), and that firewalls and "
             "port forwarding let this client through; waiting longer helps with slow "
             "links.",
         )

@@ -21,11 +21,14 @@ FOREIGN = {
         "asyncio",
         "fractions",
     ),
-    *("numpy", "cryptography", "dpnoise"),
+    *("numpy", "cryptography", "grpc", "dpnoise"),
 }
-# What the protocol's messages and calls are made of: for those who carry bytes
-# themselves, with PROTOCOL.md at hand.
-VOCABULARY = {"secagg.messages", "secagg.wire.calls", "secagg.primitives.canonical"}
+# What the protocol's messages and calls are made of, for those who carry bytes
+# themselves with PROTOCOL.md at hand; and what a server writes down.
+VOCABULARY = {
+    *("secagg.messages", "secagg.wire.calls", "secagg.primitives.canonical"),
+    "secagg.storage.book",
+}
 PUBLIC = {name: getattr(secagg, name) for name in secagg.__all__}
 
 

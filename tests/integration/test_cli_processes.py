@@ -359,6 +359,7 @@ def test_every_session_takes_a_file_of_its_own_and_hands_out_its_payload(program
             f"sum-{number}-1.npy",
             f"sum-{number}-2.npy",
         ]
+        assert [each["shortened_by"] for each in said["sessions"]] == [1.0, 1.0]
         assert said["sessions"][1]["payload"] == f"payload-{number}-2.bin"
     finish(server)
     for number in (1, 2, 3):

@@ -1,6 +1,7 @@
 """A client keeps its floors, whoever builds it and whatever carries its calls."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import ProtocolParameters, RoundDeadlines
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
@@ -122,9 +123,11 @@ async def contribute(aggregator, name, vector, **more):
 
 async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator):
     connection = Listening(aggregator, "alice")
+    # A client that joins nevertheless waits in vain for others, and not for long.
+    soon = RoundDeadlines(advertise_keys=1)
     async with (
-        Serving(aggregator, noised(epsilon=40.0)),
-        Client(connection, task="t", floors=floors(8.0)) as one,
+        Serving(aggregator, replace(noised(epsilon=40.0), deadlines=soon)),
+        Client(connection, task="t", floors=floors(8.0), attempts=1) as one,
     ):
         with pytest.raises(RemoteProtocolError, match="epsilon is 40") as caught:
             await one.contribute(np.ones(DIMENSION))
@@ -132,15 +135,33 @@ async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator
     assert set(connection.asked) == {GetOffer}  # no key was made
 
 
+async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggregator):
+    connections = [Listening(aggregator, name) for name in NAMES]
+
+    async def give(connection):
+        async with Client(connection, task="t", floors=floors()) as one:
+            await one.contribute(np.ones(DIMENSION))
+            connection.asked.clear()
+            with pytest.raises(RemoteProtocolError, match="covers 1") as caught:
+                await one.contribute(np.ones(DIMENSION))
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+        assert AdvertiseKeys not in connection.asked
+
+    async with Serving(aggregator, noised(), sessions=2):
+        await asyncio.gather(*map(give, connections))
+
+
 async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator):
     # Whatever the cohort's policy says of noise, the floors decide.
-    async with Serving(aggregator, COHORT):
+    soon = RoundDeadlines(advertise_keys=1)
+    async with Serving(aggregator, replace(COHORT, deadlines=soon)):
         with pytest.raises(RemoteProtocolError, match="without noise") as caught:
             await contribute(
                 aggregator,
                 "alice",
                 np.ones(DIMENSION),
                 cohort=ClientPolicy(require_noise=False),
+                attempts=1,
             )
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
