@@ -27,6 +27,7 @@ __all__ = [
     "SESSION_COMPLETED",
     "SESSION_OPENED",
     "SESSION_RESUMED",
+    "SPOOL_FOREIGN",
     "STORAGE_REFUSED",
     "TRANSPORT_DRAINING",
     "TRANSPORT_LOGGER",
@@ -46,6 +47,7 @@ SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
 STORAGE_REFUSED: Final = "storage_refused"
+SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
 UPLOAD_PROGRESS: Final = "upload_progress"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["client"]
 
+RESTORED_ACKNOWLEDGEMENT = "I accept that this client may answer twice"
+
 
 def client(  # noqa: PLR0913 - one parameter per flag
     *,
@@ -55,6 +57,15 @@ def client(  # noqa: PLR0913 - one parameter per flag
             help="Give one vector to every session of client.sessions.",
         ),
     ] = False,
+    restored: Annotated[
+        str | None,
+        typer.Option(
+            "--restored",
+            metavar="SENTENCE",
+            help="Go on, this once, with a state that was put back. The sentence: "
+            "I accept that this client may answer twice",
+        ),
+    ] = None,
     overrides: SetOption = None,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
@@ -102,6 +113,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         show_checked(loaded.rows(), checks, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
+    accept_restored = _accepts(restored)
     log_to_stderr(settings.client.log_level)
     source = FileInput(vector, payload_path=payload_path)
     require_all(
@@ -111,7 +123,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),
     )
-    contributions = asyncio.run(_contribute(settings, source, files, output))
+    contributions = asyncio.run(
+        _contribute(settings, source, files, output, accept_restored=accept_restored)
+    )
     output.result(
         {
             "sessions": [
@@ -147,11 +161,26 @@ class _Files:
         }
 
 
+def _accepts(sentence: str | None) -> bool:
+    """Say whether somebody accepts a state that was put back, in words."""
+    from secagg.errors import ErrorCode, LocalProtocolError
+
+    if sentence is not None and sentence != RESTORED_ACKNOWLEDGEMENT:
+        raise LocalProtocolError(
+            "--restored takes one sentence, and this is another",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step=f'Write --restored "{RESTORED_ACKNOWLEDGEMENT}" if it is true.',
+        )
+    return sentence is not None
+
+
 async def _contribute(
     settings: "ClientSettings",
     source: "FileInput",
     files: _Files,
     output: Output,
+    *,
+    accept_restored: bool,
 ) -> "list[Contribution]":
     from secagg.client.program import client_of
     from secagg.storage.vector_files import write_vector
@@ -170,7 +199,10 @@ async def _contribute(
 
     contributions: list[Contribution] = []
     async with client_of(
-        settings, fetch_sum=files.sum_path is not None, on_progress=show
+        settings,
+        fetch_sum=files.sum_path is not None,
+        accept_restored=accept_restored,
+        on_progress=show,
     ) as one:
         while len(contributions) < settings.client.sessions:
             given = await one.contribute(source.vector, accept=source.check)

@@ -1,6 +1,8 @@
 """`secagg server`: run an aggregator until its task is done."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettingsOption
 from secagg.cli.output import Output
@@ -15,6 +17,14 @@ def server(
     *,
     config: ConfigOption,
     overrides: SetOption = None,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="Accept, this once, that the state was put back: sessions open in it "
+            "end, and their inputs count as summed.",
+        ),
+    ] = False,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
 ) -> None:
@@ -33,7 +43,7 @@ def server(
     from secagg.cli.session_view import SessionView
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_server_settings
-    from secagg.server.program import Observer, OnReleased, serve
+    from secagg.server.program import Observer, plan_task, serve
     from secagg.server.sum_files import SumFiles
     from secagg.server.task_setup import prepare_task
 
@@ -54,12 +64,9 @@ def server(
     require_all(server_checks(settings))
     check_port(settings)
     output.line("planning the noise of the task")
-    files: list[SumFiles] = []
-
-    def host(prepared: "PreparedTask") -> OnReleased:
-        _print_task(prepared, output)
-        files.append(SumFiles(settings.server.output_dir, prepared))
-        return files[0].write
+    prepared = asyncio.run(plan_task(settings, accept_restored=restored))
+    _print_task(prepared, output)
+    files = SumFiles(settings.server.output_dir, prepared)
 
     with SessionView(output) as view:
         observer = Observer(
@@ -72,12 +79,12 @@ def server(
         served = asyncio.run(
             serve(
                 settings,
-                on_plan=host,
+                prepared,
+                on_sum=files.write,
                 observer=observer,
             )
         )
-    written = files[0].written
-    for path in written:
+    for path in files.written:
         output.line(f"wrote {path}")
     if not served.is_complete:
         output.line("stopped before the task was done; start again to go on")
@@ -86,7 +93,7 @@ def server(
             "task": settings.task.id,
             "completed": served.is_complete,
             "sessions": [receipt.to_dict() for receipt in served.receipts],
-            "files": [str(path) for path in written],
+            "files": [str(path) for path in files.written],
         }
     )
 

@@ -121,6 +121,10 @@ class Client:
         state_dir: Where sessions and spent budget are kept, for this client alone;
             required with an address.  None keeps them in memory: a client that is made
             anew then knows nothing of what the last one gave.
+        rollback_mark: File outside `state_dir` that tells a state that was put back
+            from the newest one.  Without it nobody notices a backup that was restored.
+        accept_restored: A person accepts, this once, that the state may have been put
+            back and this client answer twice; what is open in it is left.
         cohort: Floors and caps of the cohort.
         aggregator: Name of the one aggregator to accept, wherever it listens; with an
             address only.
@@ -154,6 +158,8 @@ class Client:
         floors: PrivacyFloors | ExactSumsAccepted,
         identity: TLSIdentity | None = None,
         state_dir: Path | None = None,
+        rollback_mark: Path | None = None,
+        accept_restored: bool = False,
         cohort: ClientPolicy | None = None,
         aggregator: str | None = None,
         attempts: int = 3,
@@ -183,6 +189,8 @@ class Client:
         self._floors = floors
         self._identity = identity
         self._state_dir = state_dir
+        self._rollback_mark = rollback_mark
+        self._accept_restored = accept_restored
         self._cohort = cohort or ClientPolicy()
         self._aggregator = aggregator
         self._attempts = attempts
@@ -203,7 +211,11 @@ class Client:
         if self._opened is not None:
             raise LocalProtocolError("the client is open already")
         async with AsyncExitStack() as stack:
-            storage = await open_storage(self._state_dir)
+            storage = await open_storage(
+                self._state_dir,
+                mark=self._rollback_mark,
+                accept_restored=self._accept_restored,
+            )
             stack.push_async_callback(storage.close)
             workers = Workers()
             stack.callback(workers.close)

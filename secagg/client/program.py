@@ -16,6 +16,7 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.storage.rollback_mark import default_mark
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
@@ -26,6 +27,7 @@ def client_of(
     settings: ClientSettings,
     *,
     fetch_sum: bool = True,
+    accept_restored: bool = False,
     on_progress: Callable[[ClientProgress], None] | None = None,
 ) -> Client:
     """Return the client that the settings describe, not yet open.
@@ -33,6 +35,7 @@ def client_of(
     Args:
         settings: Whom to talk to, as whom, under which floors.
         fetch_sum: Whether the released sums are wanted.
+        accept_restored: As for `Client`.
         on_progress: Told what the client is doing.
 
     Raises:
@@ -51,6 +54,8 @@ def client_of(
             role=Role.CLIENT,
         ),
         state_dir=client.state_dir,
+        rollback_mark=client.rollback_mark or default_mark(client.state_dir),
+        accept_restored=accept_restored,
         aggregator=client.aggregator,
         attempts=client.attempts,
         wait_seconds=client.wait_seconds,

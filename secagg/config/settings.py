@@ -70,6 +70,11 @@ class ServerSection:
         "Journal and spooled uploads; must survive restarts.",
         default=Path("server-state"),
     )
+    rollback_mark: Path | None = setting(
+        "File outside state_dir and its backups that tells a state that was put back "
+        "from the newest one; empty for one under ~/.local/state/secagg.",
+        default=None,
+    )
     output_dir: Path = setting(
         "Where sum-<n>.npy and report-<n>.json are written.", default=Path("sums")
     )
@@ -310,6 +315,11 @@ class ClientSection:
         "One record per session, so that no input is ever sent twice; must survive "
         "restarts.",
         default=Path("client-state"),
+    )
+    rollback_mark: Path | None = setting(
+        "File outside state_dir and its backups that tells a state that was put back "
+        "from the newest one; empty for one under ~/.local/state/secagg.",
+        default=None,
     )
     sessions: int = setting(
         "How many sessions to take part in before stopping.",

@@ -34,8 +34,8 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.primitives.entropy import SystemEntropy
-from secagg.server.storage import open_storage
-from secagg.server.task_setup import plan_noise, settle_task
+from secagg.server.program import plan_task
+from secagg.server.task_setup import plan_noise
 from secagg.transport.certificates import Authority
 
 __all__ = ["DemoResult", "DemoView", "run_demo"]
@@ -122,11 +122,7 @@ async def run_demo(
     )
     settings = write_server_settings(layout, planned)
     # The book spares the aggregator the planning.
-    storage = await open_storage(settings.server.state_dir)
-    try:
-        prepared = await settle_task(settings, storage.book)
-    finally:
-        await storage.close()
+    prepared = await plan_task(settings)
     made = await asyncio.to_thread(plan_noise, settings)
     if prepared.report is None:
         raise InternalError("the demo's own settings ask for no noise")

@@ -21,7 +21,7 @@ from secagg.demo.layout import DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
-from secagg.server.program import Observer, serve
+from secagg.server.program import Observer, plan_task, serve
 from secagg.server.progress import SessionProgress
 from secagg.server.server import ReleasedSum
 from secagg.storage.vector_files import write_vector
@@ -77,6 +77,7 @@ def main(directory: Path) -> int:
         settings = load_server_settings(
             layout.server_settings, environment=os.environ
         ).settings
+        prepared = asyncio.run(plan_task(settings))
         trainer = Trainer(layout)
         observer = Observer(
             listening=lambda address: say("listening", address=str(address)),
@@ -86,8 +87,9 @@ def main(directory: Path) -> int:
         served = asyncio.run(
             serve(
                 settings,
+                prepared,
                 payload=trainer.payload,
-                on_plan=lambda _: trainer.take_sum,
+                on_sum=trainer.take_sum,
                 observer=observer,
             )
         )

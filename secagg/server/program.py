@@ -15,28 +15,22 @@ What is printed is decided by whoever calls.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from secagg.config import ServerSettings
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
-from secagg.server.server import (
-    SETTLE_SECONDS,
-    ReleasedSum,
-    RunningTask,
-    Server,
-    book_of,
-)
+from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
+from secagg.server.storage import open_storage
 from secagg.server.task_setup import PreparedTask, settle_task
+from secagg.storage.rollback_mark import default_mark
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["Observer", "OnReleased", "ServedTask", "serve"]
-
-# Takes a sum; called again with the same session after a crash.
-OnReleased = Callable[[ReleasedSum], Awaitable[None]]
+__all__ = ["Observer", "ServedTask", "plan_task", "serve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +62,36 @@ class ServedTask:
     is_complete: bool
 
 
+async def plan_task(
+    settings: ServerSettings, *, accept_restored: bool = False
+) -> PreparedTask:
+    """Plan the task of `settings`, or recall what it was first planned to be.
+
+    Args:
+        settings: Of the server.
+        accept_restored: Somebody accepts, this once, that the state may have been put
+            back: sessions that are open in it end, and their inputs count as summed.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, INFEASIBLE, STORAGE_FAILED, STATE_DAMAGED, or
+            RESTORED_STATE for a state that was put back.
+    """
+    storage = await open_storage(
+        settings.server.state_dir,
+        mark=_mark_of(settings),
+        accept_restored=accept_restored,
+    )
+    try:
+        return await settle_task(settings, storage.book)
+    finally:
+        await storage.close()
+
+
 async def serve(
     settings: ServerSettings,
+    prepared: PreparedTask,
     *,
-    on_plan: Callable[[PreparedTask], OnReleased],
+    on_sum: Callable[[ReleasedSum], Awaitable[None]],
     observer: Observer,
     payload: Callable[[int], bytes] | None = None,
 ) -> ServedTask:
@@ -79,8 +99,8 @@ async def serve(
 
     Args:
         settings: Where to listen, where to store, whom to invite.
-        on_plan: Called once with what is going to run, before the port opens; returns
-            what takes each sum, repeated with the same session after a crash.
+        prepared: What the task runs, from `plan_task`.
+        on_sum: Called with each sum; repeated with the same session after a crash.
         observer: Told what happens.
         payload: As in `Server.add_task`.
 
@@ -102,13 +122,12 @@ async def serve(
             role=Role.SERVER,
         ),
         state_dir=settings.server.state_dir,
+        rollback_mark=_mark_of(settings),
         health_listen=settings.server.health_listen,
         grace_seconds=settings.server.drain_seconds,
         on_progress=observer.progress,
     )
     async with server:
-        prepared = await settle_task(settings, book_of(server))
-        on_sum = on_plan(prepared)
         task = await server.add_task(
             settings.task.id,
             prepared,
@@ -145,7 +164,7 @@ async def serve(
 async def _finish(
     server: Server,
     task: RunningTask,
-    on_sum: OnReleased,
+    on_sum: Callable[[ReleasedSum], Awaitable[None]],
     observer: Observer,
 ) -> None:
     observer.listening(server.address)  # now, and not before, a signal drains
@@ -156,6 +175,11 @@ async def _finish(
         await server.settle()
         raise
     await server.settle()  # a signal that ends the loop skips this
+
+
+def _mark_of(settings: ServerSettings) -> Path:
+    server = settings.server
+    return server.rollback_mark or default_mark(server.state_dir)
 
 
 async def _drain(server: Server) -> None:

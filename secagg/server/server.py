@@ -38,12 +38,11 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.storage import ServerStorage, open_storage
 from secagg.server.task import OnSum, SessionSum, TaskDefinition
 from secagg.server.task_setup import PreparedTask
-from secagg.storage.book import Book
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["ReleasedSum", "RunningTask", "Server", "book_of"]
+__all__ = ["ReleasedSum", "RunningTask", "Server"]
 
 # A client polls a few times a minute at most; after that it is gone.
 SETTLE_SECONDS: Final = 15.0
@@ -215,6 +214,10 @@ class Server:
         identity: The aggregator's certificate; required with an address.
         state_dir: Where sessions and uploads are kept, for this server alone; required
             with an address.  None keeps them in memory.
+        rollback_mark: File outside `state_dir` that tells a state that was put back
+            from the newest one.  Without it nobody notices a backup that was restored.
+        accept_restored: A person accepts, this once, that the state may have been put
+            back: sessions that are open in it end, and their inputs count as summed.
         health_listen: Address for health checks without TLS, and nothing else.
         grace_seconds: How long calls in flight may finish at the end.
         on_progress: Told of every change of a session; called on the event loop, must
@@ -244,6 +247,8 @@ class Server:
         *,
         identity: TLSIdentity | None = None,
         state_dir: Path | None = None,
+        rollback_mark: Path | None = None,
+        accept_restored: bool = False,
         health_listen: str | None = None,
         grace_seconds: float = 10.0,
         on_progress: Callable[[SessionProgress], None] | None = None,
@@ -267,6 +272,8 @@ class Server:
         self._health = None if health_listen is None else Address.parse(health_listen)
         self._identity = identity
         self._state_dir = state_dir
+        self._rollback_mark = rollback_mark
+        self._accept_restored = accept_restored
         self._grace_seconds = grace_seconds
         self._on_progress = on_progress
         self._insecure_for_tests = insecure_for_tests
@@ -286,7 +293,11 @@ class Server:
         if self._parts is not None:
             raise LocalProtocolError("the server is open already")
         async with AsyncExitStack() as stack:
-            storage = await open_storage(self._state_dir)
+            storage = await open_storage(
+                self._state_dir,
+                mark=self._rollback_mark,
+                accept_restored=self._accept_restored,
+            )
             stack.push_async_callback(storage.close)
             workers, cores = Workers(), os.cpu_count() or 1
             masks = stack.enter_context(ThreadPoolExecutor(cores, "secagg-masks"))
@@ -450,12 +461,3 @@ class Server:
         async for progress in aggregator.progress():
             if self._on_progress is not None:
                 self._on_progress(progress)
-
-
-def book_of(server: Server) -> Book:
-    """Return the durable book of an open server, for the program around it.
-
-    Raises:
-        LocalProtocolError: The server is not open.
-    """
-    return server._opened().storage.book  # noqa: SLF001 - the same module

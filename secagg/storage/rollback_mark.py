@@ -24,7 +24,13 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["BOOK_ID_BYTES", "Mark", "RollbackMark", "refuse_set_back"]
+__all__ = [
+    "BOOK_ID_BYTES",
+    "Mark",
+    "RollbackMark",
+    "default_mark",
+    "refuse_set_back",
+]
 
 BOOK_ID_BYTES: Final = 8
 _GENERATION_BYTES: Final = 8
@@ -115,6 +121,18 @@ class RollbackMark:
             next_step="Check its directory, the owner and the free space. Do not "
             "delete it: without it the state beside it is refused.",
         )
+
+
+def default_mark(state_dir: Path) -> Path:
+    """Return where the mark of a state directory is kept when nobody says where.
+
+    Under the user's persistent state (`XDG_STATE_HOME`, else ``~/.local/state``), named
+    after the directory: a copy of the directory does not take it along.
+    """
+    home = os.environ.get("XDG_STATE_HOME")
+    base = Path(home) if home else Path.home() / ".local" / "state"
+    name = sha256(os.fsencode(state_dir.resolve())).hexdigest()[:32]
+    return base / "secagg" / f"{name}.mark"
 
 
 def refuse_set_back(book: Mark, mark: Mark | None, path: Path) -> None:

@@ -14,13 +14,16 @@ Whether the bytes are a vector is checked by `secagg.runtime`, who may join a se
 """
 
 import hashlib
+import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from secagg import telemetry
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 
 __all__ = [
@@ -31,6 +34,9 @@ __all__ = [
     "Spool",
     "UploadSpool",
 ]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+_SESSION_NAME: Final = re.compile("[0-9a-f]{64}")
 
 PAYLOAD: Final = "payload"
 SUM: Final = "sum"
@@ -184,10 +190,11 @@ class UploadSpool:
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Check the digest of a complete upload and make it visible, durably."""
-        if self.has_upload(session_id, digest):
-            return
         path = self._partial(session_id, sender)
+        if not path.exists() and self.has_upload(session_id, digest):
+            return  # committed before
         with self._failures():
+            # Also where equal bytes are stored: these may be others.
             hasher = hashlib.sha256()
             with path.open("rb+") as file:
                 while block := file.read(HASH_BLOCK_BYTES):
@@ -262,7 +269,14 @@ class UploadSpool:
         """Return the sessions that something is stored of."""
         with self._failures():
             names = sorted(path.name for path in self._directory.iterdir())
-        return tuple(bytes.fromhex(name) for name in names if len(name) == 64)  # noqa: PLR2004 - hexadecimal digits of 32 bytes
+        ours = tuple(name for name in names if _SESSION_NAME.fullmatch(name))
+        if len(ours) < len(names):
+            _LOG.warning(
+                "%s name=%r: none of the spool's sessions, left alone",
+                telemetry.SPOOL_FOREIGN,
+                min(set(names) - set(ours)),
+            )
+        return tuple(map(bytes.fromhex, ours))
 
     def _home(self, session_id: bytes) -> Path:
         return self._directory / session_id.hex()
@@ -333,9 +347,10 @@ class MemorySpool:
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Check the digest of a complete upload and make it visible."""
-        if self.has_upload(session_id, digest):
-            return
-        _, data = self._partials.get(session_id, {}).pop(sender, (b"", bytearray()))
+        partial = self._partials.get(session_id, {}).pop(sender, None)
+        if partial is None and self.has_upload(session_id, digest):
+            return  # committed before
+        _, data = partial or (b"", bytearray())
         if hashlib.sha256(data).digest() != digest:
             raise _digest_differs()
         self._uploads.setdefault(session_id, {})[digest] = bytes(data)

@@ -13,7 +13,7 @@ from secagg.client.program import client_policy, privacy_floors
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server import server as aggregator
-from secagg.server.program import Observer, serve
+from secagg.server.program import Observer, plan_task, serve
 from secagg.server.sum_files import SumFiles
 from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.address import Address
@@ -66,12 +66,11 @@ class Site:
             overrides=[f"server.listen={self.address}"],
         ).settings
 
-        def host(prepared):
-            return SumFiles(settings.server.output_dir, prepared).write
-
+        prepared = await plan_task(settings)
         return await serve(
             settings,
-            on_plan=host,
+            prepared,
+            on_sum=SumFiles(settings.server.output_dir, prepared).write,
             observer=Observer(
                 listening=self._listens,
                 progress=lambda _: None,

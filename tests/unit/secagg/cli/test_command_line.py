@@ -688,3 +688,24 @@ def test_a_directory_in_use_is_not_touched_by_the_demo(tmp_path, capsys):
     assert main(["demo", "--directory", str(tmp_path), "--json"]) == 55
     assert "not empty" in error_of(capsys)["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_client_takes_the_sentence_and_no_other(deployment, capsys):
+    assert run_client(deployment, "--restored", "yes", "--json") == 72
+    error = error_of(capsys)
+    assert "I accept that this client may answer twice" in error["next_step"]
+
+
+def test_a_client_whose_state_was_put_back_is_refused_until_a_person_accepts(
+    deployment, capsys
+):
+    state, mark = deployment / "client-state", deployment / "marks" / "client"
+    marked = f"--set=client.rollback_mark={mark}"
+    assert run_client(deployment, marked, "--json") == 58
+    shutil.rmtree(state)  # as a copy of the machine without its newest state
+    capsys.readouterr()
+    assert run_client(deployment, marked, "--json") == 78
+    assert str(mark) in error_of(capsys)["message"]
+    sentence = "I accept that this client may answer twice"
+    assert run_client(deployment, marked, "--restored", sentence, "--json") == 58
+    assert run_client(deployment, marked, "--json") == 58

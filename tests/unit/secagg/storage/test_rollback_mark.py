@@ -4,13 +4,14 @@ import asyncio
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage.book import Behind, Change, Committed, NewSession, Record, Role
 from secagg.storage.open_book import open_book
-from secagg.storage.rollback_mark import Mark, RollbackMark
+from secagg.storage.rollback_mark import Mark, RollbackMark, default_mark
 
 
 @pytest.fixture
@@ -305,3 +306,15 @@ def test_a_mark_is_synced_before_it_is_renamed_and_the_rename_after(mark, monkey
     )
     RollbackMark(mark).write(Mark(bytes(8), 1))
     assert steps == ["sync", "rename", "sync"]
+
+
+def test_the_mark_of_a_directory_lies_elsewhere_and_belongs_to_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    first, second = default_mark(tmp_path / "a"), default_mark(tmp_path / "b")
+    assert first != second
+    assert first == default_mark(tmp_path / "b" / ".." / "a")
+    assert first.is_relative_to(tmp_path / "state" / "secagg")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert default_mark(tmp_path).is_relative_to(Path.home() / ".local" / "state")

@@ -216,3 +216,26 @@ def test_a_spool_can_be_sent_to_a_worker(tmp_path):
     spool.put(SESSION, SUM, b"sum")
     copy = pickle.loads(pickle.dumps(spool))
     assert copy.read(SESSION, SUM, 0, 10) == (b"sum", 3)
+
+
+def test_equal_digests_do_not_vouch_for_other_bytes(spool):
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    send(spool, 0, DATA[::-1], sender="v")  # announces the digest of the other's bytes
+    with pytest.raises(ServiceError) as caught:
+        spool.commit(SESSION, "v", DIGEST)
+    assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+    assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
+    send(spool, 0, DATA, sender="w")
+    spool.commit(SESSION, "w", DIGEST)
+    assert spool.received(SESSION, "w") == 0
+
+
+@pytest.mark.parametrize("name", ["lost+found", "z" * 64, "A" * 64])
+def test_what_is_no_session_is_left_alone_and_named(tmp_path, caplog, name):
+    spool = disk_spool(tmp_path)
+    spool.put(SESSION, PAYLOAD, b"query")
+    (tmp_path / "spool" / name).write_bytes(b"somebody else's")
+    assert spool.session_ids() == (SESSION,)
+    assert name in caplog.text
+    assert (tmp_path / "spool" / name).exists()
