@@ -31,6 +31,7 @@ __all__ = [
     "Aborted",
     "Advert",
     "Bundles",
+    "Complaint",
     "Delivery",
     "Envelope",
     "Fate",
@@ -226,8 +227,9 @@ class Shares:
     """Round 4, client to server: what it reveals (PROTOCOL §5.5).
 
     Attributes:
-        revealed: One share of 34 bytes per dealer of U2 that the sender holds, in
-            order of index, without separators.
+        revealed: Over the dealers of U2 whose shares the sender should hold, in order
+            of index: the bitmap of those it could not open, then one share of 34 bytes
+            for each, zeros for the absent, without separators.
     """
 
     KIND: ClassVar[int] = 4
@@ -243,6 +245,49 @@ class Shares:
     def decode(cls, data: bytes) -> Self:
         """Read what `encode` wrote."""
         return cls(bytes(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Client to server: the bundle of one dealer is of no use (PROTOCOL §5.3).
+
+    It is about a pair: nobody else can tell whether the accused or the accuser lies.
+
+    Attributes:
+        code: What is wrong with it.
+        accused: Roster index of the dealer.
+    """
+
+    KIND: ClassVar[int] = 10
+    ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
+
+    code: ErrorCode
+    accused: int
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return Writer().u16(self.code).u32(self.accused).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; also for a code that accuses nobody.
+        """
+        return _decode("complaint", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        code = error_code(reader.u16())
+        if code not in _GRIEVANCES:
+            raise ValueError("its code is none that a complaint can have")
+        return cls(code, reader.u32())
+
+
+_GRIEVANCES: Final = frozenset(
+    {ErrorCode.BAD_SHARE_CIPHERTEXT, ErrorCode.SHARE_CONFUSION}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +496,7 @@ class Aborted:
 
 
 Update = Roster | Delivery | Survivors | Released | Aborted
-Message = Advert | Bundles | Upload | Shares | Update
+Message = Advert | Bundles | Upload | Shares | Complaint | Update
 
 # Numbers of the journal and of the wire; none is ever given a second meaning.
 KINDS: Final[Mapping[int, type[Message]]] = {
@@ -466,6 +511,7 @@ KINDS: Final[Mapping[int, type[Message]]] = {
         Survivors,
         Released,
         Aborted,
+        Complaint,
     )
 }
 

@@ -49,7 +49,9 @@ __all__ = [
 ]
 
 # The server says that a message came too late; its next update says what that means.
-_TOO_LATE: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
+_TOO_LATE: Final = frozenset(
+    {ErrorCode.DEADLINE, ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE}
+)
 
 # (descriptor, payload, 32 secret bytes to draw noise from) -> input of the session
 MakeInput = Callable[[SessionDescriptor, bytes, bytes], PlainVector | NoisedVector]

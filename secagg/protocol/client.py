@@ -35,12 +35,15 @@ from secagg.messages import (
     Message,
     Released,
     Roster,
+    Round,
     Shares,
     Survivors,
 )
+from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.protocol.client_rounds import (
     advertise,
+    complaints_of,
     complete,
     fail,
     give_up,
@@ -54,6 +57,7 @@ from secagg.protocol.client_rounds import (
     remask,
     repeat,
     reveal,
+    session_facts,
     share_keys,
 )
 from secagg.protocol.client_states import (
@@ -98,6 +102,7 @@ __all__ = [
     "input_digest",
     "is_over",
     "pending_outputs",
+    "resume_answered",
     "start",
     "step",
 ]
@@ -210,10 +215,38 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
             return (Send(Envelope.of(state.advert)),)
         case Shared():
             return (Send(Envelope.of(Bundles(state.bundles))),)
+        case ReadyForInput():
+            # Also in `Masked`: the round may still be open, and repeats do no harm.
+            return complaints_of(state.delivered.held)
         case Answered():
             return (Send(Envelope.of(Shares(state.answer))),)
         case _:
             return ()
+
+
+def resume_answered(
+    descriptor: SessionDescriptor,
+    identity: str,
+    *,
+    accepted: Mapping[Round, bytes],
+    survivors: bytes,
+    answer: bytes,
+) -> Answered:
+    """Return the state of a client that has answered, from what it may still keep.
+
+    Once the answer is durable, the record of the session on the disk is replaced by
+    these: public facts, and bytes that have left.  No seed and no key is needed to
+    send the answer again and to judge how the session ends.
+
+    Args:
+        descriptor: The offer.
+        identity: The client's own name.
+        accepted: `Answered.accepted`.
+        survivors: `Answered.survivors`.
+        answer: `Answered.answer`.
+    """
+    facts = session_facts(descriptor, identity)
+    return Answered(facts, accepted, survivors=survivors, answer=answer)
 
 
 def is_over(state: ClientState) -> bool:

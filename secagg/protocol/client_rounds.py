@@ -20,7 +20,7 @@ from secagg.messages import (
     Roster,
     Shares,
 )
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
@@ -67,6 +67,7 @@ from secagg.protocol.refund import Charge, Standing, charge_after
 
 __all__ = [
     "advertise",
+    "complaints_of",
     "complete",
     "fail",
     "give_up",
@@ -80,6 +81,7 @@ __all__ = [
     "remask",
     "repeat",
     "reveal",
+    "session_facts",
     "share_keys",
 ]
 
@@ -108,12 +110,7 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
             next_step="Tell the operator: somebody passes on the sessions of others.",
         )
     policy.check(descriptor)
-    facts = SessionFacts(
-        parameters=parameters,
-        session_id=descriptor.session_id,
-        ctx0=context.session_context(descriptor),
-        identity=event.identity,
-    )
+    facts = session_facts(descriptor, event.identity)
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, event.seed)
     advert = Advert(
         identity=event.identity,
@@ -124,6 +121,16 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
         ),
     )
     return Step(Advertised(facts, event.seed, advert), (Send(Envelope.of(advert)),))
+
+
+def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
+    """Return what is public of a session from its offer on."""
+    return SessionFacts(
+        parameters=descriptor.parameters,
+        session_id=descriptor.session_id,
+        ctx0=context.session_context(descriptor),
+        identity=identity,
+    )
 
 
 def _own_secrets(
@@ -208,9 +215,10 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
     # Bundles are opened now and not in round 4 as in [Bon17]: a client that could not
     # answer later must leave before its input is in (PROTOCOL §5.3).
     held = share_bundles.collect(
-        facts.parameters.suite,
+        facts.parameters,
         session_id=facts.session_id,
         ctx1=state.ctx1,
+        roster=state.roster,
         graph=state.graph,
         index=state.index,
         sharers=sharers,
@@ -248,8 +256,14 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 held=held,
                 job=job,
             ),
-        )
+        ),
+        complaints_of(held),
     )
+
+
+def complaints_of(held: share_bundles.HeldShares) -> tuple[Send, ...]:
+    """Return what the server is told of bundles that are of no use (R5.3-11)."""
+    return tuple(Send(Envelope.of(complaint)) for complaint in held.complaints)
 
 
 def mask_plain(

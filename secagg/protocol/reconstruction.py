@@ -28,10 +28,10 @@ from secagg.primitives.shamir import (
     reconstruct,
     reconstruct_sparse,
 )
-from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol.context import self_mask_commitment
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import DroppedKey, SurvivorSeed
+from secagg.protocol.share_bundles import Answer
 
 __all__ = ["Rebuilt", "rebuild"]
 
@@ -61,7 +61,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     graph: SharingGraph,
     sharers: frozenset[int],
     survivors: frozenset[int],
-    answers: Mapping[int, bytes],
+    answers: Mapping[int, Answer],
 ) -> Rebuilt:
     """Rebuild one secret of every client in U2.
 
@@ -72,8 +72,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         graph: Who holds whose shares.
         sharers: U2.
         survivors: U3.
-        answers: Of each client in U5, one canonical share per dealer in U2 that it
-            holds shares of, ascending by dealer.
+        answers: What each client in U5 revealed.
 
     Returns:
         All secrets, verified.
@@ -92,7 +91,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             return commitment == advert.self_mask_commitment
         return public_key_of(secret) == advert.masking_key
 
-    table = _ShareTable(graph, sharers, answers)
+    table = _ShareTable(graph, answers)
     secrets: dict[int, SecretBytes] = {}
     suspects: set[int] = set()
     pending = sorted(sharers)
@@ -139,51 +138,48 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
 class _ShareTable:
     """The revealed shares, addressed by dealer and holder."""
 
-    def __init__(
-        self,
-        graph: SharingGraph,
-        sharers: frozenset[int],
-        answers: Mapping[int, bytes],
-    ) -> None:
+    def __init__(self, graph: SharingGraph, answers: Mapping[int, Answer]) -> None:
         self._graph = graph
-        self._rows: dict[int, _Shares] = {}
-        self._place: dict[int, dict[int, int]] = {}
-        shared_place: dict[int, int] | None = None
-        for holder, answer in answers.items():
-            self._rows[holder] = np.frombuffer(answer, np.uint8).reshape(-1, SHARE_SIZE)
-            if graph.has_common_holders and shared_place is not None:
-                self._place[holder] = shared_place
-                continue
-            dealers = [d for d in graph.dealers(holder) if d in sharers]
-            shared_place = {dealer: place for place, dealer in enumerate(dealers)}
-            self._place[holder] = shared_place
+        self._answers = answers
+        self._is_uniform = graph.has_common_holders and not any(
+            answer.absent for answer in answers.values()
+        )
 
     def holders(self, dealer: int) -> list[int]:
-        return [h for h in self._graph.holders(dealer) if h in self._rows]
+        return [
+            holder
+            for holder in self._graph.holders(dealer)
+            if holder in self._answers and dealer not in self._answers[holder].absent
+        ]
 
     def shares(self, dealer: int, holders: Sequence[int]) -> _Shares:
-        return np.stack([self._rows[h][self._place[h][dealer]] for h in holders])
+        return np.stack([self._answers[h].shares_of([dealer])[0] for h in holders])
 
     def reconstruct(
         self, dealers: Sequence[int], threshold: int, suspects: set[int]
     ) -> list[SecretBytes | None]:
         """Interpolate the secrets of `dealers`, each from `threshold` holders."""
-        if self._graph.has_common_holders:
-            chosen = self._choose(dealers[0], threshold, suspects)
-            place = self._place[chosen[0]]
-            columns = [place[dealer] for dealer in dealers]
-            stacked = np.stack([self._rows[holder][columns] for holder in chosen])
-            return reconstruct(np.array(chosen, np.int64) + 1, stacked)
-        sets = [self._choose(dealer, threshold, suspects) for dealer in dealers]
-        return reconstruct_sparse(
-            np.array(sets, np.int64) + 1,
-            np.stack(
-                [
-                    self.shares(d, chosen)
-                    for d, chosen in zip(dealers, sets, strict=True)
-                ]
-            ),
-        )
+        if self._is_uniform:
+            chosen = [self._choose(dealers[0], threshold, suspects)] * len(dealers)
+        else:
+            chosen = [self._choose(dealer, threshold, suspects) for dealer in dealers]
+        if not self._graph.has_common_holders:
+            return reconstruct_sparse(
+                np.array(chosen, np.int64) + 1,
+                np.stack(
+                    [self.shares(d, hs) for d, hs in zip(dealers, chosen, strict=True)]
+                ),
+            )
+        # Dealers with the same holders are rebuilt together; absences part them.
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for dealer, holders in zip(dealers, chosen, strict=True):
+            groups.setdefault(tuple(holders), []).append(dealer)
+        secrets: dict[int, SecretBytes | None] = {}
+        for common, members in groups.items():
+            stacked = np.stack([self._answers[h].shares_of(members) for h in common])
+            rebuilt = reconstruct(np.array(common, np.int64) + 1, stacked)
+            secrets.update(zip(members, rebuilt, strict=True))
+        return [secrets[dealer] for dealer in dealers]
 
     def _choose(self, dealer: int, threshold: int, suspects: set[int]) -> list[int]:
         by_trust = sorted(self.holders(dealer), key=lambda h: (h in suspects, h))

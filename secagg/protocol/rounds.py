@@ -16,6 +16,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Delivery,
     Message,
     Released,
@@ -82,8 +83,9 @@ ROUNDS: Final[Mapping[Round, RoundRow]] = {
 CLIENT_ROUNDS: Final = tuple(
     which for which, row in ROUNDS.items() if row.message is not None
 )
+# A complaint interrupts no round: it travels beside what everybody sends.
 FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
-    row.message for row in ROUNDS.values() if row.message is not None
+    {Complaint, *(row.message for row in ROUNDS.values() if row.message is not None)}
 )
 FROM_SERVER: Final[frozenset[type[Message]]] = frozenset(
     update for row in ROUNDS.values() for update in row.opened_by
@@ -97,4 +99,5 @@ class DropReason(StrEnum):
     NO_SHARES = "sent no shares in time"
     NO_INPUT = "sent no masked input in time"
     NO_ANSWER = "did not answer the unmask request in time"
+    WITHHELD_SHARES = "withheld shares of clients that it had not complained about"
     BAD_SHARES = "revealed shares that contradict its advert or those of others"

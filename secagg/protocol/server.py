@@ -7,8 +7,9 @@ Rule 3: no clock, no entropy, no I/O.  Replaying the accepted events rebuilds th
         state, bit for bit.
 Rule 4: the sets U1, U2 and U3 are fixed when a round is closed, before anybody is
         told; nothing that arrives later changes them (PROTOCOL §5).
-Rule 5: a repeated message is a no-op and says so (`Step.is_repeat`), a contradiction is
-        the sender's violation, and neither ends the session for others.
+Rule 5: a repeated message is a no-op and says so (`Step.is_repeat`), in whatever state;
+        a contradiction is the sender's violation, and neither ends the session for
+        others.
 Rule 6: no work beyond the message at hand is done before a round's minimum is met.
 
 Rule 7: the server sends nothing.  What a client may have is recomputed whenever it asks
@@ -35,6 +36,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Delivery,
     Envelope,
     Fate,
@@ -54,7 +56,8 @@ from secagg.protocol.events import (
     ServerEvent,
     SumComputed,
 )
-from secagg.protocol.outputs import ServerOutput
+from secagg.protocol.outputs import ServerOutput, Step
+from secagg.protocol.rounds import FROM_CLIENTS
 from secagg.protocol.server_rounds import (
     abort_requested,
     abort_summing,
@@ -65,6 +68,7 @@ from secagg.protocol.server_rounds import (
     complete,
     record_advert,
     record_bundles,
+    record_complaint,
     record_shares,
     record_upload,
 )
@@ -123,6 +127,7 @@ TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[Message | ServerEvent]]
     (ShareKeys,             Bundles):        Edge(record_bundles,       {ShareKeys}),
     (ShareKeys,             RoundClosed):    Edge(close_share_keys,     {MaskedInputCollection, Failed}),
     (MaskedInputCollection, Upload):         Edge(record_upload,        {MaskedInputCollection}),
+    (MaskedInputCollection, Complaint):      Edge(record_complaint,     {MaskedInputCollection}),
     (MaskedInputCollection, RoundClosed):    Edge(close_masked_input,   {Unmasking, Failed}),
     (Unmasking,             Shares):         Edge(record_shares,        {Unmasking}),
     (Unmasking,             RoundClosed):    Edge(close_unmasking,      {Summing, Failed}),
@@ -174,15 +179,27 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
             f"round {event.round.name} is closed already or not open yet"
         )
     what = event.envelope.kind if isinstance(event, Received) else type(event)
+    # R5-1: before the open round, membership and the end are looked at, so that what
+    # was acknowledged once is acknowledged for as long as there is a record.
+    if isinstance(event, Received) and what in FROM_CLIENTS:
+        if state.session.has_accepted(event.sender, event.envelope):
+            return Step(state, is_repeat=True)
+        if _is_closed(state, event.envelope.kind.ROUND):
+            raise RemoteProtocolError(
+                f"round {event.envelope.kind.ROUND.name} is closed, {what.__name__} "
+                f"of {event.sender!r} came too late",
+                code=ErrorCode.DEADLINE,
+                sender=event.sender,
+                next_step="Fetch the session's current update: it says what became of "
+                "the session.",
+            )
     edge = TRANSITIONS.get((type(state), what))
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
         if isinstance(event, Received):
             raise RemoteProtocolError(
                 complaint,
-                code=ErrorCode.SESSION_OVER
-                if is_over(state)
-                else ErrorCode.UNEXPECTED_MESSAGE,
+                code=ErrorCode.UNEXPECTED_MESSAGE,
                 sender=event.sender,
                 next_step="Fetch the session's current update first.",
             )
@@ -191,6 +208,10 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
     if type(result.state) not in edge.may_enter:
         raise InternalError(f"undeclared transition to {type(result.state).__name__}")
     return result
+
+
+def _is_closed(state: ServerState, which: Round) -> bool:
+    return which < state.ROUND or isinstance(state, Summing | Completed | Failed)
 
 
 def fork(state: ServerState) -> ServerState:

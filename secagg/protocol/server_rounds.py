@@ -4,10 +4,10 @@ A handler checks first and writes last.  It raises `RemoteProtocolError` for a m
 that it refuses, and then the state is as before.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
-
-import numpy as np
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import (
@@ -15,6 +15,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Envelope,
     Fate,
     Released,
@@ -25,7 +26,6 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
-from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
@@ -46,6 +46,7 @@ from secagg.protocol.server_states import (
     Summing,
     Unmasking,
 )
+from secagg.protocol.share_bundles import Answer
 from secagg.ring_odds import server_demand
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "complete",
     "record_advert",
     "record_bundles",
+    "record_complaint",
     "record_shares",
     "record_upload",
 ]
@@ -84,8 +86,6 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             code=ErrorCode.UNAUTHENTICATED,
             sender=sender,
         )
-    if state.session.has_accepted(sender, event.envelope):
-        return Step(state, is_repeat=True)
     if len(state.adverts) >= state.session.descriptor.parameters.max_clients:
         raise RemoteProtocolError(
             f"the session is full with {len(state.adverts)} clients",
@@ -173,8 +173,6 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
-    if state.session.has_accepted(sender, event.envelope):
-        return Step(state, is_repeat=True)
     state.bundles[index] = sealed
     state.session.accept(sender, event.envelope)
     return Step(state)
@@ -236,9 +234,23 @@ def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
             code=ErrorCode.BAD_VECTOR,
             sender=sender,
         )
-    if state.session.has_accepted(sender, event.envelope):
-        return Step(state, is_repeat=True)
     state.uploads[index] = upload.digest
+    state.session.accept(sender, event.envelope)
+    return Step(state)
+
+
+def record_complaint(state: MaskedInputCollection, event: Received) -> ServerStep:
+    """Record that a dealer's bundle is of no use to one holder (R5.3-11)."""
+    sender = event.sender
+    index = _member(state.cohort, sender, state.sharers)
+    accused = Complaint.decode(event.envelope.data).accused
+    others = state.sharers.intersection(state.cohort.graph.neighbors(index))
+    if accused not in others:
+        raise RemoteProtocolError(
+            f"{sender!r} accuses client {accused}, which has sent it nothing",
+            code=ErrorCode.BAD_ENCODING,
+            sender=sender,
+        )
     state.session.accept(sender, event.envelope)
     return Step(state)
 
@@ -276,6 +288,15 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             f"{parameters.threshold} are needed",
             dropped,
         )
+    disputed = _disputed(state, survivors)
+    if disputed is not None:
+        return _abort(
+            state.session,
+            ErrorCode.DISPUTED,
+            f"too many holders complain about the shares of {disputed!r}: fewer than "
+            f"{parameters.threshold} are left",
+            dropped,
+        )
     shortcoming = _shortcoming(parameters, cohort.graph, survivors)
     if shortcoming is not None:
         return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, shortcoming, dropped)
@@ -304,6 +325,22 @@ def _short_of_holders(
     return None
 
 
+def _disputed(state: MaskedInputCollection, survivors: frozenset[int]) -> str | None:
+    """Name a dealer whose holders have complained until too few are left, if any."""
+    cohort = state.cohort
+    threshold = state.session.descriptor.parameters.threshold
+    lost_holders = Counter(
+        accused
+        for accuser, accused in state.session.complaints
+        if cohort.index_of[accuser] in survivors
+    )
+    for dealer in sorted(lost_holders):
+        holders = cohort.graph.count_holders(dealer, survivors)
+        if holders - lost_holders[dealer] < threshold:
+            return cohort.roster.adverts[dealer].identity
+    return None
+
+
 def _shortcoming(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
 ) -> str | None:
@@ -327,22 +364,14 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     sender = event.sender
     index = _member(state.cohort, sender, state.survivors)
     revealed = Shares.decode(event.envelope.data).revealed
-    expected = len(_dealers(state, index)) * SHARE_SIZE
-    if len(revealed) != expected:
+    try:
+        Answer.parse(revealed, _dealers(state, index))
+    except ValueError as error:
         raise RemoteProtocolError(
-            f"{sender!r} revealed {len(revealed)} bytes of shares, expected {expected}",
+            f"the shares that {sender!r} revealed cannot be read: {error}",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
-        )
-    encoded = np.frombuffer(revealed, np.uint8).reshape(-1, SHARE_SIZE)
-    if not check_shares(encoded).all():
-        raise RemoteProtocolError(
-            f"{sender!r} revealed a share that is not canonical",
-            code=ErrorCode.BAD_ENCODING,
-            sender=sender,
-        )
-    if state.session.has_accepted(sender, event.envelope):
-        return Step(state, is_repeat=True)
+        ) from None
     state.shares[index] = revealed
     state.session.accept(sender, event.envelope)
     return Step(state)
@@ -354,12 +383,17 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     parameters = descriptor.parameters
     silent = _drops(cohort, state.survivors - set(state.shares), DropReason.NO_ANSWER)
     answered = frozenset(state.shares)
+    answers = {
+        holder: Answer.parse(revealed, _dealers(state, holder))
+        for holder, revealed in state.shares.items()
+    }
+    absent = Counter(d for answer in answers.values() for d in answer.absent)
     for dealer in sorted(state.sharers):
-        answers = cohort.graph.count_holders(dealer, answered)
-        if answers < parameters.threshold:
+        left = cohort.graph.count_holders(dealer, answered) - absent[dealer]
+        if left < parameters.threshold:
             return _too_few(
                 state.session,
-                answers,
+                left,
                 parameters.threshold,
                 f"answered for {cohort.roster.adverts[dealer].identity!r}",
                 ErrorCode.TOO_FEW_ANSWERS,
@@ -374,7 +408,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             graph=cohort.graph,
             sharers=state.sharers,
             survivors=state.survivors,
-            answers=state.shares,
+            answers=answers,
         )
     except RemoteProtocolError as error:
         survivors = _names(cohort, state.survivors)
@@ -382,6 +416,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             state.session, error.code, str(error), silent, survivors=survivors
         )
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
+    liars += _drops(cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES)
     job = ComputeSum(
         session_id=descriptor.session_id,
         mask_context=state.ctx2,
@@ -395,6 +430,17 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     return Step(
         Summing(state.session, cohort, survivors=state.survivors, job=job),
         (*silent, *liars, job),
+    )
+
+
+def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[int]:
+    """Return who lacks shares without having complained about their dealers."""
+    complaints = state.session.complaints
+    return frozenset(
+        holder
+        for holder, answer in answers.items()
+        for dealer in answer.absent
+        if (state.cohort.roster.adverts[holder].identity, dealer) not in complaints
     )
 
 

@@ -13,6 +13,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Envelope,
     Message,
     Released,
@@ -45,6 +46,7 @@ _NAME_OF: Final[Mapping[type[Message], str]] = {
     Bundles: "set of share bundles",
     Upload: "masked input",
     Shares: "set of shares",
+    Complaint: "complaint",
 }
 
 
@@ -57,11 +59,13 @@ class Session:
         packed_bytes: Exact size of one packed vector.
         accepted: SHA-256 of every accepted message, by round and sender; holds the
             rounds up to the open one, which is the only one that grows.
+        complaints: By accuser and index of the accused; they grow in round 2.
     """
 
     descriptor: SessionDescriptor
     packed_bytes: int
     accepted: Mapping[Round, dict[str, bytes]]
+    complaints: dict[tuple[str, int], Complaint] = field(default_factory=dict)
 
     def has_accepted(self, sender: str, envelope: Envelope) -> bool:
         """Whether a message repeats one that was accepted.
@@ -69,7 +73,12 @@ class Session:
         Raises:
             RemoteProtocolError: EQUIVOCATION; another one was accepted.
         """
-        known = self.accepted.get(envelope.kind.ROUND, {}).get(sender)
+        if envelope.kind is Complaint:
+            complaint = Complaint.decode(envelope.data)
+            earlier = self.complaints.get((sender, complaint.accused))
+            known = None if earlier is None else Envelope.of(earlier).digest
+        else:
+            known = self.accepted.get(envelope.kind.ROUND, {}).get(sender)
         if known is None:
             return False
         # A retry is a no-op; a contradiction is a violation.
@@ -83,6 +92,10 @@ class Session:
 
     def accept(self, sender: str, envelope: Envelope) -> None:
         """Remember an accepted message of the open round."""
+        if envelope.kind is Complaint:
+            complaint = Complaint.decode(envelope.data)
+            self.complaints[sender, complaint.accused] = complaint
+            return
         self.accepted[envelope.kind.ROUND][sender] = envelope.digest
 
     def opening(self, which: Round) -> Self:
@@ -92,7 +105,11 @@ class Session:
     def fork(self, opened: Round) -> Self:
         """Return a part whose open round can grow without changing this one."""
         grown = dict(self.accepted.get(opened, {}))
-        return replace(self, accepted={**self.accepted, opened: grown})
+        return replace(
+            self,
+            accepted={**self.accepted, opened: grown},
+            complaints=dict(self.complaints),
+        )
 
 
 @dataclass(frozen=True, slots=True)

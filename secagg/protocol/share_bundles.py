@@ -5,15 +5,15 @@ s^SK and of its self-mask seed b.  It is sealed under a directional single-use k
 bound to ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one length.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, Roster
+from secagg.messages import BUNDLE_BYTES, Complaint, Roster
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.aead import AuthenticationError, open_sealed, seal
 from secagg.primitives.canonical import Reader, Writer
@@ -24,10 +24,10 @@ from secagg.primitives.key_agreement import BadPublicKeyError, KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.shamir import share_secrets
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
-from secagg.primitives.transcript import domain_tag
+from secagg.primitives.transcript import decode_set, domain_tag, encode_set
 from secagg.protocol.neighbors import SharingGraph
 
-__all__ = ["Dealing", "HeldShares", "collect", "deal"]
+__all__ = ["Answer", "Dealing", "HeldShares", "collect", "deal"]
 
 _PAIR_BYTES: Final = 2 * SHARE_SIZE
 
@@ -52,22 +52,73 @@ class HeldShares:
     """The shares of others (and, on the complete graph, one's own) after round 2.
 
     Attributes:
-        dealers: Whose shares these are, roster indices in U2, ascending.
-        pairs: Share of s^SK and share of b of each dealer, 68 bytes each.
+        dealers: Whose shares these should be, roster indices in U2, ascending.
+        pairs: Share of s^SK and share of b of each dealer, 68 bytes each; zeros where
+            the dealer's bundle was of no use.
+        complaints: One for each such dealer.
     """
 
     dealers: tuple[int, ...]
     pairs: tuple[bytes, ...] = field(repr=False)
+    complaints: tuple[Complaint, ...] = ()
 
     def answer(self, survivors: frozenset[int]) -> bytes:
         """Return one share per dealer: of b for survivors, of s^SK for the lost.
 
         Membership in one set decides, so that no call reveals both (PROTOCOL §5.5).
         """
-        return b"".join(
+        accused = {complaint.accused for complaint in self.complaints}
+        absent = [
+            place for place, dealer in enumerate(self.dealers) if dealer in accused
+        ]
+        return encode_set(absent, len(self.dealers)) + b"".join(
             pair[SHARE_SIZE:] if dealer in survivors else pair[:SHARE_SIZE]
             for dealer, pair in zip(self.dealers, self.pairs, strict=True)
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What one holder revealed, taken apart.
+
+    Attributes:
+        dealers: Whose shares the holder should hold, ascending, shape (h,).
+        rows: One share for each, canonical, shape (h, 34); zeros for the absent.
+        absent: Dealers whose share the holder says it does not have.
+    """
+
+    dealers: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.uint8] = field(repr=False)
+    absent: frozenset[int]
+
+    @classmethod
+    def parse(cls, revealed: bytes, dealers: Sequence[int]) -> Self:
+        """Read what `HeldShares.answer` wrote.
+
+        Args:
+            revealed: The answer.
+            dealers: Whose shares the holder should hold, ascending.
+
+        Raises:
+            ValueError: It has another size, a share is not canonical, or one that is
+                said to be absent is not zero.
+        """
+        head = -(-len(dealers) // 8)
+        expected = head + len(dealers) * SHARE_SIZE
+        if len(revealed) != expected:
+            raise ValueError(f"it has {len(revealed)} bytes, expected {expected}")
+        places = list(decode_set(revealed[:head], len(dealers)))
+        rows = np.frombuffer(revealed, np.uint8, offset=head).reshape(-1, SHARE_SIZE)
+        if not check_shares(rows).all():
+            raise ValueError("a share is not canonical")
+        if rows[places].any():
+            raise ValueError("a share that is said to be absent is not zero")
+        absent = frozenset(dealers[place] for place in places)
+        return cls(np.array(dealers, np.int64), rows, absent)
+
+    def shares_of(self, dealers: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """Return the shares of some dealers, shape (s, 34)."""
+        return self.rows[np.searchsorted(self.dealers, dealers)]
 
 
 def deal(  # noqa: PLR0913 - everything that a dealing depends on
@@ -144,10 +195,11 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
 
 
 def collect(  # noqa: PLR0913 - everything that opening depends on
-    suite: CipherSuite,
+    parameters: ProtocolParameters,
     *,
     session_id: bytes,
     ctx1: bytes,
+    roster: Roster,
     graph: SharingGraph,
     index: int,
     sharers: frozenset[int],
@@ -157,10 +209,15 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
 ) -> HeldShares:
     """Open the bundles of all neighbours in U2.
 
+    A bundle that is of no use costs its dealer one holder and nobody the session
+    (R5.3-11): nothing secret depends on holding a share, and whoever could be made to
+    leave by garbage could be made to leave where it cuts a ring.
+
     Args:
-        suite: Named algorithms.
+        parameters: Threshold and suite.
         session_id: For key derivation.
         ctx1: What every bundle must be bound to.
+        roster: U1, for names.
         graph: Who holds whose shares.
         index: Own roster index.
         sharers: U2.
@@ -169,11 +226,11 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
         bundles: As delivered, length already checked.
 
     Raises:
-        RemoteProtocolError: BAD_SHARE_CIPHERTEXT if one does not authenticate,
-            SHARE_CONFUSION if its inside contradicts its outside or a share is not
-            canonical.
+        RemoteProtocolError: BAD_SHARE_CIPHERTEXT if fewer than t are of use: then the
+            others were shown another roster.
     """
-    dealers, pairs = [], []
+    suite = parameters.suite
+    dealers, pairs, complaints = [], [], []
     position = 0
     for dealer in graph.dealers(index):
         if dealer not in sharers:
@@ -191,11 +248,34 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
                 receiver=index,
                 suite=suite,
             )
-            pair = _open(sealed, key, ctx1, dealer, index, suite)
+            try:
+                pair = _open(sealed, key, ctx1, dealer, index, suite)
+            except _UselessBundleError as error:
+                pair = bytes(_PAIR_BYTES)
+                complaints.append(Complaint(error.code, dealer))
         dealers.append(dealer)
         pairs.append(pair)
-    _check_canonical(dealers, pairs)
-    return HeldShares(tuple(dealers), tuple(pairs))
+    held = len(dealers) - len(complaints)
+    if held < parameters.threshold:
+        first = (
+            f", the first from {roster.adverts[complaints[0].accused].identity!r}"
+            if complaints
+            else ""
+        )
+        raise RemoteProtocolError(
+            f"{len(complaints)} of {len(dealers)} share bundles are of no use{first}; "
+            f"{parameters.threshold} are needed",
+            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
+        )
+    return HeldShares(tuple(dealers), tuple(pairs), tuple(complaints))
+
+
+class _UselessBundleError(Exception):
+    """One bundle is of no use; the code says what a complaint says."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code: Final = code
 
 
 def _open(  # noqa: PLR0913, PLR0917 - one bundle and its context
@@ -211,32 +291,16 @@ def _open(  # noqa: PLR0913, PLR0917 - one bundle and its context
             key, sealed, _associated_data(ctx1, dealer, holder, suite)
         )
     except AuthenticationError:
-        raise RemoteProtocolError(
-            f"the share bundle of client {dealer} does not authenticate",
-            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
-        ) from None
+        raise _UselessBundleError(ErrorCode.BAD_SHARE_CIPHERTEXT) from None
     reader = Reader(plaintext, "share bundle")
     # PROTOCOL §5.3: the inside must repeat the outside; the sealed length is fixed,
     # so the reader cannot run short.
     if (reader.u32(), reader.u32(), reader.u32()) != (dealer, holder, holder + 1):
-        raise RemoteProtocolError(
-            f"the share bundle of client {dealer} names other ends than its own",
-            code=ErrorCode.SHARE_CONFUSION,
-        )
-    return reader.fixed(_PAIR_BYTES)
-
-
-def _check_canonical(dealers: list[int], pairs: list[bytes]) -> None:
-    encoded: npt.NDArray[np.uint8] = np.frombuffer(b"".join(pairs), np.uint8).reshape(
-        -1, 2, SHARE_SIZE
-    )
-    canonical: list[bool] = np.all(check_shares(encoded), axis=-1).tolist()
-    for dealer, is_canonical in zip(dealers, canonical, strict=True):
-        if not is_canonical:
-            raise RemoteProtocolError(
-                f"a share of client {dealer} is not canonical",
-                code=ErrorCode.SHARE_CONFUSION,
-            )
+        raise _UselessBundleError(ErrorCode.SHARE_CONFUSION)
+    pair = reader.fixed(_PAIR_BYTES)
+    if not check_shares(np.frombuffer(pair, np.uint8).reshape(2, SHARE_SIZE)).all():
+        raise _UselessBundleError(ErrorCode.SHARE_CONFUSION)
+    return pair
 
 
 def _channel_key(  # noqa: PLR0913 - one direction of one pair in one context

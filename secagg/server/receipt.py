@@ -43,6 +43,8 @@ class SessionReceipt:
         was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
         was_restored: Without a sum only: the state was put back while it ran, so that
             nobody knows whose inputs were summed.
+        complaints: Accuser, accused and code of each complaint about a share bundle,
+            by name; either of the two may lie.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -58,6 +60,7 @@ class SessionReceipt:
     survivors: tuple[str, ...] = ()
     was_unmasked: bool = False
     was_restored: bool = False
+    complaints: tuple[tuple[str, str, int], ...] = ()
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -95,6 +98,7 @@ class SessionReceipt:
                 "U5": self.revealed,
             },
             "survivors": list(self.survivors),
+            "complaints": [list(complaint) for complaint in self.complaints],
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -143,6 +147,10 @@ class SessionReceipt:
                 survivors=survivors,
                 was_unmasked=ended.get("was_unmasked", False),
                 was_restored=ended.get("was_restored", False),
+                complaints=tuple(
+                    (str(accuser), str(accused), int(code))
+                    for accuser, accused, code in fields["complaints"]
+                ),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

@@ -126,6 +126,12 @@ class SessionFacts:
             survivors=tuple(sorted(state.survivors)),
             was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
             was_restored=was_restored and isinstance(state, server.Failed),
+            complaints=tuple(
+                (accuser, self._members[accused], int(complaint.code))
+                for (accuser, accused), complaint in sorted(
+                    state.session.complaints.items()
+                )
+            ),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),

@@ -667,7 +667,7 @@ class SessionRunner:
         over = state.ROUND > Round.MASKED_INPUT_COLLECTION
         raise RemoteProtocolError(
             f"{identity!r} cannot upload to this session now",
-            code=ErrorCode.SESSION_OVER if over else ErrorCode.UNEXPECTED_MESSAGE,
+            code=ErrorCode.DEADLINE if over else ErrorCode.UNEXPECTED_MESSAGE,
             sender=identity,
             next_step="Fetch the session's current update first.",
         )

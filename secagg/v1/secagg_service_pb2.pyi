@@ -46,6 +46,18 @@ class ShareKeysResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ReportViolationRequest(_message.Message):
+    __slots__ = ("session_id", "message")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    message: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class ReportViolationResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetUploadStatusRequest(_message.Message):
     __slots__ = ("session_id",)
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]

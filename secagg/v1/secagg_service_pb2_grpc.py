@@ -50,6 +50,11 @@ class SecAggServiceStub(object):
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.ShareKeysRequest.SerializeToString,
                 response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.ShareKeysResponse.FromString,
                 _registered_method=True)
+        self.ReportViolation = channel.unary_unary(
+                '/secagg.v1.SecAggService/ReportViolation',
+                request_serializer=secagg_dot_v1_dot_secagg__service__pb2.ReportViolationRequest.SerializeToString,
+                response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.ReportViolationResponse.FromString,
+                _registered_method=True)
         self.GetUploadStatus = channel.unary_unary(
                 '/secagg.v1.SecAggService/GetUploadStatus',
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.GetUploadStatusRequest.SerializeToString,
@@ -102,6 +107,13 @@ class SecAggServiceServicer(object):
 
     def ShareKeys(self, request, context):
         """Round 1: send one sealed bundle of shares for each neighbour.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportViolation(self, request, context):
+        """Round 2: report a client whose bundle is of no use, and go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,6 +180,11 @@ def add_SecAggServiceServicer_to_server(servicer, server):
                     servicer.ShareKeys,
                     request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.ShareKeysRequest.FromString,
                     response_serializer=secagg_dot_v1_dot_secagg__service__pb2.ShareKeysResponse.SerializeToString,
+            ),
+            'ReportViolation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportViolation,
+                    request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.ReportViolationRequest.FromString,
+                    response_serializer=secagg_dot_v1_dot_secagg__service__pb2.ReportViolationResponse.SerializeToString,
             ),
             'GetUploadStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUploadStatus,
@@ -282,6 +299,33 @@ class SecAggService(object):
             '/secagg.v1.SecAggService/ShareKeys',
             secagg_dot_v1_dot_secagg__service__pb2.ShareKeysRequest.SerializeToString,
             secagg_dot_v1_dot_secagg__service__pb2.ShareKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportViolation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/secagg.v1.SecAggService/ReportViolation',
+            secagg_dot_v1_dot_secagg__service__pb2.ReportViolationRequest.SerializeToString,
+            secagg_dot_v1_dot_secagg__service__pb2.ReportViolationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,6 +29,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Delivery,
     Envelope,
     Message,
@@ -65,6 +66,7 @@ __all__ = [
     "GetUpdate",
     "GetUploadStatus",
     "Reference",
+    "ReportViolation",
     "Request",
     "RevealShares",
     "SendMessage",
@@ -280,6 +282,15 @@ class ShareKeys(SendMessage):
     __slots__ = ()
     WIRE = secagg_service_pb2.ShareKeysRequest
     KIND = Bundles
+
+
+class ReportViolation(SendMessage):
+    """Round 2: a client's bundle is of no use to me."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.ReportViolationRequest
+    KIND = Complaint
+    MAX_BYTES = 6
 
 
 class RevealShares(SendMessage):
@@ -596,6 +607,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
         Call(GetOffer, _encode_offer, _decode_offer, Deadline.SMALL),
         Call(AdvertiseKeys, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(ShareKeys, _encode_nothing, _decode_nothing, Deadline.LARGE),
+        Call(ReportViolation, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(GetUploadStatus, _encode_status, _decode_status, Deadline.SMALL),
         Call(UploadChunk, _encode_status, _decode_status, Deadline.LARGE),
         Call(RevealShares, _encode_nothing, _decode_nothing, Deadline.LARGE),

@@ -41,6 +41,9 @@ def encode_error(error: SecAggError) -> bytes:
     """Return the wire's form of `error`, without what is nobody else's business."""
     detail = errors_pb2.ErrorDetail()
     match error:
+        case RemoteProtocolError(code=ErrorCode.DEADLINE):
+            detail.fault = errors_pb2.FAULT_TIMING
+            detail.sender = error.sender or ""
         case RemoteProtocolError():
             detail.fault = errors_pb2.FAULT_CALLER
             # Shorter names than this are the rule; a longer one is not a name.
@@ -79,7 +82,7 @@ def decode_error(data: bytes) -> SecAggError | None:
     code = error_code(detail.code)
     message = printable(detail.message, max_bytes=MAX_ERROR_TEXT_BYTES)
     next_step = printable(detail.next_step, max_bytes=MAX_NEXT_STEP_BYTES)
-    if detail.fault == errors_pb2.FAULT_CALLER:
+    if detail.fault in {errors_pb2.FAULT_CALLER, errors_pb2.FAULT_TIMING}:
         sender = printable(detail.sender, max_bytes=MAX_IDENTITY_BYTES)
         return RemoteProtocolError(
             message, code=code, sender=sender or None, next_step=next_step

@@ -104,8 +104,8 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 40,
         bundles=neighbours * BUNDLE_BYTES,
-        # The own share is revealed too on the complete graph.
-        shares=(neighbours + 1) * SHARE_BYTES,
+        # The own share is revealed too on the complete graph; one bit for each absence.
+        shares=(neighbours + 1) * SHARE_BYTES + -(-(neighbours + 1) // 8),
     )
 
 

@@ -31,6 +31,7 @@ RECEIPTS = [
         outcome=outcome,
         members=("a", "b"),
         survivors=("a",),
+        complaints=(("a", "b", 10),),
         was_unmasked=isinstance(outcome, Aborted),
         finishers=("a",),
         contexts=(bytes(32),),

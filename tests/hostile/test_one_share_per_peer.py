@@ -76,8 +76,11 @@ def ask(session, number, survivors):
     revealed = revealed_by(session.to_client(number, asked_for(survivors)))
     if held is None or not revealed:
         return {}
+    head = -(-len(held.dealers) // 8)
+    assert not any(revealed[:head])  # nobody is absent
     parts = [
-        revealed[low : low + SHARE_SIZE] for low in range(0, len(revealed), SHARE_SIZE)
+        revealed[low : low + SHARE_SIZE]
+        for low in range(head, len(revealed), SHARE_SIZE)
     ]
     kinds = {}
     for dealer, pair, part in zip(held.dealers, held.pairs, parts, strict=True):
@@ -114,6 +117,21 @@ def test_a_repeated_request_gives_the_same_bytes_again(session):
     assert session.to_client(0, survivors) == ()
     assert session.clients[0] == state
     assert client.pending_outputs(state) == (first,)
+
+
+def test_what_is_kept_after_the_answer_is_enough_and_holds_no_secret(session):
+    (first,) = session.to_client(0, asked_for({0, 1, 2, 3}))
+    state = session.clients[0]
+    kept = client.resume_answered(
+        session.descriptor,
+        state.facts.identity,
+        accepted=state.accepted,
+        survivors=state.survivors,
+        answer=state.answer,
+    )
+    assert kept == state
+    assert client.pending_outputs(kept) == (first,)
+    assert "SecretBytes" not in repr(kept)
 
 
 def replay(session, number):

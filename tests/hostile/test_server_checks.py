@@ -311,7 +311,7 @@ def test_a_live_client_declared_lost_cannot_be_added_later():
 
     run_until(session, Round.MASKED_INPUT_COLLECTION, hold_back)
     session.close(Round.MASKED_INPUT_COLLECTION)
-    assert refused(session, late[0]) is ErrorCode.UNEXPECTED_MESSAGE
+    assert refused(session, late[0]) is ErrorCode.DEADLINE
     assert session.fetch(0).open().code is ErrorCode.SESSION_OVER
     session.play(Round.UNMASKING, range(1, CLIENTS))
     session.close(Round.UNMASKING)
@@ -412,7 +412,12 @@ def test_a_finished_session_refuses_messages_and_keeps_no_secret():
     seen = []
     run_until(session, Round.UNMASKING, lambda _, e: seen.append(e) or e)
     session.close(Round.UNMASKING)
-    assert refused(session, seen[-1]) is ErrorCode.SESSION_OVER
+    for event in seen:  # R5-1: acknowledged once, acknowledged to the end
+        assert server.step(session.server_state, event).is_repeat
+        other = sent_by(event.sender, contradicting(event.envelope.open()))
+        assert refused(session, other) is ErrorCode.EQUIVOCATION
+        stranger = replace(event, sender="stranger")
+        assert refused(session, stranger) is ErrorCode.DEADLINE
     assert not hasattr(session.server_state, "job")
     assert not hasattr(session.server_state, "shares")
     assert session.fetch(0).kind is Released

@@ -8,6 +8,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Delivery,
     Envelope,
     Fate,
@@ -32,6 +33,7 @@ SAMPLES = [
     Survivors(b"\x03"),
     Released(Fate.INCLUDED, b"h" * 32, 25, 3, 1_800_000_000),
     Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"),
+    Complaint(ErrorCode.SHARE_CONFUSION, 7),
 ]
 
 
@@ -47,7 +49,7 @@ def test_the_numbers_of_messages_never_change():
     assert [kind.__name__ for _, kind in sorted(KINDS.items())] == [
         type(sample).__name__ for sample in SAMPLES
     ]
-    assert sorted(KINDS) == list(range(1, 10))
+    assert sorted(KINDS) == list(range(1, 11))
 
 
 @pytest.mark.parametrize(

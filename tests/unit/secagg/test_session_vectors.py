@@ -123,12 +123,15 @@ class VectorClient:
             bytes_of(self.session, "u2"), bytes_of(self.row, "delivered")
         )
         self.step(Received(Envelope.of(delivery)))
-        values = [int(entry) for entry in self.row["input"]]
-        residues = np.array(values, word_dtype(self.parameters.modulus))
-        (output,) = self.step(InputReady(PlainVector(residues)))
+        (output,) = self.supply_input()
         assert isinstance(output, MaskAndUpload)
         masked = masking.mask_input(output.vector.residues, output.job)
         return pack(masked, self.parameters.bits)
+
+    def supply_input(self):
+        values = [int(entry) for entry in self.row["input"]]
+        residues = np.array(values, word_dtype(self.parameters.modulus))
+        return self.step(InputReady(PlainVector(residues)))
 
     def answer(self):
         survivors = Envelope(Survivors, bytes_of(self.session, "u3"))
@@ -196,6 +199,22 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
     assert isinstance(ours.state, client.Failed), ours.state
     assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
+
+
+@pytest.mark.parametrize("case", REFUSALS["complaints"], ids=lambda case: case["name"])
+def test_our_client_complains_and_answers_as_recorded(monkeypatch, case):
+    session = SESSIONS[case["session"]]
+    ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
+    ours.advertise()
+    ours.share()
+    outputs = ours.step(client_event(case | {"round": 2}))
+    said = [output.envelope.open().encode().hex() for output in outputs]
+    assert said == case["complaints"]
+    assert client.pending_outputs(ours.state) == outputs
+    ours.supply_input()
+    assert client.pending_outputs(ours.state) == outputs
+    (answer,) = ours.step(client_event(case | {"round": 4}))
+    assert answer.envelope.data.hex() == case["answer"]
 
 
 def client_event(case):
@@ -327,9 +346,9 @@ def compare_server(session):
 )
 def test_our_server_refuses_with_the_recorded_code_and_goes_on(case):
     session = SESSIONS[case["session"]]
-    ours = VectorServer(session).play_before(case["round"])
+    ours = VectorServer(session).play_before(case["open"])
     for earlier in case.get("after", []):
-        ours.receive_all(case["round"], [earlier])
+        ours.receive_all(case["open"], [earlier])
     before = ours.state
     if case["code"] == ErrorCode.BAD_VECTOR:
         refuse_upload(ours, case)
@@ -338,8 +357,8 @@ def test_our_server_refuses_with_the_recorded_code_and_goes_on(case):
             ours.receive(case["round"], case["sender"], bytes_of(case, "message"))
         assert refused.value.code == case["code"]
     assert ours.state is before
-    ours.receive_all(case["round"])  # everybody else, and the sender once more
-    ours.close(case["round"])
+    ours.receive_all(case["open"])  # everybody else, and the sender once more
+    ours.close(case["open"])
     assert not isinstance(ours.state, server.Failed)
 
 

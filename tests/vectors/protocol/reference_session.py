@@ -18,6 +18,7 @@ from reference import (
     BAD_SHARE_CIPHERTEXT,
     BAD_SIGNATURE,
     BUNDLE_SIZE,
+    DEADLINE,
     DISPUTED,
     DUPLICATE_KEY,
     EQUIVOCATION,
@@ -59,6 +60,8 @@ from reference import (
     ring_order,
     session_id,
     share_at,
+    u16,
+    u32,
     unpack,
 )
 from reference_keys import (
@@ -157,6 +160,8 @@ class Client:
         self.secrets = secrets
         self.index = -1
         self.received: dict[int, tuple[bytes, bytes]] = {}
+        self.absent: set[int] = set()
+        self.complaints: list[bytes] = []
         self._taken: dict[int, tuple[bytes, bytes]] = {}  # round: message and answer
 
     def take(self, round_number: int, *parts: bytes) -> bytes:
@@ -254,9 +259,18 @@ class Client:
         if len(bundles) != BUNDLE_SIZE * len(senders):
             raise Refused(BAD_SHARE_CIPHERTEXT)
         for sender, bundle in zip(senders, pieces(bundles, BUNDLE_SIZE), strict=True):
-            self.received[sender] = self._channel(sender, sending=False).open(bundle)
-        for share in [share for pair in self.received.values() for share in pair]:
-            decode_share(share, SHARE_CONFUSION)
+            try:
+                pair = self._channel(sender, sending=False).open(bundle)
+                for share in pair:
+                    decode_share(share, SHARE_CONFUSION)
+            except Refused as useless:
+                self.complaints.append(u16(useless.code) + u32(sender))
+                pair = bytes(SHARE_SIZE), bytes(SHARE_SIZE)
+                self.absent.add(sender)
+            self.received[sender] = pair
+        own = self.index in view.holders[self.index]
+        if len(senders) - len(self.absent) + own < threshold:
+            raise Refused(BAD_SHARE_CIPHERTEXT)
         view.set_sharers(sharers)
         return self._masked(senders)
 
@@ -286,8 +300,10 @@ class Client:
         held = dict(self.received)
         if self.index in view.holders[self.index]:
             held[self.index] = self._shares_for(self.index)
-        return b"".join(
-            held[dealer][1 if dealer in members else 0] for dealer in sorted(held)
+        dealers = sorted(held)
+        places = {dealers.index(dealer) for dealer in self.absent}
+        return bitmap(places, len(dealers)) + b"".join(
+            held[dealer][1 if dealer in members else 0] for dealer in dealers
         )
 
 
@@ -300,9 +316,25 @@ class Server:
         self.bundles: dict[int, bytes] = {}
         self.uploads: dict[int, bytes] = {}
         self.answers: dict[int, bytes] = {}
+        self.complaints: dict[tuple[int, int], bytes] = {}
+        self.open_round = 0
+        self._taken: dict[tuple[int, str], bytes] = {}
 
     def receive(self, round_number: int, sender: str, data: bytes) -> None:
-        """Take a message of the round that is open."""
+        """Take a message; R5-1 comes first."""
+        known = self._taken.get((round_number, sender))
+        if known is not None:
+            if known != data:
+                raise Refused(EQUIVOCATION)
+            return
+        if round_number < self.open_round:
+            raise Refused(DEADLINE)
+        if round_number > self.open_round:
+            raise Refused(UNEXPECTED_MESSAGE)
+        self._receive_new(round_number, sender, data)
+        self._taken[round_number, sender] = data
+
+    def _receive_new(self, round_number: int, sender: str, data: bytes) -> None:
         if round_number == 0:
             self._receive_advert(sender, data)
             return
@@ -315,9 +347,24 @@ class Server:
         if index not in members:
             raise Refused(SESSION_OVER)
         check(index, data)
-        if store.get(index, data) != data:
-            raise Refused(EQUIVOCATION)
         store[index] = data
+
+    def complain(self, sender: str, data: bytes) -> None:
+        """Take a complaint, while round 2 is open."""
+        index = self.index_of(sender)
+        if index not in self.view.sharers:
+            raise Refused(SESSION_OVER)
+        if len(data) != 6 or int.from_bytes(data[:2], "big") not in {
+            BAD_SHARE_CIPHERTEXT,
+            SHARE_CONFUSION,
+        }:
+            raise Refused(BAD_ENCODING)
+        accused = int.from_bytes(data[2:], "big")
+        if accused not in self.view.sharers.intersection(self.view.neighbours[index]):
+            raise Refused(BAD_ENCODING)
+        if self.complaints.get((index, accused), data) != data:
+            raise Refused(EQUIVOCATION)
+        self.complaints[index, accused] = data
 
     def index_of(self, identity: str) -> int | None:
         names = [advert.identity for advert in self.view.adverts]
@@ -327,10 +374,6 @@ class Server:
         advert = Advert.decode(data)
         if advert.identity != sender:
             raise Refused(UNAUTHENTICATED)
-        if sender in self.adverts:
-            if self.adverts[sender] != data:
-                raise Refused(EQUIVOCATION)
-            return
         if len(self.adverts) >= self.view.offer.parameters.max_clients:
             raise Refused(ROSTER_TOO_LARGE)
         if advert.signature:
@@ -353,10 +396,19 @@ class Server:
         unpack(data, rules.dim, rules.modulus)
 
     def _check_answer(self, sender: int, data: bytes) -> None:
-        if len(data) != SHARE_SIZE * len(self._dealers(sender)):
-            raise Refused(BAD_ENCODING)
-        for share in pieces(data, SHARE_SIZE):
+        absent, shares = self._revealed(sender, data)
+        for place, share in enumerate(shares):
             decode_share(share)
+            if place in absent and share != bytes(SHARE_SIZE):
+                raise Refused(BAD_ENCODING)
+
+    def _revealed(self, sender: int, data: bytes) -> tuple[set[int], list[bytes]]:
+        """The places that are absent, and all shares."""
+        count = len(self._dealers(sender))
+        head = -(-count // 8)
+        if len(data) != head + SHARE_SIZE * count:
+            raise Refused(BAD_ENCODING)
+        return members_of(data[:head], count), pieces(data[head:], SHARE_SIZE)
 
     def _dealers(self, holder: int) -> list[int]:
         view = self.view
@@ -368,6 +420,7 @@ class Server:
         names = sorted(self.adverts, key=lambda name: name.encode())
         roster = encode_roster([self.adverts[name] for name in names], graph_seed)
         self.view.set_roster(roster)
+        self.open_round = 1
         return roster
 
     def close_sharing(self) -> bytes:
@@ -379,6 +432,7 @@ class Server:
             raise Refused(DISPUTED)
         data = bitmap(sharers, len(view.adverts))
         view.set_sharers(data)
+        self.open_round = 2
         return data
 
     def delivery(self, receiver: int) -> bytes:
@@ -398,10 +452,19 @@ class Server:
             raise Refused(TOO_MANY_DROPOUTS)
         if view.short_of_holders(view.sharers, survivors):
             raise Refused(TOO_MANY_DROPOUTS)
+        for dealer in view.sharers:
+            left = {
+                holder
+                for holder in survivors.intersection(view.holders[dealer])
+                if (holder, dealer) not in self.complaints
+            }
+            if len(left) < rules.threshold:
+                raise Refused(DISPUTED)
         if view.order and not is_safe(rules, view.order, survivors, 0.01):
             raise Refused(TOO_MANY_DROPOUTS)
         data = bitmap(survivors, len(view.adverts))
         view.set_survivors(data)
+        self.open_round = 4
         return data
 
     def sum(self) -> list[int]:
@@ -413,9 +476,10 @@ class Server:
         total = [sum(column) % rules.modulus for column in zip(*inputs, strict=True)]
         for dealer in sorted(view.sharers):
             shares = {
-                holder + 1: decode_share(self._share(holder, dealer))
+                holder + 1: decode_share(share)
                 for holder in self.answers
                 if holder in view.holders[dealer]
+                for share in self._share(holder, dealer)
             }
             if len(shares) < rules.threshold:
                 raise Refused(TOO_FEW_ANSWERS)
@@ -430,9 +494,11 @@ class Server:
                     view.add_mask(total, keys.pair(agreed, dealer, other), sign)
         return total
 
-    def _share(self, holder: int, dealer: int) -> bytes:
+    def _share(self, holder: int, dealer: int) -> list[bytes]:
+        """The share, or nothing where it is absent."""
+        absent, shares = self._revealed(holder, self.answers[holder])
         place = self._dealers(holder).index(dealer)
-        return pieces(self.answers[holder], SHARE_SIZE)[place]
+        return [] if place in absent else [shares[place]]
 
     def _rebuilt(self, dealer: int, shares: dict[int, list[int]]) -> bytes:
         """§7.3: one of all ways to leave out as many shares as may be wrong."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import reference as ref
-from client_refusals import client_refusals
+from client_refusals import client_refusals, complaints
 from forged_messages import agreeing
 from server_refusals import closings, server_refusals
 from session_vectors import Run
@@ -91,5 +91,6 @@ def refusals(runs: list[Run]) -> dict[str, Any]:
         "offers": list(offers(complete)),
         "client": list(client_refusals(complete, ring)),
         "server": list(server_refusals(complete, ring)),
+        "complaints": list(complaints(complete)),
         "closings": list(closings(complete, scattered, corrected)),
     }

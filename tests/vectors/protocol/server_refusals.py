@@ -50,7 +50,10 @@ def server_case(  # noqa: PLR0913 - what tells one case from another
     data: bytes,
     *,
     after: tuple[str, ...] = (),
+    of: int | None = None,
 ) -> dict[str, Any]:
+    """Send a message while a round is open; one `of` another round, if that is said."""
+    sent = round_number if of is None else of
     case = {
         "name": named[0],
         "success": False,
@@ -58,14 +61,15 @@ def server_case(  # noqa: PLR0913 - what tells one case from another
         "session": run.plan.name,
         "after": list(after),
         "sender": sender,
-        "round": round_number,
+        "open": round_number,
+        "round": sent,
         "message": data.hex(),
     }
     server = played_server(run, round_number)
     for earlier in after:
         known = run.bytes_of(earlier, FIELDS[round_number])
         server.receive(round_number, earlier, known)
-    return agreeing(case, lambda: server.receive(round_number, sender, data))
+    return agreeing(case, lambda: server.receive(sent, sender, data))
 
 
 def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
@@ -124,11 +128,15 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         yield server_case(ring, sender, 2, (name, ref.BAD_VECTOR), data)
 
     answer = run.bytes_of(me, "answer")
+    head, shares = answer[:1], answer[1:]
+    broken = bytes(31) + b"\1\x80\0" + shares[ref.SHARE_SIZE :]
     for name, data in (
-        ("one share missing", answer[ref.SHARE_SIZE :]),
-        ("one share more", answer + answer[: ref.SHARE_SIZE]),
+        ("one share missing", head + shares[ref.SHARE_SIZE :]),
+        ("one share more", answer + shares[: ref.SHARE_SIZE]),
         ("one byte missing", answer[:-1]),
-        ("share not canonical", bytes(31) + b"\1\x80\0" + answer[ref.SHARE_SIZE :]),
+        ("share not canonical", head + broken),
+        ("absences with a padding bit", b"\x80" + shares),
+        ("absent share is not zero", b"\1" + shares),
     ):
         yield server_case(run, me, 4, (name, ref.BAD_ENCODING), data)
 
@@ -141,6 +149,10 @@ def server_contradictions(run: Run) -> Iterator[dict[str, Any]]:
         # In the middle of an advert is a key: it is compared before it is judged.
         other = flipped(message, len(message) // 2)
         yield server_case(run, me, round_number, named, other, after=(me,))
+    late = ("a message after its round", ref.DEADLINE)
+    early = ("a message before its round", ref.UNEXPECTED_MESSAGE)
+    yield server_case(run, "zoe", 2, late, run.bytes_of(me, "bundles"), of=1)
+    yield server_case(run, me, 1, early, run.bytes_of(me, "upload"), of=2)
     named = ("a client outside the set of the round", ref.SESSION_OVER)
     for sender, round_number in (("carl", 1), ("zoe", 2), ("b.b", 4)):
         message = run.bytes_of(me, FIELDS[round_number])

@@ -194,9 +194,10 @@ def play_to_the_end(plan: Plan) -> tuple[dict[str, Any], int]:
 
 def wrong(answer: bytes) -> bytes:
     """Return other shares that are as well-formed: their flags and limb 0 cleared."""
-    return b"".join(
+    head = len(answer) % ref.SHARE_SIZE
+    return answer[:head] + b"".join(
         bytes(2) + answer[start + 2 : start + 32] + bytes(2)
-        for start in range(0, len(answer), ref.SHARE_SIZE)
+        for start in range(head, len(answer), ref.SHARE_SIZE)
     )
 
 
@@ -272,7 +273,7 @@ def scattered() -> Plan:
     """A ring without colluders that keeps one path of masks, and just so."""
     rules = parameters(
         modulus=2**33,
-        dim=10,
+        dim=8,
         min_clients=6,
         threshold=2,
         degree=4,
@@ -281,11 +282,11 @@ def scattered() -> Plan:
         max_dropouts=4,
         colluders=0,
     )
-    names = [f"c{place:02}" for place in range(10)]
+    names = [f"c{place:02}" for place in range(8)]
     seed = counting(0xA0, 32)
     order = ref.ring_order(rules.suite, seed, len(names))
-    # Two places in a row are lost: a gap.  A second one would cut the ring.
-    lost = {names[order[place]]: "MaskedInputCollection" for place in (1, 2, 6)}
+    # Places in a row are lost: a gap.  A second one would cut the ring.
+    lost = {names[order[place]]: "MaskedInputCollection" for place in (1, 2, 3)}
     return Plan("scattered", rules, names, seed, lost)
 
 

@@ -461,9 +461,15 @@ def test_messages_after_the_end_are_refused_with_a_code():
         advert = await world.join("a")
         with pytest.raises(SessionAbortedError):
             await running
-        with pytest.raises(RemoteProtocolError) as caught:
-            await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
-        assert caught.value.code is ErrorCode.SESSION_OVER
+        # Acknowledged once, acknowledged for as long as the session is remembered.
+        await world.aggregator.answer("a", AdvertiseKeys(world.id, advert))
+        for name, message, code in (
+            ("a", advert + b"x", ErrorCode.EQUIVOCATION),
+            ("b", advert, ErrorCode.DEADLINE),
+        ):
+            with pytest.raises(RemoteProtocolError) as caught:
+                await world.aggregator.answer(name, AdvertiseKeys(world.id, message))
+            assert caught.value.code is code
 
     scenario(test)
 
@@ -572,7 +578,7 @@ def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
         held.release()  # first the chunk, then the closing of the round
         with pytest.raises(RemoteProtocolError) as caught:
             await late
-        assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+        assert caught.value.code is ErrorCode.DEADLINE
         assert world.spool.has_upload(world.id, hashlib.sha256(VECTOR).digest())
 
     scenario(test)

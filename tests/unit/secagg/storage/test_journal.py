@@ -9,6 +9,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Delivery,
     Envelope,
     Fate,
@@ -56,6 +57,7 @@ DESCRIPTOR = SessionDescriptor(
 SERVER_EVENTS = [
     Received(Envelope(Advert, b"advert"), "cl\u00efent"),
     Received(Envelope(Bundles, b"\x00" * 1000), "c"),
+    Received(Envelope.of(Complaint(ErrorCode.SHARE_CONFUSION, 3)), "c"),
     Received(Envelope.of(Upload((1 << 40) + 1, b"\x02" * 32)), "c"),
     Received(Envelope(Shares, b""), "c"),
     *(RoundClosed(closed) for closed in Round),

@@ -9,6 +9,7 @@ from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
+    Complaint,
     Delivery,
     Envelope,
     Released,
@@ -31,6 +32,7 @@ from secagg.wire.calls import (
     GetUpdate,
     GetUploadStatus,
     Reference,
+    ReportViolation,
     RevealShares,
     ShareKeys,
     UploadChunk,
@@ -77,6 +79,7 @@ EXAMPLES = [
     GetUploadStatus(SESSION),
     UploadChunk(SESSION, 10, 12, DIGEST, b"xy"),
     UploadChunk(SESSION, 0, MAX_UPLOAD_BYTES, DIGEST, bytes(MAX_CHUNK_BYTES)),
+    ReportViolation(SESSION, b"c" * 6),
     RevealShares(SESSION, b"s" * 34),
     *(GetUpdate(SESSION, after) for after in (None, *Round)),
     *(WatchSession(SESSION, after) for after in (None, *Round)),
@@ -116,6 +119,7 @@ BAD = [
         "data",
     ),
     (RevealShares(b"", b""), "session_id"),
+    (ReportViolation(SESSION, b"c" * 7), "message"),
     (GetUpdate(b"", None), "session_id"),
     (GetUpdate(SESSION, 6), "round"),
     (GetUpdate(SESSION, -2), "round"),
@@ -175,6 +179,7 @@ def test_every_message_of_a_client_but_the_vector_has_one_carrier():
     for kind, request in (
         (Advert, AdvertiseKeys),
         (Bundles, ShareKeys),
+        (Complaint, ReportViolation),
         (Shares, RevealShares),
     ):
         carried = calls.carrier_of(SESSION, Envelope(kind, b"bytes"))
@@ -202,6 +207,7 @@ ANSWERS = [
     (AdvertiseKeys, None),
     (ShareKeys, None),
     (RevealShares, None),
+    (ReportViolation, None),
     (GetUploadStatus, UploadStatus(0)),
     (UploadChunk, UploadStatus(1 << 33, complete=True)),
     (GetUpdate, Wait(0.25)),

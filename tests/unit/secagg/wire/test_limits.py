@@ -28,10 +28,10 @@ def parameters(**changes):
 def test_sizes_follow_from_the_parameters():
     complete = limits.message_sizes(parameters())
     assert complete.bundles == 99 * 96
-    assert complete.shares == 100 * 34
+    assert complete.shares == 100 * 34 + 13
     ring = limits.message_sizes(parameters(degree=8))
     assert ring.bundles == 8 * 96
-    assert ring.shares == 9 * 34
+    assert ring.shares == 9 * 34 + 2
     assert ring.roster == complete.roster
 
 

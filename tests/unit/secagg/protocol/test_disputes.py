@@ -1,0 +1,74 @@
+"""Disputes: no honest client is ever proven corrupt, and at most c are lost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.protocol.disputes import left_out
+
+
+@st.composite
+def histories(draw):
+    """Attempts of a task; in each, corrupt clients say and provoke what they like."""
+    colluders = draw(st.integers(0, 4))
+    corrupt = {f"x{i}" for i in range(colluders)}
+    honest = {f"h{i}" for i in range(draw(st.integers(2, 14)))}
+    names = sorted(corrupt | honest)
+    pair = st.tuples(st.sampled_from(names), st.sampled_from(names)).filter(
+        lambda p: p[0] != p[1] and not honest.issuperset(p)
+    )
+    attempts = draw(st.lists(st.lists(pair, min_size=1, max_size=12), max_size=8))
+    return colluders, corrupt, honest, attempts
+
+
+def played(history):
+    """Yield who is out after each attempt; those who are out complain no more."""
+    colluders, _, _, attempts = history
+    said, out = set(), frozenset()
+    for attempt in attempts:
+        fresh = {pair for pair in attempt if out.isdisjoint(pair)}
+        if fresh:
+            said |= fresh
+            before, out = out, left_out(said, colluders=colluders, already=out)
+            yield before, fresh, out
+
+
+@given(histories())
+def test_at_most_c_honest_clients_are_lost_and_c_plus_one_attempts_suffice(history):
+    colluders, corrupt, honest, _ = history
+    costly = 0
+    for before, fresh, out in played(history):
+        costly += 1
+        assert before <= out
+        assert all(not out.isdisjoint(pair) for pair in fresh)
+        assert len(out & honest) <= colluders
+        # Every attempt that complaints ended has cost the adversary somebody.
+        assert len(out & corrupt) > len(before & corrupt)
+    assert costly <= colluders
+
+
+@given(histories())
+def test_an_honest_client_is_left_out_only_beside_a_corrupt_one(history):
+    _, corrupt, honest, _ = history
+    for before, _, out in played(history):
+        newly = out - before
+        assert len(newly & honest) <= len(newly & corrupt)
+
+
+def test_more_disputes_than_colluders_prove_and_spare_the_others():
+    complaints = {("x", f"h{i}") for i in range(4)}
+    assert left_out(complaints, colluders=3) == {"x"}
+    assert left_out(complaints, colluders=4) == {"x", "h0"}
+
+
+def test_both_ends_of_a_matched_pair_go_and_nobody_else():
+    said = [("a", "b"), ("b", "c"), ("c", "d")]
+    assert left_out(said, colluders=2) == {"a", "b", "c", "d"}
+    assert left_out([("a", "b"), ("c", "b")], colluders=2) == {"a", "b"}
+
+
+def test_the_order_in_which_complaints_came_does_not_matter():
+    said = [("c", "b"), ("a", "b"), ("d", "a")]
+    assert left_out(said, colluders=3) == left_out(said[::-1], colluders=3)
+    assert left_out([], colluders=3, already={"z"}) == {"z"}
+    # What is out is in no new pair: its opponents stay.
+    assert left_out([("z", "b")], colluders=3, already={"z"}) == {"z"}
