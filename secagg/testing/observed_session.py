@@ -8,9 +8,11 @@ Rule 3: its book charges a client when its input is masked, and gives back what 
         client's end state says.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
-from secagg.messages import Upload
+from secagg.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
 from secagg.protocol.events import ClientEvent, Received, SessionOffered
@@ -30,11 +32,13 @@ class ObservedSession(RecordedSession):
     Attributes:
         facts: What the adversary sees; may be shared by several sessions of a task.
         corrupt: Clients whose secrets the adversary has; they run as the others do.
+        garbage: For a corrupt client, to whom it sends bundles that nobody can open.
         charged: How many sessions each client has paid for, by name.
     """
 
     facts: Facts = field(default_factory=Facts)
     corrupt: frozenset[int] = frozenset()
+    garbage: Mapping[int, AbstractSet[int]] = field(default_factory=dict)
     charged: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,7 +77,23 @@ class ObservedSession(RecordedSession):
             digest = Upload.decode(received.envelope.data).digest
             vector = self.unpacked(self.uploads[digest])
             self.facts.heard_vector(self.session_id, identity_of(number), vector)
+        if received is not None and received.envelope.kind is Bundles:
+            envelope = self._spoilt(number, received.envelope)
+            return replace(received, envelope=envelope)
         return received
+
+    def _spoilt(self, dealer: int, envelope: Envelope) -> Envelope:
+        """Change the bundles of those who shall get garbage."""
+        state = self.clients[dealer]
+        if dealer not in self.garbage or not isinstance(state, client.Shared):
+            return envelope
+        sealed = bytearray(envelope.data)
+        receivers = [h for h in state.graph.holders(state.index) if h != state.index]
+        for place, receiver in enumerate(receivers):
+            name = state.roster.adverts[receiver].identity
+            if name in map(identity_of, self.garbage[dealer]):
+                sealed[place * BUNDLE_BYTES] ^= 1
+        return Envelope.of(Bundles(bytes(sealed)))
 
     def check(self) -> tuple[RevealedSum, ...]:
         """Check that the adversary knows no more than it may; see `knowledge.check`.

@@ -29,6 +29,7 @@ from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
+from secagg.simulation.driver import identity_of
 from secagg.storage.book import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
@@ -226,15 +227,6 @@ LIES = {
         {GetUpdate: instead(Delivery, lambda u: Delivery(only_me(u.sharers), b""))},
         ErrorCode.U2_TOO_SMALL,
     ),
-    "a changed bundle": (
-        {
-            GetUpdate: instead(
-                Delivery,
-                lambda u: Delivery(u.sharers, flipped(u.bundles)),
-            )
-        },
-        ErrorCode.BAD_SHARE_CIPHERTEXT,
-    ),
     "bundles in another order": (
         {
             GetUpdate: instead(
@@ -321,6 +313,17 @@ def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
     # The liar tells the others the truth: their session is none of its victims.
     others = {endings[n] for n in range(CLIENTS) if n != VICTIM}
     assert all(isinstance(ending, SessionOutcome) for ending in others)
+
+
+def test_a_changed_bundle_is_complained_about_and_costs_nobody_the_sum():
+    def change(delivery):
+        return Delivery(delivery.sharers, flipped(delivery.bundles))
+
+    deployment, endings = run({GetUpdate: instead(Delivery, change)})
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+    assert deployment.contradictions() == {}
+    (complaint,) = deployment.sums[0].receipt.complaints
+    assert complaint[0] == identity_of(VICTIM)
 
 
 def test_a_roster_elsewhere_without_end_is_not_collected():

@@ -380,11 +380,15 @@ def _shares_in(answer: Answer) -> Iterator[tuple[int, Kind, bytes]]:
         for dealer in answer.view.roster.graph.dealers(answer.holder)
         if dealer in answer.view.sharers
     ]
-    if len(answer.data) != SHARE_SIZE * len(dealers):
+    head = -(-len(dealers) // 8)
+    if len(answer.data) != head + SHARE_SIZE * len(dealers):
         return  # no answer at all: the server refuses it, and nobody can read it
+    bitmap, shares = answer.data[:head], answer.data[head:]
     for place, dealer in enumerate(dealers):
+        if bitmap[place // 8] >> place % 8 & 1:
+            continue  # said to be absent
         lives = dealer in answer.survivors
-        share = answer.data[place * SHARE_SIZE :][:SHARE_SIZE]
+        share = shares[place * SHARE_SIZE :][:SHARE_SIZE]
         yield dealer, Kind.SELF_MASK_SEED if lives else Kind.MASK_KEY, share
 
 

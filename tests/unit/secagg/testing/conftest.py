@@ -124,7 +124,16 @@ class ObservedSession(observed_session.ObservedSession):
 def observe():
     """Return a function that makes an observed session of n clients."""
 
-    def observed(clients, *, threshold, facts=None, corrupt=(), number=1, **parameters):
+    def observed(  # noqa: PLR0913 - what a session may differ in
+        clients,
+        *,
+        threshold,
+        facts=None,
+        corrupt=(),
+        garbage=None,
+        number=1,
+        **parameters,
+    ):
         fields = {"dimension": 4, "modulus": MODULUS, "min_clients": clients}
         fields |= {"min_survivors": max(threshold, len(corrupt) + 2)}
         fields |= {"colluders": len(corrupt)} | parameters
@@ -136,6 +145,7 @@ def observe():
             seed_of=lambda n: _digest(b"seed", n, number),
             facts=facts or Facts(),
             corrupt=frozenset(corrupt),
+            garbage=garbage or {},
         )
 
     return observed

@@ -13,10 +13,17 @@ import pytest
 
 from secagg import parameters
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Envelope, Roster, Round, Shares, Survivors
+from secagg.messages import (
+    Delivery,
+    Envelope,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+)
 from secagg.primitives.transcript import decode_set
 from secagg.protocol import client, client_rounds, ring_safety
-from secagg.protocol.client_states import Failed, Masked
+from secagg.protocol.client_states import Failed, Masked, Shared
 from secagg.protocol.outputs import Finish, Send, Step
 from secagg.protocol.refund import Charge
 from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
@@ -141,6 +148,36 @@ def colluders_are_taken_to_stand_apart(patch):
         patch.setattr(module, "log_corrupt_holders", lambda **_: -math.inf)
 
 
+def colluders_choose_by_garbage_who_is_lost(observe):
+    """One colluder in each of two windows, garbage for the other client in each."""
+    ring = ring_of(observe, 16)
+    session = observe(
+        16,
+        threshold=3,
+        degree=4,
+        corrupt={ring[0], ring[8]},
+        garbage={ring[0]: {ring[1]}, ring[8]: {ring[9]}},
+        min_clients=12,
+        min_survivors=12,
+        graph_bits=3,  # this cut has a chance of 2^-4.5, had it come by itself
+    )
+    session.run()
+    return session
+
+
+def whoever_got_garbage_leaves(patch):
+    row = client.TRANSITIONS[Shared, Delivery]
+
+    def open_bundles(state, event, policy):
+        step = row.handler(state, event, policy)
+        if step.outputs:  # complaints
+            return client_rounds.leave(state, ErrorCode.BAD_SHARE_CIPHERTEXT, "garbage")
+        return step
+
+    leaving = client.Edge(open_bundles, row.may_enter)
+    patch.setitem(client.TRANSITIONS, (Shared, Delivery), leaving)
+
+
 BUILDS: Final[Mapping[str, Build]] = {
     "refund by code": Build(
         refund_by_code,
@@ -164,6 +201,9 @@ BUILDS: Final[Mapping[str, Build]] = {
         colluders_are_taken_to_stand_apart,
         as_many_colluders_as_shares_stand_together,
         TWO_PARTS | {Claim.ONE_SECRET},
+    ),
+    "a ring that goes on without those who got garbage": Build(
+        whoever_got_garbage_leaves, colluders_choose_by_garbage_who_is_lost, TWO_PARTS
     ),
 }
 
