@@ -20,6 +20,7 @@ from enum import IntEnum, unique
 from typing import ClassVar, Final
 
 __all__ = [
+    "FIRST_LOCAL",
     "ErrorCode",
     "InputError",
     "InternalError",
@@ -32,6 +33,9 @@ __all__ = [
     "error_code",
     "printable",
 ]
+
+# From here on, numbers are about this machine: misuse, settings, files.
+FIRST_LOCAL: Final = 60
 
 
 @unique
@@ -86,6 +90,8 @@ class ErrorCode(IntEnum):
     BAD_CERTIFICATE = 64
     MISSING_EXTRA = 65
     INFEASIBLE = 66
+    STATE_DAMAGED = 67
+    RESTORED_STATE = 68
 
 
 class SecAggError(Exception):
@@ -188,11 +194,16 @@ class ServiceError(SecAggError):
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code with this number; INTERNAL for one of a later release."""
+    """Return the code that a peer means by a number.
+
+    INTERNAL for one of a later release, and for one that only this machine may say of
+    itself: a peer must not sound like this machine's own disk or settings.
+    """
     try:
-        return ErrorCode(number)
+        code = ErrorCode(number)
     except ValueError:
         return ErrorCode.INTERNAL
+    return code if code < FIRST_LOCAL else ErrorCode.INTERNAL
 
 
 def printable(text: str, *, max_bytes: int) -> str:

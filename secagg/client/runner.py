@@ -28,7 +28,7 @@ from secagg.client.conductor import (
     MakeInput,
     SessionOutcome,
 )
-from secagg.client.session import ClientSession, session_counter
+from secagg.client.session import ClientSession
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -42,7 +42,7 @@ from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.base import SessionStore
+from secagg.storage.book import Book, Role
 
 __all__ = [
     "ClientPhase",
@@ -65,7 +65,7 @@ class ClientRunner:
     Args:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
-        store: Durable records of sessions.
+        book: The durable book; closed by whoever opened it.
         policy: The client's floors and caps.
         make_input: The application; called on a thread, once per session and again
             after a restart, when it must return the same vector.
@@ -80,7 +80,7 @@ class ClientRunner:
         self,
         identity: str,
         connection: AggregatorConnection,
-        store: SessionStore,
+        book: Book,
         *,
         policy: ClientPolicy,
         make_input: MakeInput,
@@ -92,7 +92,7 @@ class ClientRunner:
     ) -> None:
         self._identity = identity
         self._connection = connection
-        self._store = store
+        self._book = book
         self._policy = policy
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
@@ -134,7 +134,7 @@ class ClientRunner:
         session = await ClientSession.resume(
             task_id,
             self._identity,
-            store=self._store,
+            book=self._book,
             workers=self._workers,
             policy=self._policy,
         )
@@ -159,13 +159,17 @@ class ClientRunner:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
         seconds = self._settings.offer_seconds
         deadline = float("inf") if seconds is None else self._clock.now() + seconds
-        seen = await self._workers.store(
-            self._store.highest_session_number,
-            session_counter(self._identity, task_id),
-        )
         descriptor = await self._calls.next_offer(
-            task_id, after_session=seen, deadline=deadline
+            task_id, after_session=0, deadline=deadline
         )
+        # Only now it is proven who numbers these sessions.
+        tally = await self._book.tally(
+            Role.CLIENT, task_id, peer=self._connection.aggregator
+        )
+        if descriptor.session_number <= tally.highest_number:
+            descriptor = await self._calls.next_offer(
+                task_id, after_session=tally.highest_number, deadline=deadline
+            )
         if descriptor.task_id != task_id:
             raise RemoteProtocolError(
                 f"the server offers a session of task {descriptor.task_id!r} "
@@ -176,7 +180,7 @@ class ClientRunner:
             descriptor,
             self._identity,
             aggregator=self._connection.aggregator,
-            store=self._store,
+            book=self._book,
             workers=self._workers,
             policy=self._policy,
             entropy=self._entropy,

@@ -31,6 +31,9 @@ class EndedSession:
         if identity in self._receipt.finishers:
             self._told.add(identity)
         survivors = frozenset(self._receipt.survivors)
+        if self._receipt.was_restored:
+            # Nobody knows whose input was summed: whoever asks counts as a survivor.
+            survivors |= {identity}
         return Envelope.of(ending_for(self._receipt.outcome, survivors, identity))
 
     def untold(self) -> frozenset[str]:

@@ -41,6 +41,8 @@ class SessionReceipt:
         revealed: |U5|.
         survivors: U3 by name, from the moment it was fixed.
         was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
+        was_restored: Without a sum only: the state was put back while it ran, so that
+            nobody knows whose inputs were summed.
         complaints: Accuser, accused and code of each complaint about a share bundle,
             by name; either of the two may lie.
         finishers: Who took part in the last round that anybody took part in.
@@ -57,6 +59,7 @@ class SessionReceipt:
     revealed: int = 0
     survivors: tuple[str, ...] = ()
     was_unmasked: bool = False
+    was_restored: bool = False
     complaints: tuple[tuple[str, str, int], ...] = ()
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
@@ -78,6 +81,7 @@ class SessionReceipt:
                 "abort_code": int(outcome.code),
                 "abort_reason": outcome.reason,
                 "was_unmasked": self.was_unmasked,
+                "was_restored": self.was_restored,
             }
         return {
             "format": _FORMAT,
@@ -142,6 +146,7 @@ class SessionReceipt:
                 revealed=fields["sets"]["U5"],
                 survivors=survivors,
                 was_unmasked=ended.get("was_unmasked", False),
+                was_restored=ended.get("was_restored", False),
                 complaints=tuple(
                     (str(accuser), str(accused), int(code))
                     for accuser, accused, code in fields["complaints"]

@@ -109,7 +109,9 @@ class SessionFacts:
             reason=reason,
         )
 
-    def receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
+    def receipt(
+        self, state: server.Completed | server.Failed, *, was_restored: bool
+    ) -> SessionReceipt:
         """Return what is left of the session."""
         ctx0 = context.session_context(self._descriptor)
         sent = {which: len(of) for which, of in state.session.accepted.items()}
@@ -123,6 +125,7 @@ class SessionFacts:
             revealed=sent.get(Round.UNMASKING, 0),
             survivors=tuple(sorted(state.survivors)),
             was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
+            was_restored=was_restored and isinstance(state, server.Failed),
             complaints=tuple(
                 (accuser, self._members[accused], int(complaint.code))
                 for (accuser, accused), complaint in sorted(

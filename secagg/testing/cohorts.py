@@ -1,8 +1,10 @@
 """Small cohorts for tests, and a session that remembers what passed."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from secagg.distributed_dp import NoisedTask, plan
 from secagg.parameters import Graph, ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
@@ -15,6 +17,7 @@ __all__ = [
     "RecordedSession",
     "one_hot",
     "parameters_for",
+    "with_noise",
 ]
 
 # For tests that are not about policy: every floor at its lowest.
@@ -47,6 +50,23 @@ def parameters_for(
         "graph_bits": 40 if overrides.get("degree") else 0,
     }
     return ProtocolParameters(**(fields | overrides))
+
+
+@cache
+def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolParameters:
+    """Return parameters of a task with a privacy budget of some sessions."""
+    made = plan(
+        clients=parameters.max_clients,
+        dimension=parameters.dimension,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=steps,
+        min_survivors=parameters.min_survivors,
+        colluders=parameters.colluders,
+    )
+    return NoisedTask.from_plan(made, parameters).parameters
 
 
 def one_hot(number: int, dimension: int, modulus: int) -> UnsignedArray:

@@ -1,7 +1,10 @@
 """An aggregator and its clients as processes that can die and start again.
 
-Everything runs on one event loop and one `ManualClock`; stores and spools stand for
+Everything runs on one event loop and one `ManualClock`; books and spools stand for
 disks and survive the processes.  Inputs are one-hot, so that a sum says who is in it.
+
+When a task is over, a knowledge ledger checks what server and corrupt clients can
+compute together.
 """
 
 import asyncio
@@ -23,10 +26,10 @@ from secagg.errors import (
 from secagg.messages import Released
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
-from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.events import PlainVector
+from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -35,20 +38,26 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
-from secagg.storage.base import Role, SessionStore
-from secagg.storage.memory import MemorySessionStore
+from secagg.storage.book import Book, ChargeState, Role, SessionState
 from secagg.storage.spool import MemorySpool, Spool
 from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.crash_points import (
+    CrashingBook,
     CrashingConnection,
     CrashingSpool,
-    CrashingStore,
     CrashSwitch,
     MortalConnection,
     SimulatedCrashError,
 )
+from secagg.testing.inline_book import inline_book
+from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.testing.observed_connection import (
+    CorruptEntropy,
+    ObservedConnection,
+    TaskObserver,
+)
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Request
 
@@ -84,7 +93,9 @@ class Deployment:
         tamper: Stands between a client's link and the aggregator.
         settings: Of every client.
         max_attempts: Sessions per sum.
+        allowed: Sessions that the budget of the task covers; None without one.
         limits: Of the aggregator.
+        corrupt: Clients whose secrets the adversary has; they run as the others do.
     """
 
     clock: ManualClock
@@ -102,11 +113,15 @@ class Deployment:
     settings: ClientSettings = ClientSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
+    allowed: int | None = None
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
-    server_store: SessionStore = field(default_factory=MemorySessionStore)
+    corrupt: frozenset[int] = frozenset()
+
+    observer: TaskObserver = field(default_factory=TaskObserver)
+    server_book: Book = field(default_factory=inline_book)
     spool: Spool = field(default_factory=MemorySpool)
-    client_stores: dict[int, SessionStore] = field(default_factory=dict)
+    client_books: dict[int, Book] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
     server_process: CrashSwitch = field(default_factory=CrashSwitch)
@@ -121,11 +136,15 @@ class Deployment:
 
         Args:
             absent: Clients that never start.
+
+        Raises:
+            ForbiddenKnowledgeError: The adversary knows more than it may.
         """
         serving = asyncio.ensure_future(self.serve())
         present = [n for n in range(self.clients) if n not in absent]
         endings = await asyncio.gather(*(self.take_part(n) for n in present))
         await serving
+        check(self.observer.facts, charged=await self.charged())
         return dict(zip(present, endings, strict=True))
 
     # --- the aggregator ---------------------------------------------------------------
@@ -152,9 +171,9 @@ class Deployment:
 
     async def _serve_once(self, switch: CrashSwitch) -> None:
         inline = InlineExecutor()
-        workers = Workers(storage=inline, general=inline)
+        workers = Workers(general=inline)
         aggregator = Aggregator(
-            CrashingStore(self.server_store, switch),
+            CrashingBook(self.server_book, switch),
             CrashingSpool(self.spool, switch),
             clock=self.clock,
             entropy=_entropy(f"server {self.server_restarts}"),
@@ -163,12 +182,14 @@ class Deployment:
             limits=self.limits,
         )
         await aggregator.recover()
+        released = await self._released()
         self.aggregator = aggregator
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
-            sessions=self.sessions - self._released(),
+            sessions=self.sessions - released,
             max_attempts=self.max_attempts,
+            allowed=self.allowed,
         )
         try:
             await aggregator.run_task(
@@ -179,14 +200,15 @@ class Deployment:
         await aggregator.settle(at_most_seconds=600.0)
         self.aggregator = None
 
-    def _released(self) -> int:
+    async def _released(self) -> int:
         """Count the sums that are settled for good."""
-        receipts = [
-            SessionReceipt.decode(stored.summary)
-            for key in self.server_store.sessions(Role.SERVER, include_ended=True)
-            if (stored := self.server_store.load(key)) and stored.summary is not None
-        ]
-        return sum(isinstance(receipt.outcome, Released) for receipt in receipts)
+        book, count = self.server_book, 0
+        for row in await book.sessions(role=Role.SERVER, state=SessionState.ENDED):
+            stored = await book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                receipt = SessionReceipt.decode(stored.receipt)
+                count += isinstance(receipt.outcome, Released)
+        return count
 
     async def _next_payload(self, _count: int) -> bytes:
         return self.payload
@@ -222,17 +244,22 @@ class Deployment:
         inline = InlineExecutor()
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
-        store = self.client_stores.setdefault(number, MemorySessionStore())
+        book = self.client_books.setdefault(number, inline_book())
+        connection = CrashingConnection(link, switch)
+        entropy: Entropy = _entropy(f"client {number} {len(switch.points)}")
+        if number in self.corrupt:
+            facts = self.observer.facts
+            entropy = CorruptEntropy(entropy, identity_of(number), facts)
         return ClientRunner(
             identity_of(number),
-            CrashingConnection(link, switch),
-            CrashingStore(store, switch),
+            ObservedConnection(connection, self.observer),
+            CrashingBook(book, switch),
             policy=self.policy,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,
-            entropy=_entropy(f"client {number} {len(switch.points)}"),
-            workers=Workers(storage=inline, general=inline),
+            entropy=entropy,
+            workers=Workers(general=inline),
         )
 
     def _link(self, number: int) -> LossyConnection:
@@ -249,12 +276,32 @@ class Deployment:
         )
 
     def _input(self, number: int) -> MakeInput:
-        def make(descriptor: SessionDescriptor, _: bytes, __: bytes) -> PlainVector:
-            return PlainVector(one_hot_input(number, descriptor.parameters))
+        def make(
+            descriptor: SessionDescriptor, _: bytes, __: bytes
+        ) -> PlainVector | NoisedVector:
+            vector = one_hot_input(number, descriptor.parameters)
+            block = descriptor.parameters.noise_block
+            # Its noise share is nothing, so that a sum still says who is in it.
+            return NoisedVector(vector, block) if block else PlainVector(vector)
 
         return make
 
     # --- what must hold ---------------------------------------------------------------
+
+    async def charged(self) -> dict[str, int]:
+        """Return how many sessions each client has paid for.
+
+        As its own book says, what was given back taken off.  Without noise nothing is
+        charged there, and every session counts for which an input was masked.
+        """
+        if not self.parameters.noise_block:
+            return {name: len(known) for name, known in self.observer.masked.items()}
+        spent = {}
+        for number, book in self.client_books.items():
+            rows = await book.charges(TASK_ID)
+            kept = [row for row in rows if row.state is not ChargeState.VOID]
+            spent[identity_of(number)] = len(kept)
+        return spent
 
     def expected_sum(self, numbers: set[int]) -> UnsignedArray:
         """Return the sum of some clients' inputs modulo m."""

@@ -33,15 +33,16 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import Finish
 from secagg.protocol.refund import Charge
-from secagg.simulation import InProcessSession, identity_of
+from secagg.simulation import identity_of
 from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 5
 
 
 def new_session(**overrides):
     fields = {"dimension": 4, "threshold": 3} | overrides
-    return InProcessSession(
+    return ObservedSession(
         parameters_for(CLIENTS, **fields),
         [one_hot(number, 4, 1 << 20) for number in range(CLIENTS)],
     )
@@ -144,7 +145,7 @@ def test_a_bad_roster_is_refused(change, code):
 
 
 def test_a_ring_without_a_seed_is_refused():
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(8, dimension=4, threshold=3, degree=4, min_clients=6),
         [one_hot(number, 4, 1 << 20) for number in range(8)],
     )
@@ -215,7 +216,7 @@ def test_u2_below_the_smallest_sum_is_refused_although_the_threshold_is_met():
 
 
 def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(10, dimension=4, threshold=3, degree=4, min_clients=6),
         [one_hot(number, 4, 1 << 20) for number in range(10)],
     )
@@ -367,9 +368,9 @@ ACCEPTABLE = {
 )
 def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
     acceptable = parameters_for(CLIENTS, **ACCEPTABLE)
-    STRICT.check(InProcessSession(acceptable, []).descriptor)
+    STRICT.check(ObservedSession(acceptable, []).descriptor)
     proposal = parameters_for(CLIENTS, **(ACCEPTABLE | change))
-    session = InProcessSession(
+    session = ObservedSession(
         proposal, [one_hot(n, 4, 1 << 20) for n in range(CLIENTS)], policy=STRICT
     )
     session.offer(0)
@@ -386,7 +387,7 @@ def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
 
 def test_profiles_and_suites_outside_the_policy_are_refused():
     parameters = parameters_for(CLIENTS, dimension=4, threshold=3)
-    offer = InProcessSession(parameters, []).descriptor
+    offer = ObservedSession(parameters, []).descriptor
     with pytest.raises(RemoteProtocolError) as profile:
         replace(LENIENT_POLICY, profiles=frozenset()).check(offer)
     with pytest.raises(RemoteProtocolError) as suite:

@@ -19,7 +19,8 @@ from secagg.protocol.client_states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received
 from secagg.protocol.outputs import Send
 from secagg.simulation.driver import accepting
-from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
+from secagg.testing.cohorts import one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 6
 
@@ -31,7 +32,7 @@ def _session(request):
 
 def masked_session(degree=0, **overrides):
     """Return a session whose clients have all uploaded and await U3."""
-    session = RecordedSession(
+    session = ObservedSession(
         parameters_for(
             CLIENTS, dimension=6, threshold=3, degree=degree, min_clients=CLIENTS
         )
@@ -199,7 +200,7 @@ def test_an_impossible_set_of_survivors_is_refused(session, survivors, code):
 
 
 def test_survivors_outside_u2_are_refused():
-    session = RecordedSession(
+    session = ObservedSession(
         parameters_for(CLIENTS, dimension=6, threshold=3),
         [one_hot(number, 6, 1 << 20) for number in range(CLIENTS)],
     )
@@ -228,7 +229,7 @@ def test_more_losses_than_promised_are_not_unmasked():
 
 
 def test_requests_before_an_input_is_in_are_refused():
-    session = RecordedSession(
+    session = ObservedSession(
         parameters_for(3, dimension=2, threshold=2),
         [one_hot(number, 2, 1 << 20) for number in range(3)],
     )

@@ -30,15 +30,16 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.rounds import CLIENT_ROUNDS, DropReason
-from secagg.simulation import InProcessSession, identity_of
+from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 7
 MODULUS = 1 << 20
 
 
 def new_session(threshold=3, **overrides):
-    return InProcessSession(
+    return ObservedSession(
         parameters_for(CLIENTS, dimension=CLIENTS, threshold=threshold, **overrides),
         [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)],
     )
@@ -346,7 +347,7 @@ def test_losses_beyond_what_clients_would_unmask_end_the_session(limits, code):
 
 
 def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(
             12, dimension=12, threshold=3, degree=4, min_clients=6, min_survivors=3
         ),
@@ -455,7 +456,7 @@ def test_any_event_in_any_state_gives_a_legal_state_or_a_documented_error(data):
 def test_losses_that_cut_the_ring_release_nothing():
     """Each arc's masks would cancel by themselves: sums of few, not of all."""
     clients = 12
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(
             clients, dimension=clients, threshold=2, degree=4, min_clients=6
         ),

@@ -4,8 +4,9 @@ A crash point lies before and after each thing that outlives a process: a write 
 journal or the spool, a message to a peer.  Each test kills one process at one of them,
 starts it again on the same disk, and lets the task go on.
 
-What must hold: the same sum as without the crash, or a typed abort; and nobody ever
-sends two different messages for the same round.
+What must hold: the same sum as without the crash, or a typed abort; nobody ever sends
+two different messages for the same round; and the server knows no more than that sum
+together with one client, another one at every point (`Deployment.run` checks it).
 """
 
 import numpy as np
@@ -14,12 +15,13 @@ import pytest
 from secagg.client.conductor import SessionOutcome
 from secagg.protocol import client
 from secagg.protocol.events import PlainVector
-from secagg.storage.base import Role
+from secagg.storage.book import Role, SessionState
 from secagg.storage.journal import decode_outcome
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
+from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import GetUploadStatus, UploadChunk
 
@@ -28,7 +30,7 @@ CRASHING = 2
 
 
 def run(**options):
-    parameters = parameters_for(CLIENTS, dimension=7, threshold=3)
+    parameters = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
 
     async def main(clock):
         deployment = Deployment(
@@ -99,7 +101,7 @@ def test_the_matrix_covers_every_round():
 
 @pytest.mark.parametrize("at", named(SERVER_POINTS))
 def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(at):
-    deployment, endings = run(server_crash=CrashSwitch(at))
+    deployment, endings = run(server_crash=CrashSwitch(at), corrupt={at % CLIENTS})
     assert deployment.server_restarts == 1
     assert_safe_and_exact(deployment, range(CLIENTS))
     assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS
@@ -108,7 +110,9 @@ def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(at):
 @pytest.mark.parametrize("at", named(LOSSY_SERVER_POINTS))
 def test_the_same_with_a_lost_client(at):
     deployment, endings = run(
-        server_crash=CrashSwitch(at), fault_of=one_client_uploads_nothing
+        server_crash=CrashSwitch(at),
+        fault_of=one_client_uploads_nothing,
+        corrupt={at % CLIENTS},
     )
     assert deployment.server_restarts == 1
     assert_safe_and_exact(deployment, range(1, CLIENTS))
@@ -118,16 +122,16 @@ def test_the_same_with_a_lost_client(at):
 @pytest.mark.parametrize("at", named(CLIENT_POINTS))
 def test_a_client_killed_anywhere_never_contradicts_itself(at):
     switch = CrashSwitch(at)
-    deployment, endings = run(client_crash={CRASHING: switch})
+    deployment, endings = run(client_crash={CRASHING: switch}, corrupt={at % CLIENTS})
     assert switch.is_dead
     assert_safe_and_exact(deployment, range(CLIENTS))
-    store = deployment.client_stores[CRASHING]
-    assert store.sessions(Role.CLIENT) == ()  # nothing is left to answer with
+    book = deployment.client_books[CRASHING]
+    assert ask(book.sessions(role=Role.CLIENT)) == ()  # nothing is left to answer with
     for number, ending in endings.items():
         if number == CRASHING and switch.points[-1] == "after end":
-            # It finished and died before it could say so; its tombstone says it.
-            (key,) = store.sessions(Role.CLIENT, include_ended=True)
-            outcome = decode_outcome(store.load(key).summary)
+            # It finished and died before it could say so; its receipt says it.
+            (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
+            outcome = decode_outcome(ask(book.load(row.key)).receipt)
             assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)

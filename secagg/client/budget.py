@@ -1,0 +1,78 @@
+"""What a client gives to each task: charged before an input leaves, rarely given back.
+
+Rule 1: a session of a task with noise is charged in the change that binds its input,
+        before the first byte leaves.  Charging it again changes nothing.
+Rule 2: what becomes of a charge is said by the table of `secagg.protocol.refund` alone
+        and written by the change that ends the session.  Silence, deadlines, errors of
+        a call and this client's own faults give nothing back.
+Rule 3: one task has one description of its noise.  A server that changes it would
+        begin a second budget under the first one's name.
+Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
+        if its server offers more.
+
+The budget of one task is thereby enforced where the vectors are.  Several tasks add
+up; which tasks a client serves is its owner's decision.
+"""
+
+from hashlib import sha256
+
+from secagg.distributed_dp import NoisedTask
+from secagg.parameters import SessionDescriptor
+from secagg.protocol import refund
+from secagg.storage.book import (
+    Book,
+    Charge,
+    ChargeState,
+    Settlement,
+    is_new_charge,
+)
+
+__all__ = ["charge_of", "check_budget", "settlement_of"]
+
+
+def charge_of(descriptor: SessionDescriptor) -> Charge | None:
+    """Return what a session costs; None for a session without noise.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; its noise cannot be read.
+    """
+    parameters = descriptor.parameters
+    if not parameters.noise_block:
+        return None
+    return Charge(
+        task=descriptor.task_id,
+        session_id=descriptor.session_id,
+        noise_digest=sha256(parameters.noise_block).digest(),
+        allowed=NoisedTask.from_parameters(parameters).budget.sessions,
+    )
+
+
+async def check_budget(book: Book, offered: SessionDescriptor) -> None:
+    """Refuse an offer that the budget of its task does not cover any more.
+
+    Raises:
+        BudgetSpentError: The budget is spent.
+        NoiseChangedError: The task was charged with other noise before.
+        ServiceError: STORAGE_FAILED.
+    """
+    charge = charge_of(offered)
+    if charge is not None:
+        rows = await book.charges(charge.task)
+        # An offer of a session known before is refused by its number.
+        others = (row for row in rows if row.session_id != charge.session_id)
+        is_new_charge(others, charge)
+
+
+def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:
+    """Return what the book is told of a session's charge, if it has one.
+
+    Args:
+        descriptor: The session.
+        charge: What becomes of it, as `secagg.protocol.refund` has it.
+    """
+    is_void = charge is refund.Charge.GIVEN_BACK
+    return Settlement(
+        task=descriptor.task_id,
+        session_id=descriptor.session_id,
+        state=ChargeState.VOID if is_void else ChargeState.KEPT,
+    )
