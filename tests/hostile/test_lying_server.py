@@ -226,11 +226,11 @@ LIES = {
         {GetUpdate: instead(Delivery, lambda u: Delivery(only_me(u.sharers), b""))},
         ErrorCode.U2_TOO_SMALL,
     ),
-    "a changed bundle": (
+    "bundles of which none opens": (
         {
             GetUpdate: instead(
                 Delivery,
-                lambda u: Delivery(u.sharers, flipped(u.bundles)),
+                lambda u: Delivery(u.sharers, bytes(len(u.bundles))),
             )
         },
         ErrorCode.BAD_SHARE_CIPHERTEXT,
