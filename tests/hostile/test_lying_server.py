@@ -227,6 +227,15 @@ LIES = {
         {GetUpdate: instead(Delivery, lambda u: Delivery(only_me(u.sharers), b""))},
         ErrorCode.U2_TOO_SMALL,
     ),
+    "bundles of which none opens": (
+        {
+            GetUpdate: instead(
+                Delivery,
+                lambda u: Delivery(u.sharers, bytes(len(u.bundles))),
+            )
+        },
+        ErrorCode.BAD_SHARE_CIPHERTEXT,
+    ),
     "bundles in another order": (
         {
             GetUpdate: instead(

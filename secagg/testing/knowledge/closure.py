@@ -380,6 +380,7 @@ def _shares_in(answer: Answer) -> Iterator[tuple[int, Kind, bytes]]:
         for dealer in answer.view.roster.graph.dealers(answer.holder)
         if dealer in answer.view.sharers
     ]
+    # A bitmap of absences, then one share for each dealer (PROTOCOL §5.5).
     head = -(-len(dealers) // 8)
     if len(answer.data) != head + SHARE_SIZE * len(dealers):
         return  # no answer at all: the server refuses it, and nobody can read it

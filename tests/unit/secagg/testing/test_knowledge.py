@@ -15,7 +15,7 @@ from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.transcript import encode_set
-from secagg.protocol import ring_safety
+from secagg.protocol import client_rounds
 from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (
@@ -168,9 +168,12 @@ def sum_in(found):
     return found[1]
 
 
-def test_a_ring_cut_by_losses_and_a_colluder_shows_two_sums(observe, ring, monkeypatch):
-    # The clients refuse to answer for such a ring; these do not.
-    monkeypatch.setattr(ring_safety.RingRisk, "shortcoming", lambda _self, _bits: None)
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_a_ring_cut_by_losses_and_a_colluder_shows_two_sums_to_who_does_not_look(
+    observe, ring, monkeypatch, is_judged
+):
+    if not is_judged:
+        monkeypatch.setattr(client_rounds, "check_ring_survivors", lambda *_: None)
     lost, colluder = {ring[0], ring[1], ring[6]}, ring[7]
     session = observe(12, threshold=2, degree=4, corrupt={colluder}, min_survivors=8)
     session.reach(
@@ -179,8 +182,9 @@ def test_a_ring_cut_by_losses_and_a_colluder_shows_two_sums(observe, ring, monke
     )
     survivors = set(range(12)) - lost
     session.ask(survivors, survivors)
-    assert sorted(sums_of(session), key=sum_in) == arcs_of(session, ring)
-    assert claims_broken(session) == TWO_PARTS
+    parts = [] if is_judged else arcs_of(session, ring)
+    assert sorted(sums_of(session), key=sum_in) == parts
+    assert claims_broken(session) == (set() if is_judged else TWO_PARTS)
 
 
 def test_silence_after_the_inputs_are_in_does_not_cut_a_ring(observe, ring):
