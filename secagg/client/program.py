@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from secagg.client.after_error import Attempts
+from secagg.client.backoff import Backoff
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.offer_check import OfferCheckingConnection
 from secagg.client.runner import (
@@ -33,10 +35,17 @@ from secagg.client.runner import ClientSettings as RunnerSettings
 from secagg.client.spent_sessions import SpentSessions
 from secagg.config import ClientSettings
 from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
-from secagg.errors import ErrorCode, InputError, ServiceError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.parameters import Profile, SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy
+from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.report_cache import privacy_report
@@ -119,20 +128,22 @@ class Contributor:
     async def take_part(self) -> ReleasedSum:
         """Take part in one session that releases a sum.
 
-        A session that was interrupted is finished first.  A session that is aborted,
-        or goes on without this client, is followed by the next one.
+        A session that was interrupted is finished first.  What follows an error says
+        `secagg.client.after_error`.
 
         Raises:
-            SessionAbortedError: As many attempts as the settings allow have failed.
-            SecAggError: As `ClientRunner.run_session`.
+            SecAggError: As `ClientRunner.run_session`; nothing is left to try, or as
+                many attempts as the settings allow have failed.
         """
-        for _ in range(self._settings.client.attempts - 1):
+        attempts = Attempts(self._settings.client.attempts, Backoff(SystemEntropy()))
+        while True:
             try:
                 return await self._attempt()
-            except SessionAbortedError as error:
-                if error.code not in _GIVEN_BACK:
+            except SecAggError as error:
+                pause = attempts.pause_after(error, self._runner.reach)
+                if pause is None:
                     raise
-        return await self._attempt()
+                await asyncio.sleep(pause)
 
     async def _attempt(self) -> ReleasedSum:
         client = self._settings.client

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from secagg import telemetry
+from secagg.client.after_error import Reach
 from secagg.client.calls import ClientCalls
 from secagg.client.conductor import (
     ClientParts,
@@ -74,6 +75,10 @@ class ClientRunner:
         entropy: Seeds and jitter; the operating system's by default.
         workers: Threads for blocking calls.
         on_progress: Told what the client is doing; must not block.
+
+    Attributes:
+        reach: How far the last session has come; with an error of `run_session` it
+            says what to do (`secagg.client.after_error`).
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -98,6 +103,7 @@ class ClientRunner:
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
         self._on_progress = on_progress or (lambda _: None)
+        self.reach = Reach.NO_SESSION
         self._calls = ClientCalls(
             connection,
             self._clock,
@@ -130,6 +136,7 @@ class ClientRunner:
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.
         """
+        self.reach = Reach.NO_SESSION
         session = await ClientSession.resume(
             task_id,
             self._identity,
@@ -141,12 +148,15 @@ class ClientRunner:
             session = await self._join(task_id)
         else:
             self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
+        conductor = Conductor(self._parts, session)
         try:
-            outcome = await Conductor(self._parts, session).run()
+            outcome = await conductor.run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if not isinstance(error, ServiceError) or error.code in _FATAL:
                 await self._leave(session, error)
             raise
+        finally:
+            self.reach = conductor.reach
         await session.scrub()
         self._log(telemetry.SESSION_COMPLETED, session)
         self._on_progress(

@@ -3,7 +3,9 @@
 from secagg.errors import ErrorCode
 from secagg.messages import Aborted, Envelope, Released, Round
 from secagg.parameters import SessionDescriptor
+from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
+from secagg.wire.calls import BlobChunk, FetchChunk, Wait
 
 __all__ = ["EndedSession"]
 
@@ -36,6 +38,22 @@ class EndedSession:
                 ErrorCode.SESSION_OVER, "the roster was fixed without this client"
             )
         return Envelope.of(outcome)
+
+    def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
+        """Return what a client is told that knows the end already."""
+        return Wait(retry_after_seconds)
+
+    def is_member(self, identity: str) -> bool:
+        """Whether a client was in the roster."""
+        return identity in self._receipt.members
+
+    def read(self, identity: str, _: FetchChunk) -> BlobChunk:
+        """Refuse to give pieces of what the session needed while it ran.
+
+        Raises:
+            RemoteProtocolError: SESSION_OVER.
+        """
+        raise session_is_over(identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and was not told by this process."""

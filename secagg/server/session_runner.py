@@ -4,8 +4,9 @@ Rule 1: persist, then speak.  An accepted event is durable before its sender hea
         and a closed round is durable before anybody sees what it opened
         (PROTOCOL §12).
 Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
-        The clock of round 0 starts with its first advert.  Bytes that arrive extend
-        round 2, in all by one more deadline at most.
+        The clock of round 0 starts with its first advert, and again at its deadline
+        while too few have joined.  Bytes that arrive extend round 2, in all by one more
+        deadline at most.
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
@@ -17,7 +18,7 @@ Which sessions there are, and who may ask for which, is said by
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
@@ -42,18 +43,21 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.server_states import Rostered
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.journal_writer import JournalWriter
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
+from secagg.server.patience import is_short_of_clients, wait_of
 from secagg.server.progress import SessionProgress
+from secagg.server.readable import Readable
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.journal import encode_event
 from secagg.storage.spool import SUM, Spool
-from secagg.wire.calls import UploadChunk, UploadStatus
+from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
 
 __all__ = ["RunnerContext", "SessionRunner"]
 
@@ -64,6 +68,8 @@ UPLOAD_GRACE: Final = 0.25
 # A full disk is often freed by somebody else within a minute; then the session aborts.
 STORAGE_ATTEMPTS: Final = 12
 STORAGE_RETRY_SECONDS: Final = 5.0
+# A log line stays readable when a thousand clients are lost at once.
+NAMED_AT_MOST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class SessionRunner:
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor)
+        self._readable = Readable()
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
         self._deadline = 0.0
@@ -205,6 +212,28 @@ class SessionRunner:
             self._facts.tell(self._visible, identity)
         return update
 
+    def wait_of(self, identity: str, retry_after_seconds: float) -> Wait:
+        """Return what a client is told for which there is no update yet."""
+        return wait_of(
+            self._visible,
+            identity,
+            retry_after_seconds=retry_after_seconds,
+            closes_in_seconds=self._deadline - self._context.clock.now(),
+        )
+
+    def is_member(self, identity: str) -> bool:
+        """Whether a client is in the roster."""
+        state = self._visible
+        return isinstance(state, Rostered) and identity in state.cohort.index_of
+
+    def read(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of the roster, or of the client's own delivery.
+
+        Raises:
+            RemoteProtocolError: See `Readable.piece`.
+        """
+        return self._readable.piece(self._visible, identity, request)
+
     async def watch(
         self, identity: str, after: Round | None
     ) -> AsyncIterator[Envelope]:
@@ -248,6 +277,11 @@ class SessionRunner:
                 await self._round_answered()
                 await self._advance(self._close_event)
         return self.outcome()
+
+    async def stop_waiting(self, reason: str) -> None:
+        """End the session if it still waits for clients; else it goes on."""
+        if is_short_of_clients(self._visible):
+            await self.abort(ErrorCode.ROSTER_TOO_SMALL, reason)
 
     async def abort(self, code: ErrorCode, reason: str) -> None:
         """End the session without a sum; nothing happens if it is over."""
@@ -306,15 +340,16 @@ class SessionRunner:
         async with self._lock:
             if server.is_over(self._state):
                 return
-            event = make_event()
+            before, event = self._state, make_event()
             step = await self._context.workers.run(server.step, self._state, event)
             self._journal.append(encode_event(event))
             self._enter(step.state, step.outputs)
             await self._patiently(self._journal.durable)
             # Only now may anybody see what the event opened.
             self._visible = self._state
+        lasted = self._context.clock.now() - self._opened_at
         self._open_round()
-        self._announce()
+        self._announce(before, lasted)
 
     async def _patiently(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, and try again for a while when the disk refuses."""
@@ -345,6 +380,7 @@ class SessionRunner:
                     round=lost.round.name,
                     reason=lost.reason,
                 )
+            self._readable.enter(state)
         self._state = state
 
     # --- rounds -----------------------------------------------------------------------
@@ -377,6 +413,8 @@ class SessionRunner:
         while clock.now() < self._deadline:  # an upload may have moved it
             if await is_set_before(clock, self._deadline, self._attention):
                 return
+            if clock.now() >= self._deadline and is_short_of_clients(self._state):
+                self._open_round()  # waiting is not failing
 
     def _extend_deadline(self) -> None:
         if isinstance(self._state, server.MaskedInputCollection):
@@ -385,20 +423,36 @@ class SessionRunner:
             latest = self._opened_at + 2 * seconds
             self._deadline = min(latest, max(self._deadline, wanted))
 
-    def _announce(self) -> None:
-        """Wake watchers and tell the operator."""
+    def _announce(self, before: server.ServerState, seconds: float) -> None:
+        """Wake watchers and tell the operator.
+
+        Args:
+            before: The state that was left.
+            seconds: How long it was open.
+        """
         closed, self._changed = self._changed, asyncio.Event()
         closed.set()
-        state = self._visible
-        self._log(
-            telemetry.SESSION_COMPLETED
-            if isinstance(state, server.Completed)
-            else telemetry.SESSION_ABORTED
-            if isinstance(state, server.Failed)
-            else telemetry.ROUND_CLOSED,
-            round=state.ROUND.name,
-            reason=self.progress().reason,
-        )
+        counts, progress = server.progress(before), self.progress()
+        match self._visible:
+            case server.Completed():
+                self._log(telemetry.SESSION_COMPLETED, reason=progress.reason)
+            case server.Failed(outcome=outcome):
+                self._log(
+                    telemetry.SESSION_ABORTED,
+                    level=logging.WARNING,
+                    round=counts.round.name,
+                    code=outcome.code.name,
+                    reason=outcome.reason,
+                    lost=named([lost.identity for lost in progress.dropped]),
+                )
+            case _:
+                self._log(
+                    telemetry.ROUND_CLOSED,
+                    round=counts.round.name,
+                    answered=counts.answered,
+                    expected=counts.expected,
+                    seconds=round(seconds, 3),
+                )
         self._publish()
 
     async def _sum(self, job: ComputeSum) -> None:
@@ -441,13 +495,21 @@ class SessionRunner:
     def _publish(self) -> None:
         self._context.publish(self.progress())
 
-    def _log(self, name: str, **facts: str) -> None:
-        _LOG.info(
+    def _log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+        _LOG.log(
+            level,
             "%s session=%s %s",
             name,
             self.session_id.hex()[:16],
             " ".join(f"{key}={value!r}" for key, value in facts.items()),
         )
+
+
+def named(identities: Sequence[str]) -> str:
+    """Return names for a log line, the first few and how many more there are."""
+    shown = ", ".join(identities[:NAMED_AT_MOST])
+    more = len(identities) - NAMED_AT_MOST
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _digest(data: bytes) -> bytes:

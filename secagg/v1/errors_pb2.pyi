@@ -45,6 +45,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_UPLOAD_CORRUPT: _ClassVar[ErrorCode]
     ERROR_CODE_UNREACHABLE: _ClassVar[ErrorCode]
     ERROR_CODE_CANCELLED: _ClassVar[ErrorCode]
+    ERROR_CODE_TASK_OVER: _ClassVar[ErrorCode]
 
 class Fault(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -91,6 +92,7 @@ ERROR_CODE_SHUTTING_DOWN: ErrorCode
 ERROR_CODE_UPLOAD_CORRUPT: ErrorCode
 ERROR_CODE_UNREACHABLE: ErrorCode
 ERROR_CODE_CANCELLED: ErrorCode
+ERROR_CODE_TASK_OVER: ErrorCode
 FAULT_UNSPECIFIED: Fault
 FAULT_CALLER: Fault
 FAULT_SERVICE: Fault
@@ -98,7 +100,7 @@ FAULT_SESSION: Fault
 FAULT_AGGREGATOR: Fault
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "fault", "message", "next_step", "retry_after_ms", "sender", "alive", "needed")
+    __slots__ = ("code", "fault", "message", "next_step", "retry_after_ms", "sender", "alive", "needed", "next_offset")
     CODE_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class ErrorDetail(_message.Message):
     SENDER_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     NEEDED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     fault: Fault
     message: str
@@ -115,4 +118,5 @@ class ErrorDetail(_message.Message):
     sender: str
     alive: int
     needed: int
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., fault: _Optional[_Union[Fault, str]] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., sender: _Optional[str] = ..., alive: _Optional[int] = ..., needed: _Optional[int] = ...) -> None: ...
+    next_offset: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., fault: _Optional[_Union[Fault, str]] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., sender: _Optional[str] = ..., alive: _Optional[int] = ..., needed: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...

@@ -419,14 +419,42 @@ def test_a_silent_cohort_keeps_round_zero_open_and_the_first_advert_starts_its_c
     scenario(test)
 
 
-def test_a_deadline_below_the_minimum_aborts_for_everybody():
+def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
+    async def test(world):
+        world.start()
+        await world.settle()
+        await world.join("a")
+        stored = world.store.load(world.store.sessions("server")[0])
+        for _ in range(10):
+            await world.clock.sleep_until(world.clock.now() + 60)
+            waiting = await world.update("a", Round.ADVERTISE_KEYS)
+            assert (waiting.joined, waiting.needed) == (1, 2)
+            assert 0 <= waiting.closes_in_seconds <= 60
+        stranger = await world.update("mallory", Round.ADVERTISE_KEYS)
+        assert (stranger.joined, stranger.needed) == (0, 0)
+        # No record, no new number: what was stored is what is stored.
+        (key,) = world.store.sessions("server")
+        assert world.store.load(key) == stored
+        await world.join("b")
+        await world.join("c")
+        await world.settle()
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+
+    scenario(test)
+
+
+def test_a_task_that_ends_while_it_waits_ends_its_session_for_everybody():
     async def test(world):
         running = world.start()
         await world.settle()
         await world.join("a")
-        with pytest.raises(SessionAbortedError) as caught:
+        await world.aggregator.end_task("t", "its operator has ended the task")
+        with pytest.raises(SessionAbortedError, match="operator has ended") as caught:
             await running
         assert caught.value.code is ErrorCode.ROSTER_TOO_SMALL
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", GetOffer("t", 1))
+        assert caught.value.code is ErrorCode.TASK_OVER
         update = await world.update("a", Round.ADVERTISE_KEYS)
         assert isinstance(update, Aborted)
         assert update.code is ErrorCode.ROSTER_TOO_SMALL
@@ -441,9 +469,13 @@ def test_the_operator_can_abort_a_session():
         for name in ("a", "b"):
             await world.join(name)
         await world.aggregator.abort(world.id, "the operator pulled the plug")
-        with pytest.raises(SessionAbortedError, match="pulled the plug") as caught:
+        await world.settle()
+        # Its roster was never fixed: no attempt is spent, and the next one is open.
+        following = await world.aggregator.answer("a", GetOffer("t", 1))
+        assert following.session_number == 2
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError, match="enough"):
             await running
-        assert caught.value.code is ErrorCode.CANCELLED
         update = await world.update("b", Round.ADVERTISE_KEYS)
         assert update == Aborted(ErrorCode.CANCELLED, "the operator pulled the plug")
         await world.aggregator.abort(world.id, "again")
@@ -456,6 +488,7 @@ def test_messages_after_the_end_are_refused_with_a_code():
         running = world.start()
         await world.settle()
         advert = await world.join("a")
+        await world.aggregator.end_task("t", "enough")
         with pytest.raises(SessionAbortedError):
             await running
         with pytest.raises(RemoteProtocolError) as caught:
@@ -476,6 +509,8 @@ def test_progress_shows_every_round_to_those_who_watch():
         running = world.start()
         await world.settle()
         await world.join("a")
+        await world.settle()
+        await world.aggregator.end_task("t", "enough")
         with pytest.raises(SessionAbortedError):
             await running
         await world.aggregator.close()
@@ -792,7 +827,7 @@ def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypat
 def test_there_is_no_sum_before_there_is_one():
     async def test(world):
         await world.open_round_two()
-        with pytest.raises(RemoteProtocolError, match="no sum"):
+        with pytest.raises(RemoteProtocolError, match="not released"):
             await world.aggregator.answer(
                 "a", FetchChunk(world.id, blob=Blob.SUM, offset=0, max_bytes=5)
             )
