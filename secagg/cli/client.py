@@ -164,7 +164,12 @@ async def _contribute(
             if progress.total_bytes
             else ""
         )
-        output.line(f"{session}{progress.phase}{size}{reason}")
+        joined = (
+            f", {progress.joined} of {progress.needed} joined"
+            if progress.needed
+            else ""
+        )
+        output.line(f"{session}{progress.phase}{joined}{size}{reason}")
 
     released: list[ReleasedSum] = []
     async with contributor(

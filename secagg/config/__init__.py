@@ -5,6 +5,7 @@ from secagg.config.settings import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientSettings,
     ServerSettings,
+    end_of_task,
     load_client_settings,
     load_server_settings,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "ClientSettings",
     "LoadedSettings",
     "ServerSettings",
+    "end_of_task",
     "load_client_settings",
     "load_server_settings",
     "load_settings",

@@ -7,8 +7,11 @@ Rule 2: a task that was interrupted goes on where it stood; sums that were relea
 Rule 3: a task that has all its sums is not run again, but a process that was killed
         right after the last one still owes its clients the outcome: the port opens
         until they have it.
-Rule 4: the process ends by itself when the task is done and the clients know it, or
-        when it is asked to; sessions that are still open then wait on the disk.
+Rule 4: the process ends by itself when the task is done and the clients know it, at the
+        latest `server.keep_seconds` later, or when it is asked to; sessions that are
+        still open then wait on the disk.
+Rule 5: a task ends by its sums, its end date or its operator, never by clients that
+        come too early.
 
 What is printed is decided by whoever calls.
 """
@@ -21,13 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from secagg.config import ServerSettings
+from secagg.config import ServerSettings, end_of_task
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Released
+from secagg.runtime.clock import SystemClock
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer, run_until_signalled
+from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
+from secagg.server.patience import until
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
@@ -42,7 +48,8 @@ from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Observer", "ServedTask", "serve", "task_memory"]
 
-# A client polls a few times a minute at most; after that it is gone.
+# A client polls a few times a minute at most.  A server that is started again only for
+# those that missed the last sum waits no longer for them.
 _SETTLE_SECONDS: Final = 15.0
 
 
@@ -102,10 +109,12 @@ async def serve(
         The sessions of this process.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or SESSION_OVER for
-            a task that had released all its sums before; clients that had missed the
+        ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or TASK_OVER for a
+            task that had released all its sums before; clients that had missed the
             last one were told it first.
-        SessionAbortedError: Too many attempts at one sum failed.
+        SessionAbortedError: Too many attempts at one sum failed; or the end date came
+            first: ROSTER_TOO_SMALL if a session was waiting for clients, else
+            TASK_OVER.
     """
     address = Address.parse(settings.server.listen)
     identity = TLSIdentity.load(
@@ -120,9 +129,11 @@ async def serve(
         released = _sums_released(store, settings.task.id)
         missing = max(0, settings.task.sessions - released)
         spent = f"task {settings.task.id!r} has released its {released} sums"
+        keep_seconds = settings.server.keep_seconds
         if not missing:
+            keep_seconds = min(keep_seconds, _SETTLE_SECONDS)
             observer.nothing_to_do(
-                f"{spent}; waiting at most {_SETTLE_SECONDS:g} seconds for clients "
+                f"{spent}; waiting at most {keep_seconds:g} seconds for clients "
                 "that missed the last one"
             )
         served = await _serve(
@@ -141,11 +152,12 @@ async def serve(
             next_payload=lambda count: next_payload(released + count),
             on_sum=on_sum,
             observer=observer,
+            keep_seconds=keep_seconds,
         )
         if not missing:
             raise ServiceError(
                 f"{spent}; its budget is spent",
-                code=ErrorCode.SESSION_OVER,
+                code=ErrorCode.TASK_OVER,
                 next_step="Choose a new task.id for a new series of sums.",
             )
         return served
@@ -164,6 +176,7 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
     next_payload: NextPayload,
     on_sum: OnSum,
     observer: Observer,
+    keep_seconds: float,
 ) -> ServedTask:
     workers, cores = Workers(), os.cpu_count() or 1
     with ThreadPoolExecutor(cores, "secagg-masks") as mask_threads:
@@ -172,15 +185,18 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
             spool,
             workers=workers,
             masks=MaskExecutor(mask_threads, workers, parts=cores),
+            limits=AggregatorLimits(keep_seconds=settings.server.keep_seconds),
         )
         watching = asyncio.create_task(_watch(aggregator, observer))
         running: asyncio.Task[tuple[SessionReceipt, ...]] | None = None
+        ending: asyncio.Task[None] | None = None
         try:
             await aggregator.recover()
             running = asyncio.create_task(
                 aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
             )
             await asyncio.sleep(0)  # the task is known before anybody can ask for it
+            ending = asyncio.create_task(_end_in_time(settings, aggregator))
             health = settings.server.health_listen
             server = await GrpcServer.start(
                 aggregator,
@@ -191,7 +207,10 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
             is_complete = await run_until_signalled(
                 server,
                 _finish(
-                    aggregator, running, lambda: observer.listening(server.address)
+                    aggregator,
+                    running,
+                    lambda: observer.listening(server.address),
+                    keep_seconds=keep_seconds,
                 ),
                 drain=lambda: _drain(aggregator),
                 grace_seconds=settings.server.drain_seconds,
@@ -199,9 +218,10 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
             receipts = running.result() if is_complete else ()
             return ServedTask(receipts, is_complete)
         finally:
-            if running is not None:
-                running.cancel()
-                await asyncio.wait({running})
+            for each in (ending, running):
+                if each is not None:
+                    each.cancel()
+                    await asyncio.wait({each})
             await aggregator.close()
             await watching
 
@@ -210,11 +230,26 @@ async def _finish(
     aggregator: Aggregator,
     running: asyncio.Task[tuple[SessionReceipt, ...]],
     announce: Callable[[], None],
+    *,
+    keep_seconds: float,
 ) -> None:
     announce()  # now, and not before, a signal drains
     await asyncio.wait({running})  # a signal that ends this wait skips the settling
-    await aggregator.settle(at_most_seconds=_SETTLE_SECONDS)
+    await aggregator.settle(at_most_seconds=keep_seconds)
     await running
+
+
+async def _end_in_time(settings: ServerSettings, aggregator: Aggregator) -> None:
+    """End the task at its end date, if it has one."""
+    moment = end_of_task(settings.task)
+    if moment is not None:
+        await until(
+            moment,
+            lambda: aggregator.end_task(
+                settings.task.id, f"the end date of the task has come ({moment})"
+            ),
+            clock=SystemClock(),
+        )
 
 
 async def _drain(aggregator: Aggregator) -> None:
