@@ -12,7 +12,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Advert, Envelope, Roster, Round
+from secagg.messages import Aborted, Advert, Envelope, Roster, Round, Survivors
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
@@ -46,6 +46,7 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
+from secagg.wire.errors import seen_by_peer
 from secagg.wire.packing import packed_size
 
 PARAMETERS = parameters_for(3, dimension=9, threshold=2, modulus=1 << 20)
@@ -820,6 +821,64 @@ def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypat
             await world.aggregator.answer(
                 "mallory", FetchChunk(world.id, Blob.DELIVERY, 0)
             )
+
+    scenario(test)
+
+
+async def read(world, name, blob, *, offset=0):
+    chunk = await world.aggregator.answer(name, FetchChunk(world.id, blob, offset))
+    return chunk.data
+
+
+def test_roster_and_own_delivery_stay_readable_to_the_end_of_the_session():
+    async def test(world):
+        world.payload = b"a model"
+        await world.open_round_two()
+        roster = await read(world, "a", Blob.ROSTER)
+        own = {name: await read(world, name, Blob.DELIVERY) for name in NAMES}
+        assert Roster.decode(roster)
+        assert len(set(own.values())) == len(NAMES)
+        for name in ("a", "b"):
+            await world.upload(name, VECTOR if name == "a" else b"\x01" + VECTOR[1:])
+        await world.clock.sleep_until(world.clock.now() + 301)
+        assert isinstance(await world.update("a", Round.SHARE_KEYS), Survivors)
+        for name in NAMES:  # c is lost, and reads what was its own all the same
+            assert await read(world, name, Blob.ROSTER) == roster
+            assert await read(world, name, Blob.DELIVERY) == own[name]
+        await world.aggregator.end_task("t", "enough")
+        await world.aggregator.abort(world.id, "enough")
+        await world.settle()
+        for blob in Blob:
+            with pytest.raises(RemoteProtocolError) as caught:
+                await read(world, "a", blob)
+            assert caught.value.code is ErrorCode.SESSION_OVER
+
+    scenario(test)
+
+
+def test_a_piece_beyond_the_end_is_refused_and_the_end_itself_is_empty():
+    async def test(world):
+        world.payload = b"a model"
+        await world.open_round_two()
+        for blob in (Blob.PAYLOAD, Blob.ROSTER, Blob.DELIVERY):
+            whole = await read(world, "a", blob)
+            assert await read(world, "a", blob, offset=len(whole)) == b""
+            with pytest.raises(RemoteProtocolError) as caught:
+                await read(world, "a", blob, offset=len(whole) + 1)
+            assert caught.value.code is ErrorCode.BAD_ENCODING
+
+    scenario(test)
+
+
+def test_a_gap_in_an_upload_is_told_with_the_byte_to_go_on_with():
+    async def test(world):
+        await world.open_round_two()
+        part = {"total_size": SIZE, "digest": hashlib.sha256(VECTOR).digest()}
+        await world.upload("a", VECTOR[:2], **part)
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("a", VECTOR[3:], offset=3, **part)
+        assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+        assert seen_by_peer(caught.value).next_offset == 2
 
     scenario(test)
 
