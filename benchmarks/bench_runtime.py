@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from measurement import emit
 
@@ -16,13 +17,14 @@ from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.modular import zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
-from secagg.runtime.journal_writer import JournalWriter
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
-from secagg.storage.base import Role
+from secagg.storage.book import Change, Committed, NewSession, Record, Role
+from secagg.storage.open_book import open_book
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.wire.packing import pack
+
+_RECORD_BYTES: Final = 200
 
 
 def main(*, tiny: bool = False) -> None:
@@ -37,39 +39,41 @@ def main(*, tiny: bool = False) -> None:
 
 
 def _journal(directory: Path, *, records: int) -> None:
-    record = bytes(200)
-    plain = SQLiteSessionStore(directory / "plain.db")
-    plain.create("s", Role.SERVER, b"")
-    begin = time.perf_counter()
-    for number in range(records):
-        plain.append("s", number, [record])
-    one_by_one = time.perf_counter() - begin
-    plain.close()
-
-    grouped_store = SQLiteSessionStore(directory / "grouped.db")
-    grouped_store.create("s", Role.SERVER, b"")
-
-    async def together() -> None:
-        workers = Workers()
-        writer = JournalWriter(grouped_store, workers, "s")
-
-        async def one() -> None:
-            writer.append(record)
-            await writer.durable()
-
-        await asyncio.gather(*(one() for _ in range(records)))
-        workers.close()
-
-    grouped = _seconds(together())
-    grouped_store.close()
+    one_by_one = _seconds(_commit_all(directory / "plain.db", records, together=False))
+    grouped = _seconds(_commit_all(directory / "grouped.db", records, together=True))
     emit(
-        "runtime/journal",
-        parameters={"records": records, "bytes": len(record)},
+        "runtime/book",
+        parameters={"records": records, "bytes": _RECORD_BYTES},
         value=1e6 * grouped / records,
         unit="µs per durable record",
         baseline="one transaction per record",
         ratio=one_by_one / grouped,
     )
+
+
+async def _commit_all(path: Path, records: int, *, together: bool) -> None:
+    """Append one record to each of as many sessions, one by one or all at once."""
+    book = await open_book(f"sqlite:{path}")
+    changes = []
+    for number in range(1, records + 1):
+        new = NewSession(role=Role.SERVER, task="t", number=number, header=b"")
+        changes.append(Change(key=str(number), create=new))
+    begun = await asyncio.gather(*map(book.commit, changes))
+    appended = [
+        Change(
+            key=change.key,
+            previous=answer.chain,
+            records=(Record(1, "client", bytes(_RECORD_BYTES)),),
+        )
+        for change, answer in zip(changes, begun, strict=True)
+        if isinstance(answer, Committed)
+    ]
+    if together:
+        await asyncio.gather(*map(book.commit, appended))
+    else:
+        for change in appended:
+            await book.commit(change)
+    await book.close()
 
 
 def _masks(directory: Path, *, survivors: int, dimension: int) -> None:

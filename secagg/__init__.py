@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from secagg.server.aggregator import Aggregator
     from secagg.server.grpc_server import GrpcServer
     from secagg.server.task import SessionSum, TaskDefinition
-    from secagg.storage.memory import MemorySessionStore
+    from secagg.storage.book import Book
+    from secagg.storage.open_book import open_book
     from secagg.storage.spool import MemorySpool, UploadSpool
-    from secagg.storage.sqlite import SQLiteSessionStore
     from secagg.transport.address import Address
     from secagg.transport.in_memory import InMemoryConnection
     from secagg.transport.tls import TLSIdentity
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "Aggregator",
+    "Book",
     "ClientPolicy",
     "ClientRunner",
     "ErrorCode",
@@ -56,7 +57,6 @@ __all__ = [
     "InMemoryConnection",
     "InputError",
     "LocalProtocolError",
-    "MemorySessionStore",
     "MemorySpool",
     "NoisePolicy",
     "NoisedTask",
@@ -65,7 +65,6 @@ __all__ = [
     "ProtocolParameters",
     "RemoteProtocolError",
     "RoundDeadlines",
-    "SQLiteSessionStore",
     "SecAggError",
     "ServiceError",
     "SessionAbortedError",
@@ -78,6 +77,7 @@ __all__ = [
     "decode_integers",
     "encode_integers",
     "error_curve",
+    "open_book",
     "plan",
 ]
 
@@ -109,9 +109,9 @@ _MODULES: Final = {
     "server.aggregator": ("Aggregator",),
     "client.runner": ("ClientRunner", "SessionOutcome"),
     "server.task": ("SessionSum", "TaskDefinition"),
-    "storage.memory": ("MemorySessionStore",),
+    "storage.book": ("Book",),
+    "storage.open_book": ("open_book",),
     "storage.spool": ("MemorySpool", "UploadSpool"),
-    "storage.sqlite": ("SQLiteSessionStore",),
     "transport.address": ("Address",),
     "client.grpc_connection": ("GrpcConnection",),
     "server.grpc_server": ("GrpcServer",),

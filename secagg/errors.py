@@ -85,6 +85,8 @@ class ErrorCode(IntEnum):
     BAD_CERTIFICATE = 64
     MISSING_EXTRA = 65
     INFEASIBLE = 66
+    STATE_DAMAGED = 67
+    RESTORED_STATE = 68
 
 
 class SecAggError(Exception):

@@ -27,57 +27,67 @@ def server(
     """
     import asyncio
     import os
+    from pathlib import Path
 
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.preflight import check_port, require_all, server_checks
     from secagg.cli.session_view import SessionView
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_server_settings
-    from secagg.server.program import Observer, serve, task_memory
+    from secagg.server.program import Observer, ServedTask, opened_book, serve
     from secagg.server.sum_files import SumFiles
-    from secagg.server.task_setup import prepare_task
+    from secagg.server.task_setup import prepare_task, settle_task
 
     output = Output(as_json=as_json)
     loaded = load_server_settings(
         config, environment=os.environ, overrides=overrides or ()
     )
-    settings, memory = loaded.settings, task_memory(loaded.settings)
+    settings = loaded.settings
     if show_settings:
         show_checked(loaded.rows(), server_checks(settings), output)
         output.line("planning the noise of the task")
-        _print_task(prepare_task(settings, memory=memory, keep=False), output)
+        shown = prepare_task(settings, reports=settings.server.state_dir, keep=False)
+        _print_task(shown, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level)
     output.line("checking certificates, directories and port")
     require_all(server_checks(settings))
     check_port(settings)
-    output.line("planning the noise of the task")
-    prepared = prepare_task(settings, memory=memory)
-    _print_task(prepared, output)
-    files = SumFiles(settings.server.output_dir, prepared)
+    written: list[Path] = []
 
-    async def next_payload(_: int) -> bytes:
-        return prepared.payload
+    async def run(view: SessionView) -> ServedTask:
+        async with opened_book(settings) as book:
+            output.line("planning the noise of the task")
+            prepared = await settle_task(settings, book)
+            _print_task(prepared, output)
+            files = SumFiles(settings.server.output_dir, prepared)
+
+            async def next_payload(_: int) -> bytes:
+                return prepared.payload
+
+            observer = Observer(
+                listening=lambda address: output.line(
+                    f"listening on {address} for task {settings.task.id!r}"
+                ),
+                progress=view.show,
+                nothing_to_do=output.line,
+            )
+            try:
+                return await serve(
+                    settings,
+                    prepared,
+                    book,
+                    next_payload=next_payload,
+                    on_sum=files.write,
+                    observer=observer,
+                )
+            finally:
+                written.extend(files.written)
 
     with SessionView(output) as view:
-        observer = Observer(
-            listening=lambda address: output.line(
-                f"listening on {address} for task {settings.task.id!r}"
-            ),
-            progress=view.show,
-            nothing_to_do=output.line,
-        )
-        served = asyncio.run(
-            serve(
-                settings,
-                prepared,
-                next_payload=next_payload,
-                on_sum=files.write,
-                observer=observer,
-            )
-        )
-    for path in files.written:
+        served = asyncio.run(run(view))
+    for path in written:
         output.line(f"wrote {path}")
     if not served.is_complete:
         output.line("stopped before the task was done; start again to go on")
@@ -86,7 +96,7 @@ def server(
             "task": settings.task.id,
             "completed": served.is_complete,
             "sessions": [receipt.to_dict() for receipt in served.receipts],
-            "files": [str(path) for path in files.written],
+            "files": [str(path) for path in written],
         }
     )
 

@@ -5,15 +5,14 @@ Rule 1: what a policy of plain numbers cannot judge (the epsilon of a mechanism,
 Rule 2: every other call passes through unchanged.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from secagg.errors import ServiceError
 from secagg.messages import Envelope
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.connection import AggregatorConnection
-from secagg.wire.calls import GetOffer, GetUpdate, Reference, Request, WatchSession
+from secagg.wire.calls import GetOffer, Reference, Request, WatchSession
 
 __all__ = ["OfferCheckingConnection"]
 
@@ -25,31 +24,26 @@ class OfferCheckingConnection:
 
     Args:
         connection: Where calls go.
-        check: Raises an error of `secagg.errors` for an offer that is not acceptable;
-            called on a thread.
+        check: Raises an error of `secagg.errors` for an offer that is not acceptable.
 
     Attributes:
         has_answered: Whether the aggregator has answered any question for an offer.
         failure: Why the last question for an offer was not answered; None when it was.
-        session_id: The session that the client last asked about; b"" before.
     """
 
     def __init__(
         self,
         connection: AggregatorConnection,
-        check: Callable[[SessionDescriptor], None],
+        check: Callable[[SessionDescriptor], Awaitable[None]],
     ) -> None:
         self._connection = connection
         self._check = check
         self.identity: Final = connection.identity
         self.has_answered = False
         self.failure: ServiceError | None = None
-        self.session_id = b""
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Return an offer only if it is acceptable; take note of the session."""
-        if isinstance(request, GetUpdate):
-            self.session_id = request.session_id
+        """Return an offer only if it is acceptable."""
         try:
             answer = await self._connection.call(request)
         except ServiceError as error:
@@ -59,10 +53,9 @@ class OfferCheckingConnection:
             self.has_answered, self.failure = True, None
         if isinstance(answer, SessionDescriptor):
             answer.parameters.validate()
-            await asyncio.to_thread(self._check, answer)
+            await self._check(answer)
         return answer
 
     def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
-        """Take note of the session."""
-        self.session_id = request.session_id
+        """See `AggregatorConnection.watch`."""
         return self._connection.watch(request)

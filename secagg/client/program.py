@@ -16,13 +16,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
+from secagg.client.budget import check_budget
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.offer_check import OfferCheckingConnection
 from secagg.client.runner import (
@@ -32,7 +33,6 @@ from secagg.client.runner import (
     SessionOutcome,
 )
 from secagg.client.runner import ClientSettings as RunnerSettings
-from secagg.client.spent_sessions import SpentSessions
 from secagg.config import ClientSettings
 from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport
 from secagg.errors import (
@@ -51,29 +51,12 @@ from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.report_cache import privacy_report
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.storage.open_book import open_state
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Application", "Contributor", "ReleasedSum", "contributor"]
-
-
-# Endings that the server declares, of sessions in whose sum this client has no part:
-# aborted ones, and (SESSION_OVER) those that went on without it.  The next one may go
-# better.
-_GIVEN_BACK: Final = frozenset(
-    {
-        ErrorCode.ROSTER_TOO_SMALL,
-        ErrorCode.U2_TOO_SMALL,
-        ErrorCode.U3_TOO_SMALL,
-        ErrorCode.TOO_MANY_DROPOUTS,
-        ErrorCode.TOO_FEW_ANSWERS,
-        ErrorCode.RECONSTRUCTION_FAILED,
-        ErrorCode.SESSION_OVER,
-        ErrorCode.CANCELLED,
-    }
-)
 
 
 class Application(Protocol):
@@ -118,9 +101,7 @@ class Contributor:
         runner: ClientRunner,
         connection: OfferCheckingConnection,
         settings: ClientSettings,
-        spent: SpentSessions,
     ) -> None:
-        self._spent = spent
         self._runner = runner
         self._connection = connection
         self._settings = settings
@@ -152,10 +133,6 @@ class Contributor:
         except SessionAbortedError as error:
             if error.code is ErrorCode.DEADLINE and not self._connection.has_answered:
                 raise self._never_reached() from None
-            if error.code in _GIVEN_BACK:
-                await asyncio.to_thread(
-                    self._spent.give_back, client.task, self._connection.session_id
-                )
             raise
         return await self._decoded(outcome)
 
@@ -228,35 +205,32 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
         role=Role.CLIENT,
     )
     address = Address.parse(settings.client.server)
-    store = _open_store(settings.client.state_dir)
+    book = await open_state(settings.client.state_dir)
     workers = Workers()
+
+    async def check(offered: SessionDescriptor) -> None:
+        await asyncio.to_thread(
+            _check_offer,
+            offered,
+            noise_policy,
+            application,
+            state_dir=settings.client.state_dir,
+        )
+        await check_budget(book, offered)
+
     try:
-        # The store has locked the directory for this process.
-        spent = SpentSessions(settings.client.state_dir / "spent.jsonl")
         async with GrpcConnection(
             address, identity=identity, aggregator=settings.client.aggregator
         ) as connection:
-            checked = OfferCheckingConnection(
-                through(connection),
-                lambda offered: _check_offer(
-                    offered,
-                    noise_policy,
-                    application,
-                    spent,
-                    state_dir=settings.client.state_dir,
-                ),
-            )
+            checked = OfferCheckingConnection(through(connection), check)
             runner = ClientRunner(
                 connection.identity,
                 checked,
-                store,
+                book,
                 policy=policy,
                 make_input=around_input(
                     lambda descriptor, payload, seed: _make_input(
-                        application.vector(descriptor, payload),
-                        descriptor,
-                        seed,
-                        spent,
+                        application.vector(descriptor, payload), descriptor, seed
                     )
                 ),
                 settings=RunnerSettings(
@@ -265,10 +239,10 @@ async def contributor(  # noqa: PLR0913 - every seam can be used alone
                 workers=workers,
                 on_progress=on_progress,
             )
-            yield Contributor(runner, checked, settings, spent)
+            yield Contributor(runner, checked, settings)
     finally:
         workers.close()
-        store.close()
+        await book.close()
 
 
 def client_policy(settings: ClientSettings) -> ClientPolicy:
@@ -316,7 +290,6 @@ def _check_offer(
     offered: SessionDescriptor,
     noise_policy: NoisePolicy | None,
     application: Application,
-    spent: SpentSessions,
     *,
     state_dir: Path,
 ) -> None:
@@ -327,7 +300,6 @@ def _check_offer(
     task = NoisedTask.from_parameters(parameters)
     if noise_policy is not None:
         task.check(noise_policy, report=privacy_report(task, state_dir))
-    spent.check(offered.task_id, parameters.noise_block, allowed=task.budget.sessions)
     application.check(offered, task.dim)
 
 
@@ -335,7 +307,6 @@ def _make_input(
     vector: npt.NDArray[Any],
     descriptor: SessionDescriptor,
     seed: bytes,
-    spent: SpentSessions,
 ) -> PlainVector | NoisedVector:
     parameters = descriptor.parameters
     if not parameters.noise_block:
@@ -348,25 +319,6 @@ def _make_input(
             )
         vector = vector.astype(np.float64)
     task = NoisedTask.from_parameters(parameters)
-    encoded = task.encode(
+    return task.encode(
         vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
     ).vector
-    spent.charge(
-        descriptor.task_id,
-        parameters.noise_block,
-        descriptor.session_id,
-        allowed=task.budget.sessions,
-    )
-    return encoded
-
-
-def _open_store(state_dir: Path) -> SQLiteSessionStore:
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServiceError(
-            f"the state directory {state_dir} cannot be made: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the path and its owner, or set client.state_dir.",
-        ) from None
-    return SQLiteSessionStore(state_dir / "sessions.sqlite3")

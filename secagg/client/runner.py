@@ -29,7 +29,7 @@ from secagg.client.conductor import (
     MakeInput,
     SessionOutcome,
 )
-from secagg.client.session import ClientSession, session_counter
+from secagg.client.session import ClientSession
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -43,7 +43,7 @@ from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.base import SessionStore
+from secagg.storage.book import Book, Role
 
 __all__ = [
     "ClientPhase",
@@ -66,7 +66,7 @@ class ClientRunner:
     Args:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
-        store: Durable records of sessions.
+        book: The durable book; closed by whoever opened it.
         policy: The client's floors and caps.
         make_input: The application; called on a thread, once per session and again
             after a restart, when it must return the same vector.
@@ -85,7 +85,7 @@ class ClientRunner:
         self,
         identity: str,
         connection: AggregatorConnection,
-        store: SessionStore,
+        book: Book,
         *,
         policy: ClientPolicy,
         make_input: MakeInput,
@@ -96,7 +96,7 @@ class ClientRunner:
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         self._identity = identity
-        self._store = store
+        self._book = book
         self._policy = policy
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
@@ -140,7 +140,7 @@ class ClientRunner:
         session = await ClientSession.resume(
             task_id,
             self._identity,
-            store=self._store,
+            book=self._book,
             workers=self._workers,
             policy=self._policy,
         )
@@ -168,12 +168,9 @@ class ClientRunner:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
         seconds = self._settings.offer_seconds
         deadline = float("inf") if seconds is None else self._clock.now() + seconds
-        seen = await self._workers.store(
-            self._store.highest_session_number,
-            session_counter(self._identity, task_id),
-        )
+        tally = await self._book.tally(Role.CLIENT, task_id)
         descriptor = await self._calls.next_offer(
-            task_id, after_session=seen, deadline=deadline
+            task_id, after_session=tally.highest_number, deadline=deadline
         )
         if descriptor.task_id != task_id:
             raise RemoteProtocolError(
@@ -184,7 +181,7 @@ class ClientRunner:
         session = await ClientSession.begin(
             descriptor,
             self._identity,
-            store=self._store,
+            book=self._book,
             workers=self._workers,
             policy=self._policy,
             entropy=self._entropy,
@@ -196,7 +193,7 @@ class ClientRunner:
         """End the session for this client and scrub it, whatever state it is in."""
         if session.round is not Round.FINISHED:
             await session.give_up(error.code, str(error))
-        await session.scrub()
+        await session.scrub(error)
         self._log(telemetry.SESSION_ABORTED, session, code=error.code.name)
         self._on_progress(
             ClientProgress(

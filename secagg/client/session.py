@@ -9,14 +9,25 @@ Rule 2: one seed per session, drawn once and stored before anything derived from
 Rule 3: of an input only the digest is stored.  After a restart the application
         supplies the input again, and another one is refused.
 Rule 4: at the end everything is scrubbed; the session's number stays used for good.
+Rule 5: the change that binds an input charges the budget too: neither is without the
+        other.
+Rule 6: a session of a book that was put back from an older state is left at once:
+        nobody knows what it has sent.
 
 It talks to nobody: that is `secagg.client.runner`.
 """
 
-from typing import Self
+from dataclasses import replace
+from typing import Final, Self
 
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
-from secagg.messages import Round
+from secagg.client.budget import charge_of, settlement_of
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    RemoteProtocolError,
+    SecAggError,
+)
+from secagg.messages import Aborted, Released, Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SEED_SIZE, Entropy
@@ -31,17 +42,26 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.outputs import ClientOutput
-from secagg.runtime.journal_writer import JournalWriter
 from secagg.runtime.workers import Workers
-from secagg.storage.base import NumberClaim, Role, SessionStore
-from secagg.storage.journal import decode_client_event, encode_event, encode_outcome
+from secagg.storage.book import (
+    Book,
+    Change,
+    Committed,
+    Ended,
+    NewSession,
+    NumberTakenError,
+    Role,
+    StoredSession,
+)
+from secagg.storage.journal import (
+    decode_client_event,
+    decode_offer,
+    encode_offer,
+    encode_outcome,
+    record_of,
+)
 
-__all__ = ["ClientSession", "session_counter"]
-
-
-def session_counter(identity: str, task_id: str) -> str:
-    """Name the counter under which a client claims the numbers of a task."""
-    return f"client/{identity}/{task_id}"
+__all__ = ["ClientSession"]
 
 
 class ClientSession:
@@ -51,25 +71,25 @@ class ClientSession:
         self,
         offered: SessionOffered,
         *,
-        store: SessionStore,
+        book: Book,
         workers: Workers,
         policy: ClientPolicy,
-        events: tuple[ClientEvent, ...] = (),
+        stored: StoredSession | None = None,
     ) -> None:
         self._offered = offered
-        self._store = store
+        self._book = book
         self._workers = workers
         self._policy = policy
         self.session_id = offered.descriptor.session_id
         self._key = _key_prefix(offered.identity) + self.session_id.hex()
-        self._journal = JournalWriter(
-            store, workers, self._key, next_sequence=len(events)
-        )
+        self._sequence = 0 if stored is None else stored.sequence
+        self._chain = b"" if stored is None else stored.chain
         first = client.step(client.start(), offered, policy=policy)
         self._state = first.state
-        for event in events:
+        for record in () if stored is None else stored.records:
             if client.is_over(self._state):
                 break  # the policy is stricter than when the session was accepted
+            event = decode_client_event(record)
             self._state = client.step(self._state, event, policy=policy).state
 
     @classmethod
@@ -78,7 +98,7 @@ class ClientSession:
         descriptor: SessionDescriptor,
         identity: str,
         *,
-        store: SessionStore,
+        book: Book,
         workers: Workers,
         policy: ClientPolicy,
         entropy: Entropy,
@@ -91,28 +111,28 @@ class ClientSession:
                 stored.
             ServiceError: STORAGE_FAILED.
         """
-        counter = session_counter(identity, descriptor.task_id)
-        highest = await workers.store(store.highest_session_number, counter)
-        if descriptor.session_number <= highest:
-            raise RemoteProtocolError(
-                f"the server offers session {descriptor.session_number} of task "
-                f"{descriptor.task_id!r}; numbers up to {highest} were seen before",
-                code=ErrorCode.REPLAYED_SESSION,
-                next_step="Tell the operator: the server has lost its state or lies.",
-            )
         seed = SecretBytes(entropy.token(SEED_SIZE))
         offered = SessionOffered(descriptor, identity, seed)
-        session = cls(offered, store=store, workers=workers, policy=policy)
+        session = cls(offered, book=book, workers=workers, policy=policy)
         if isinstance(session._state, client.Failed):
             refused = session._state.outcome
             raise RemoteProtocolError(refused.reason, code=refused.code)
-        await workers.store(
-            store.create,
-            session._key,
-            Role.CLIENT,
-            encode_event(offered),
-            claim=NumberClaim(counter, descriptor.session_number),
+        new = NewSession(
+            role=Role.CLIENT,
+            task=descriptor.task_id,
+            number=descriptor.session_number,
+            header=encode_offer(offered),
         )
+        try:
+            await session._commit(Change(key=session._key, create=new))
+        except NumberTakenError as error:
+            raise RemoteProtocolError(
+                f"the server offers session {descriptor.session_number} of task "
+                f"{descriptor.task_id!r}; numbers up to {error.highest} were seen "
+                "before",
+                code=ErrorCode.REPLAYED_SESSION,
+                next_step="Tell the operator: the server has lost its state or lies.",
+            ) from None
         return session
 
     @classmethod
@@ -121,7 +141,7 @@ class ClientSession:
         task_id: str,
         identity: str,
         *,
-        store: SessionStore,
+        book: Book,
         workers: Workers,
         policy: ClientPolicy,
     ) -> Self | None:
@@ -131,25 +151,20 @@ class ClientSession:
             ServiceError: STORAGE_FAILED.
         """
         prefix = _key_prefix(identity)
-        for key in await workers.store(store.sessions, Role.CLIENT):
-            if not key.startswith(prefix):
+        for row in await book.sessions(role=Role.CLIENT, task=task_id):
+            stored = await book.load(row.key)
+            if not row.key.startswith(prefix) or stored is None or stored.ended:
                 continue
-            stored = await workers.store(store.load, key)
-            if stored is None or stored.ended:
-                continue
-            offered = decode_client_event(stored.header)
-            if (
-                isinstance(offered, SessionOffered)
-                and offered.identity == identity
-                and offered.descriptor.task_id == task_id
-            ):
-                return cls(
-                    offered,
-                    store=store,
-                    workers=workers,
-                    policy=policy,
-                    events=tuple(map(decode_client_event, stored.records)),
-                )
+            session = cls(
+                decode_offer(stored.header),
+                book=book,
+                workers=workers,
+                policy=policy,
+                stored=stored,
+            )
+            if not stored.restored:
+                return session
+            await session._end(_UNKNOWN_PAST)
         return None
 
     @property
@@ -201,38 +216,71 @@ class ClientSession:
 
         Raises:
             LocalProtocolError: The application is at fault; nothing has changed.
+            BudgetSpentError: The task's budget does not cover this input.
+            NoiseChangedError: The task has changed its noise.
             ServiceError: STORAGE_FAILED; nothing may be sent.  Drop this object and
-                resume from the store.
+                resume from the book.
         """
         # Key agreement with every neighbour, or the digest of a long vector.
         step = await self._workers.run(
             client.step, self._state, event, policy=self._policy
         )
         if not step.is_repeat:
-            if not client.is_over(step.state):
-                self._journal.append(encode_event(_stored_form(event, step.state)))
-            await self._journal.durable()
+            if not client.is_over(step.state):  # the end is written by `scrub`
+                await self._commit(await self._change_of(event, step.state))
             self._state = step.state
         return step.outputs
 
-    async def scrub(self) -> None:
-        """Remove all records of a session that is over, and leave a tombstone."""
+    async def scrub(self, ending: SecAggError | None = None) -> None:
+        """Remove all records of a session that is over, and leave a receipt.
+
+        Args:
+            ending: The error with which it ended for this client; None when it
+                released a sum.
+        """
         if not isinstance(self._state, client.Completed | client.Failed):
             raise InternalError("a session that is not over cannot be scrubbed")
+        await self._end(self._state.outcome, ending)
+
+    async def _end(
+        self, outcome: Released | Aborted, ending: SecAggError | None = None
+    ) -> None:
         self._offered.seed.wipe()
-        await self._workers.store(
-            self._store.end, self._key, encode_outcome(self._state.outcome)
+        await self._commit(
+            Change(
+                key=self._key,
+                end=encode_outcome(outcome),
+                settle=settlement_of(self.descriptor, ending),
+            )
         )
+
+    async def _change_of(self, event: ClientEvent, state: client.ClientState) -> Change:
+        if isinstance(event, InputReady) and isinstance(state, client.Masked):
+            return Change(
+                key=self._key,
+                # Hashed already, off the event loop.
+                records=(record_of(InputBound(state.bound_input)),),
+                charge=await self._workers.run(charge_of, self.descriptor),
+            )
+        return Change(key=self._key, records=(record_of(event),))
+
+    async def _commit(self, change: Change) -> None:
+        answer = await self._book.commit(
+            replace(change, expect=self._sequence, previous=self._chain)
+        )
+        if isinstance(answer, Committed):
+            self._sequence, self._chain = answer.sequence, answer.chain
+        elif change.end is None or not isinstance(answer, Ended):
+            raise InternalError("somebody else drives this session")
 
     async def give_up(self, code: ErrorCode, reason: str) -> None:
         """Leave the session for good."""
         await self.apply(AbortRequested(code, reason))
 
 
-def _stored_form(event: ClientEvent, state: client.ClientState) -> ClientEvent:
-    if isinstance(event, InputReady) and isinstance(state, client.Masked):
-        return InputBound(state.bound_input)  # hashed already, off the event loop
-    return event
+_UNKNOWN_PAST: Final = Aborted(
+    ErrorCode.RESTORED_STATE, "this client's state was put back from an older one"
+)
 
 
 def _key_prefix(identity: str) -> str:

@@ -34,8 +34,8 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.primitives.entropy import SystemEntropy
-from secagg.server.program import task_memory
-from secagg.server.task_setup import plan_noise, prepare_task
+from secagg.server.program import opened_book
+from secagg.server.task_setup import plan_noise, settle_task
 from secagg.transport.certificates import Authority
 
 __all__ = ["DemoResult", "DemoView", "run_demo"]
@@ -121,10 +121,9 @@ async def run_demo(
         f"{len(test)} pictures are kept for testing"
     )
     settings = write_server_settings(layout, planned)
-    # The memory spares the aggregator the planning.
-    prepared = await asyncio.to_thread(
-        lambda: prepare_task(settings, memory=task_memory(settings))
-    )
+    # The book spares the aggregator the planning.
+    async with opened_book(settings) as book:
+        prepared = await settle_task(settings, book)
     made = await asyncio.to_thread(plan_noise, settings)
     if prepared.report is None:
         raise InternalError("the demo's own settings ask for no noise")

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from secagg.config import load_server_settings
+from secagg.config import ServerSettings, load_server_settings
 from secagg.demo.layout import DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
-from secagg.server.program import Observer, serve, task_memory
+from secagg.server.program import Observer, ServedTask, opened_book, serve
 from secagg.server.progress import SessionProgress
 from secagg.server.task import SessionSum
-from secagg.server.task_setup import PreparedTask, prepare_task
+from secagg.server.task_setup import PreparedTask, settle_task
 from secagg.storage.vector_files import write_vector
 
 __all__ = ["main"]
@@ -77,6 +77,25 @@ def _tell(progress: SessionProgress) -> None:
     )
 
 
+async def _serve(layout: DemoLayout, settings: ServerSettings) -> ServedTask:
+    async with opened_book(settings) as book:
+        prepared = await settle_task(settings, book)
+        trainer = Trainer(layout, prepared)
+        observer = Observer(
+            listening=lambda address: say("listening", address=str(address)),
+            progress=_tell,
+            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
+        )
+        return await serve(
+            settings,
+            prepared,
+            book,
+            next_payload=trainer.next_payload,
+            on_sum=trainer.take_sum,
+            observer=observer,
+        )
+
+
 def main(directory: Path) -> int:
     """Serve the demo's task to its end."""
     layout = DemoLayout(directory)
@@ -84,22 +103,7 @@ def main(directory: Path) -> int:
         settings = load_server_settings(
             layout.server_settings, environment=os.environ
         ).settings
-        prepared = prepare_task(settings, memory=task_memory(settings))
-        trainer = Trainer(layout, prepared)
-        observer = Observer(
-            listening=lambda address: say("listening", address=str(address)),
-            progress=_tell,
-            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
-        )
-        served = asyncio.run(
-            serve(
-                settings,
-                prepared,
-                next_payload=trainer.next_payload,
-                on_sum=trainer.take_sum,
-                observer=observer,
-            )
-        )
+        served = asyncio.run(_serve(layout, settings))
     except SecAggError as error:
         say(
             "failed",

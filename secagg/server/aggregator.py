@@ -43,7 +43,7 @@ from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
-from secagg.storage.base import SessionStore
+from secagg.storage.book import Book
 from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -80,7 +80,7 @@ class Aggregator:
     """Runs tasks and answers clients.
 
     Args:
-        store: Durable records of sessions.
+        book: The durable book; closed by whoever opened it.
         spool: Uploads, payloads and sums.
         clock: Time; the machine's by default.
         entropy: Nonces and graph seeds; the operating system's by default.
@@ -91,7 +91,7 @@ class Aggregator:
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
         self,
-        store: SessionStore,
+        book: Book,
         spool: Spool,
         *,
         clock: Clock | None = None,
@@ -106,6 +106,7 @@ class Aggregator:
         # Starts its thread with its first job.
         self._own_masks = ThreadPoolExecutor(1, "secagg-masks")
         self._context = RunnerContext(
+            book=book,
             spool=spool,
             workers=self._workers,
             masks=masks or MaskExecutor(self._own_masks, self._workers),
@@ -114,8 +115,7 @@ class Aggregator:
             slots=UploadSlots(self._limits.concurrent_chunks),
             publish=self._feed.publish,
         )
-        self._book = SessionBook(
-            store,
+        self._sessions = SessionBook(
             self._context,
             kept_sessions=self._limits.kept_sums,
             keep_seconds=self._limits.keep_seconds,
@@ -167,7 +167,7 @@ class Aggregator:
         """
         self._check_caller(identity)
         request.check()
-        session = self._book.find(request.session_id)
+        session = self._sessions.find(request.session_id)
         with self._watch_slot(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
@@ -200,7 +200,7 @@ class Aggregator:
             )
         if self._stopping.is_set():
             raise _shutting_down(self._limits.join_poll_seconds)
-        for runner in self._book.running(task.task_id):
+        for runner in self._sessions.running(task.task_id):
             descriptor = runner.descriptor
             if descriptor.session_number > request.after_session and runner.can_join(
                 identity
@@ -225,7 +225,7 @@ class Aggregator:
     async def _update(
         self, identity: str, request: GetUpdate
     ) -> Envelope | Reference | Wait:
-        session = self._book.find(request.session_id)
+        session = self._sessions.find(request.session_id)
         update = session.update_for(identity, request.after)
         if update is None:
             return session.wait_of(identity, self._limits.poll_seconds)
@@ -237,7 +237,7 @@ class Aggregator:
         Everybody who is invited reads the payload, after the end those of the roster;
         they read the sum, and of a large update each reads its own.
         """
-        session = self._book.find(request.session_id)
+        session = self._sessions.find(request.session_id)
         is_over = isinstance(session, EndedSession) or session.is_over
         if isinstance(session, SessionRunner):
             session.check_invited(identity)
@@ -285,7 +285,7 @@ class Aggregator:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        await self._book.recover()
+        await self._sessions.recover()
 
     async def run_task(
         self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum
@@ -306,6 +306,7 @@ class Aggregator:
             SessionAbortedError: `max_attempts` sessions in a row were aborted after
                 their roster was fixed; or the task was ended before its last sum, with
                 ROSTER_TOO_SMALL if a session was waiting for clients, else TASK_OVER.
+            SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
         """
         task.parameters.validate()
@@ -318,19 +319,19 @@ class Aggregator:
         afterwards = self._interrupted_tasks
         receipts: list[SessionReceipt] = []
         try:
-            runner = await self._book.resumable(task)
+            runner = await self._sessions.resumable(task)
             while task.sessions is None or len(receipts) < task.sessions:
                 if runner is None:
                     self._check_goes_on(task, len(receipts))
                     payload = await next_payload(len(receipts))
                     if payload is None or self._stopping.is_set():
                         break
-                    runner = await self._book.open(task, payload, attempt=1)
+                    runner = await self._sessions.open(task, payload, attempt=1)
                 receipts.append(await self._sum_of(task, runner, on_sum))
                 runner = None
             if runner is not None:  # fewer sums are wanted than when it was opened
                 await runner.abort(ErrorCode.CANCELLED, "the task has all its sums")
-                await self._book.finish(runner)
+                await self._sessions.finish(runner)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
         except SessionAbortedError:
@@ -354,7 +355,7 @@ class Aggregator:
         """
         if task_id in self._tasks:
             self._ending[task_id] = reason
-            for runner in self._book.running(task_id):
+            for runner in self._sessions.running(task_id):
                 await runner.stop_waiting(reason)
 
     async def abort(self, session_id: bytes, reason: str) -> None:
@@ -363,7 +364,7 @@ class Aggregator:
         Raises:
             ServiceError: UNKNOWN_SESSION; it does not run here.
         """
-        session = self._book.find(session_id)
+        session = self._sessions.find(session_id)
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
 
@@ -386,7 +387,7 @@ class Aggregator:
         deadline = clock.now() + at_most_seconds
         while (now := clock.now()) < deadline:
             quiet_at = self._last_call + self._limits.quiet_seconds
-            if now >= quiet_at and not self._book.has_untold():
+            if now >= quiet_at and not self._sessions.has_untold():
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
@@ -411,13 +412,13 @@ class Aggregator:
             outcome = await runner.run()
             if isinstance(outcome, Released):
                 receipt = runner.receipt()
-                await on_sum(await self._book.load_sum(receipt, outcome))
-                await self._book.finish(runner)
+                await on_sum(await self._sessions.load_sum(receipt, outcome))
+                await self._sessions.finish(runner)
                 return receipt
             # A session that waited for its clients in vain has tried nothing.
             attempt = runner.record.attempt + bool(runner.receipt().members)
-            payload = await self._book.load_payload(runner.descriptor)
-            await self._book.finish(runner)
+            payload = await self._sessions.load_payload(runner.descriptor)
+            await self._sessions.finish(runner)
             if (
                 attempt > task.max_attempts
                 or self._stopping.is_set()
@@ -430,7 +431,7 @@ class Aggregator:
                     next_step="See the receipt; run the task again when the cause is "
                     "gone.",
                 )
-            runner = await self._book.open(task, payload, attempt=attempt)
+            runner = await self._sessions.open(task, payload, attempt=attempt)
 
     def _check_goes_on(self, task: TaskDefinition, sums: int) -> None:
         """Refuse to open another session of a task that was ended."""
@@ -455,7 +456,7 @@ class Aggregator:
     def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
         """Return a session that takes messages."""
         self._check_caller(identity)
-        session = self._book.find(session_id)
+        session = self._sessions.find(session_id)
         if isinstance(session, SessionRunner):
             return session
         raise RemoteProtocolError(

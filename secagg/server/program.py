@@ -18,10 +18,10 @@ What is printed is decided by whoever calls.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from secagg.config import ServerSettings, end_of_task
@@ -38,15 +38,15 @@ from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
 from secagg.server.task_setup import PreparedTask
-from secagg.storage.base import Role as StoreRole
-from secagg.storage.base import SessionStore
+from secagg.storage.book import Book, SessionState
+from secagg.storage.book import Role as BookRole
+from secagg.storage.open_book import open_state
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["Observer", "ServedTask", "serve", "task_memory"]
+__all__ = ["Observer", "ServedTask", "opened_book", "serve"]
 
 # A client polls a few times a minute at most.  A server that is started again only for
 # those that missed the last sum waits no longer for them.
@@ -82,14 +82,24 @@ class ServedTask:
     is_complete: bool
 
 
-def task_memory(settings: ServerSettings) -> Path:
-    """Return where the parameters of the task are remembered between starts."""
-    return settings.server.state_dir / "task.json"
+@asynccontextmanager
+async def opened_book(settings: ServerSettings) -> AsyncIterator[Book]:
+    """Open the server's durable book, and close it in the end.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
+    """
+    book = await open_state(settings.server.state_dir)
+    try:
+        yield book
+    finally:
+        await book.close()
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 - the parts of one process
     settings: ServerSettings,
     prepared: PreparedTask,
+    book: Book,
     *,
     next_payload: NextPayload,
     on_sum: OnSum,
@@ -99,7 +109,8 @@ async def serve(
 
     Args:
         settings: Where to listen, where to store, whom to invite.
-        prepared: Parameters of the sessions, from `prepare_task`.
+        prepared: Parameters of the sessions, from `settle_task`.
+        book: From `opened_book`.
         next_payload: Called before each session with the number of sums so far, those
             of earlier processes included.
         on_sum: Called with each sum; repeated with the same session after a crash.
@@ -123,46 +134,44 @@ async def serve(
         authority=settings.tls.ca,
         role=Role.SERVER,
     )
-    store = _open_store(settings.server.state_dir)
-    try:
-        spool = UploadSpool(settings.server.state_dir / "spool")
-        released = _sums_released(store, settings.task.id)
-        missing = max(0, settings.task.sessions - released)
-        spent = f"task {settings.task.id!r} has released its {released} sums"
-        keep_seconds = settings.server.keep_seconds
-        if not missing:
-            keep_seconds = min(keep_seconds, _SETTLE_SECONDS)
-            observer.nothing_to_do(
-                f"{spent}; waiting at most {keep_seconds:g} seconds for clients "
-                "that missed the last one"
-            )
-        served = await _serve(
-            settings,
-            TaskDefinition(
-                task_id=settings.task.id,
-                parameters=prepared.parameters,
-                invited=frozenset(settings.task.invited) or None,
-                sessions=missing,
-                max_attempts=settings.task.attempts,
-            ),
-            address=address,
-            identity=identity,
-            store=store,
-            spool=spool,
-            next_payload=lambda count: next_payload(released + count),
-            on_sum=on_sum,
-            observer=observer,
-            keep_seconds=keep_seconds,
+    spool = UploadSpool(settings.server.state_dir / "spool")
+    released = await _sums_released(book, settings.task.id)
+    missing = max(0, settings.task.sessions - released)
+    spent = f"task {settings.task.id!r} has released its {released} sums"
+    keep_seconds = settings.server.keep_seconds
+    if not missing:
+        keep_seconds = min(keep_seconds, _SETTLE_SECONDS)
+        observer.nothing_to_do(
+            f"{spent}; waiting at most {keep_seconds:g} seconds for clients "
+            "that missed the last one"
         )
-        if not missing:
-            raise ServiceError(
-                f"{spent}; its budget is spent",
-                code=ErrorCode.TASK_OVER,
-                next_step="Choose a new task.id for a new series of sums.",
-            )
-        return served
-    finally:
-        store.close()
+    noised = prepared.noised
+    served = await _serve(
+        settings,
+        TaskDefinition(
+            task_id=settings.task.id,
+            parameters=prepared.parameters,
+            invited=frozenset(settings.task.invited) or None,
+            sessions=missing,
+            allowed=None if noised is None else noised.budget.sessions,
+            max_attempts=settings.task.attempts,
+        ),
+        address=address,
+        identity=identity,
+        book=book,
+        spool=spool,
+        next_payload=lambda count: next_payload(released + count),
+        on_sum=on_sum,
+        observer=observer,
+        keep_seconds=keep_seconds,
+    )
+    if not missing:
+        raise ServiceError(
+            f"{spent}; its budget is spent",
+            code=ErrorCode.TASK_OVER,
+            next_step="Choose a new task.id for a new series of sums.",
+        )
+    return served
 
 
 async def _serve(  # noqa: PLR0913 - the parts of one process
@@ -171,7 +180,7 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
     *,
     address: Address,
     identity: TLSIdentity,
-    store: SessionStore,
+    book: Book,
     spool: UploadSpool,
     next_payload: NextPayload,
     on_sum: OnSum,
@@ -181,7 +190,7 @@ async def _serve(  # noqa: PLR0913 - the parts of one process
     workers, cores = Workers(), os.cpu_count() or 1
     with ThreadPoolExecutor(cores, "secagg-masks") as mask_threads:
         aggregator = Aggregator(
-            store,
+            book,
             spool,
             workers=workers,
             masks=MaskExecutor(mask_threads, workers, parts=cores),
@@ -261,26 +270,14 @@ async def _watch(aggregator: Aggregator, observer: Observer) -> None:
         observer.progress(progress)
 
 
-def _open_store(state_dir: Path) -> SessionStore:
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServiceError(
-            f"the state directory {state_dir} cannot be made: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the path and its owner, or set server.state_dir.",
-        ) from None
-    return SQLiteSessionStore(state_dir / "sessions.sqlite3")
-
-
-def _sums_released(store: SessionStore, task_id: str) -> int:
+async def _sums_released(book: Book, task_id: str) -> int:
     """Count the sums of a task that earlier processes released."""
     count = 0
-    for key in store.sessions(StoreRole.SERVER, include_ended=True):
-        stored = store.load(key)
-        if stored is not None and stored.summary is not None:
-            receipt = SessionReceipt.decode(stored.summary)
-            count += receipt.descriptor.task_id == task_id and isinstance(
-                receipt.outcome, Released
-            )
+    for row in await book.sessions(
+        role=BookRole.SERVER, task=task_id, state=SessionState.ENDED
+    ):
+        stored = await book.load(row.key)
+        if stored is not None and stored.receipt is not None:
+            receipt = SessionReceipt.decode(stored.receipt)
+            count += isinstance(receipt.outcome, Released)
     return count

@@ -13,19 +13,26 @@ from typing import Final
 
 from secagg.errors import (
     ErrorCode,
+    InternalError,
     LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import Released
+from secagg.messages import Released, Round
 from secagg.parameters import SessionDescriptor
-from secagg.runtime.journal_writer import JournalWriter
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.session_runner import Position, RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
-from secagg.storage.base import NumberClaim, Role, SessionStore
+from secagg.storage.book import (
+    Change,
+    Committed,
+    NewSession,
+    NumberTakenError,
+    Role,
+    SessionState,
+)
 from secagg.storage.spool import PAYLOAD, SUM
 from secagg.wire.packing import unpack
 
@@ -38,21 +45,15 @@ class SessionBook:
     """Opens, finds, resumes and closes sessions.
 
     Args:
-        store: Durable records of sessions.
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
         keep_seconds: How long those of every ended session stay available at least.
     """
 
     def __init__(
-        self,
-        store: SessionStore,
-        context: RunnerContext,
-        *,
-        kept_sessions: int,
-        keep_seconds: float,
+        self, context: RunnerContext, *, kept_sessions: int, keep_seconds: float
     ) -> None:
-        self._store = store
+        self._book = context.book
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
@@ -100,28 +101,36 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        for key in await self._workers.store(self._store.sessions, Role.SERVER):
-            stored = await self._workers.store(self._store.load, key)
-            if stored is not None:
-                record = SessionRecord.decode(stored)
-                try:
-                    self._adopt(record, next_sequence=len(stored.records))
-                except (RemoteProtocolError, LocalProtocolError) as error:
-                    # Only accepted events are stored: the fault is the storage's.
-                    raise ServiceError(
-                        f"the records of {record.session_key} contradict each other: "
-                        f"{error}",
-                        code=ErrorCode.STORAGE_FAILED,
-                        next_step="Restore the state as this process left it; do not "
-                        "edit or merge it.",
-                    ) from None
-        keys = await self._workers.store(
-            self._store.sessions, Role.SERVER, include_ended=True
+        running = await self._book.sessions(role=Role.SERVER)
+        for row in reversed(running):
+            stored = await self._book.load(row.key)
+            if stored is None:
+                continue
+            record = SessionRecord.decode(stored)
+            position = Position(stored.sequence, stored.chain)
+            try:
+                runner = self._adopt(record, position, is_restored=stored.restored)
+            except (RemoteProtocolError, LocalProtocolError) as error:
+                # Only accepted events are stored: the fault is the storage's.
+                raise ServiceError(
+                    f"the records of {record.session_key} contradict each other: "
+                    f"{error}",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Restore the state as this process left it; do not "
+                    "edit or merge it.",
+                ) from None
+            if stored.restored:
+                await runner.abort(
+                    ErrorCode.RESTORED_STATE,
+                    "the aggregator's state was put back: what it had sent is unknown",
+                )
+        ended = await self._book.sessions(
+            role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
         )
-        for key in keys[-self._kept_sessions :]:
-            stored = await self._workers.store(self._store.load, key)
-            if stored is not None and stored.summary is not None:
-                await self._keep(EndedSession(SessionReceipt.decode(stored.summary)))
+        for row in reversed(ended):
+            stored = await self._book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
         known = {*self._running, *self._ended}
         spool = self._context.spool
         for session_id in await self._workers.run(spool.session_ids):
@@ -132,12 +141,26 @@ class SessionBook:
     async def open(
         self, task: TaskDefinition, payload: bytes, *, attempt: int
     ) -> SessionRunner:
-        """Create a session durably, then offer it."""
-        counter = f"server/{task.task_id}"
-        highest = await self._workers.store(self._store.highest_session_number, counter)
+        """Create a session durably, then offer it.
+
+        Raises:
+            SessionsSpentError: The task has used all sessions that its budget covers.
+            ServiceError: STORAGE_FAILED.
+        """
+        tally = await self._book.tally(Role.SERVER, task.task_id)
+        number = tally.highest_number + 1
+        while True:
+            try:
+                return await self._create(task, number, payload, attempt=attempt)
+            except NumberTakenError as error:
+                number = error.highest + 1
+
+    async def _create(
+        self, task: TaskDefinition, number: int, payload: bytes, *, attempt: int
+    ) -> SessionRunner:
         descriptor = SessionDescriptor(
             task_id=task.task_id,
-            session_number=highest + 1,
+            session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
             payload_hash=sha256(payload).digest() if payload else b"",
             parameters=task.parameters,
@@ -147,23 +170,27 @@ class SessionBook:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
             )
-        await self._workers.store(
-            self._store.create,
-            record.session_key,
-            Role.SERVER,
-            record.encode_header(),
-            claim=NumberClaim(counter, descriptor.session_number),
+        answer = await self._book.commit(
+            Change(
+                key=record.session_key,
+                create=NewSession(
+                    role=Role.SERVER,
+                    task=task.task_id,
+                    number=number,
+                    header=record.encode_header(),
+                    allowed=task.allowed,
+                ),
+                round=Round.ADVERTISE_KEYS,
+            )
         )
-        return self._adopt(record, next_sequence=0)
+        if not isinstance(answer, Committed):
+            raise InternalError("a session that begins stands nowhere else")
+        return self._adopt(record, Position(answer.sequence, answer.chain))
 
-    def _adopt(self, record: SessionRecord, *, next_sequence: int) -> SessionRunner:
-        journal = JournalWriter(
-            self._store,
-            self._workers,
-            record.session_key,
-            next_sequence=next_sequence,
-        )
-        runner = SessionRunner(record, journal, self._context)
+    def _adopt(
+        self, record: SessionRecord, position: Position, *, is_restored: bool = False
+    ) -> SessionRunner:
+        runner = SessionRunner(record, position, self._context, is_restored=is_restored)
         self._running[record.descriptor.session_id] = runner
         return runner
 
@@ -189,9 +216,7 @@ class SessionBook:
     async def finish(self, runner: SessionRunner) -> None:
         """Scrub a session that is over and leave its receipt."""
         session_id = runner.descriptor.session_id
-        await self._workers.store(
-            self._store.end, runner.record.session_key, runner.receipt().encode()
-        )
+        await runner.finish()
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]

@@ -14,7 +14,7 @@ from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol import server
 from secagg.protocol.events import ServerEvent
-from secagg.storage.base import StoredSession
+from secagg.storage.book import StoredSession
 from secagg.storage.journal import decode_server_event
 from secagg.wire.packing import packed_size
 
@@ -42,7 +42,7 @@ class SessionRecord:
 
     @property
     def session_key(self) -> str:
-        """The session's name in the store."""
+        """The session's name in the book."""
         return f"server/{self.descriptor.session_id.hex()}"
 
     def start(self) -> server.ServerState:

@@ -2,7 +2,8 @@
 
 Rule 1: persist, then speak.  An accepted event is durable before its sender hears so,
         and a closed round is durable before anybody sees what it opened
-        (PROTOCOL §12).
+        (PROTOCOL §12).  So events are judged on a fork of the state; the fork becomes
+        the state when the book has committed them, and only then is anybody answered.
 Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
         The clock of round 0 starts with its first advert, and again at its deadline
         while too few have joined.  Bytes that arrive extend round 2, in all by one more
@@ -10,7 +11,10 @@ Rule 2: a round closes as soon as everybody who can answer has, else at its dead
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
-Rule 5: heavy steps run on workers.  The lock keeps messages out meanwhile.
+Rule 5: one commit of a session is under way at a time.  Messages that arrive meanwhile
+        are judged together in the next one.  Heavy steps run on workers.
+Rule 6: after a commit that failed nothing is known.  The next one says what the book
+        holds, and everything is judged again from there.
 
 Which sessions there are, and who may ask for which, is said by
 `secagg.server.aggregator`.
@@ -21,13 +25,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeAlias
 
 from secagg import telemetry
 from secagg.errors import (
     ErrorCode,
     InternalError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
 )
 from secagg.messages import Aborted, Envelope, Released, Round, Upload
@@ -45,7 +50,6 @@ from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import Rostered
 from secagg.runtime.clock import Clock, is_set_before
-from secagg.runtime.journal_writer import JournalWriter
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.patience import is_short_of_clients, wait_of
@@ -55,11 +59,20 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
-from secagg.storage.journal import encode_event
+from secagg.storage.book import (
+    Behind,
+    Book,
+    Change,
+    Committed,
+    Record,
+    SecondRecordError,
+    StateDamagedError,
+)
+from secagg.storage.journal import decode_server_event, record_of
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
 
-__all__ = ["RunnerContext", "SessionRunner"]
+__all__ = ["Position", "RunnerContext", "SessionRunner"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -76,6 +89,7 @@ NAMED_AT_MOST: Final = 20
 class RunnerContext:
     """What all sessions of one aggregator share."""
 
+    book: Book
     spool: Spool
     workers: Workers
     masks: MaskExecutor
@@ -85,24 +99,74 @@ class RunnerContext:
     publish: Callable[[SessionProgress], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a session stands in the book.
+
+    Attributes:
+        sequence: How many records it holds.
+        chain: Chain value behind them.
+    """
+
+    sequence: int
+    chain: bytes
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A client's message that waits for its verdict.
+
+    Attributes:
+        event: The message.
+        answer: Set when the verdict is durable.
+        refusal: Why it cannot be taken; None as long as it can.
+    """
+
+    event: Received
+    answer: "asyncio.Future[None]"
+    refusal: SecAggError | None = None
+
+    def settle(self, refusal: Exception | None) -> None:
+        """Tell the sender, if it has not hung up."""
+        if self.answer.done():
+            return
+        if refusal is None:
+            self.answer.set_result(None)
+        else:
+            self.answer.set_exception(refusal)
+
+
+# What the state asks for next, or None when somebody else has done it.
+_MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
+
+
 class SessionRunner:
     """One session on the server.
 
     Args:
         record: The session's facts and everything journalled so far.
-        journal: The only writer of the session's records.
+        position: Where that leaves the session in the book.
         context: What it shares with other sessions.
+        is_restored: The book was put back from an older state, so that nobody knows
+            what was sent: the session is ended, and its inputs count as summed.
     """
 
     def __init__(
-        self, record: SessionRecord, journal: JournalWriter, context: RunnerContext
+        self,
+        record: SessionRecord,
+        position: Position,
+        context: RunnerContext,
+        *,
+        is_restored: bool = False,
     ) -> None:
         self.session_id = record.descriptor.session_id  # three hashes; used often
         self._descriptor = record.descriptor
-        self._journal = journal
+        self._position = position
         self._context = context
+        self._is_restored = is_restored
         self._state = record.start()
-        self._visible = self._state
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
@@ -111,19 +175,19 @@ class SessionRunner:
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
         self._deadline = 0.0
+        self._wanted_until = 0.0
         self._desk = UploadDesk(
             self.session_id,
             record.descriptor.parameters,
             spool=context.spool,
             workers=context.workers,
             slots=context.slots,
-            arrived=self._extend_deadline,
+            arrived=self._ask_for_time,
             accept=self.submit,
         )
         self._is_resumed = bool(record.events)
         for event in record.events:
             self._replay(event)
-        self._visible = self._state
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
 
@@ -137,11 +201,11 @@ class SessionRunner:
     @property
     def is_over(self) -> bool:
         """Whether the session has ended, and durably so."""
-        return server.is_over(self._visible)
+        return server.is_over(self._state)
 
     def can_join(self, identity: str) -> bool:
         """Whether an offer of this session makes sense for a client."""
-        state = self._visible
+        state = self._state
         if not isinstance(state, server.AdvertiseKeys):
             return False
         if identity in state.adverts:
@@ -170,9 +234,15 @@ class SessionRunner:
             RemoteProtocolError: It is refused.
             ServiceError: STORAGE_FAILED; sending it again may help.
         """
+        message = _Waiting(
+            Received(envelope, sender), asyncio.get_running_loop().create_future()
+        )
+        self._waiting.append(message)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._judge_waiting())
         try:
-            async with self._lock:
-                self._take(Received(envelope, sender))
+            # A sender that hangs up takes nobody else's message with it.
+            await message.answer
         except RemoteProtocolError as error:
             self._log(
                 telemetry.MESSAGE_REFUSED,
@@ -181,13 +251,11 @@ class SessionRunner:
                 code=error.code.name,
             )
             raise
-        await self._journal.durable()
         self._publish()
 
     async def upload_status(self, identity: str) -> UploadStatus:
         """Return where a client's upload goes on."""
         if self._has_uploaded(identity):
-            await self._journal.durable()
             return self._desk.finished()
         self._check_uploader(identity)
         return await self._desk.status(identity)
@@ -196,7 +264,6 @@ class SessionRunner:
         """Take one chunk of a client's masked input."""
         upload = Envelope.of(Upload(chunk.total_size, chunk.digest))
         if self._state.session.has_accepted(identity, upload):
-            await self._journal.durable()
             return self._desk.finished()
         self._check_uploader(identity)
         status = await self._desk.take(identity, chunk)
@@ -205,17 +272,17 @@ class SessionRunner:
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""
-        update = server.update_for(self._visible, identity)
+        update = server.update_for(self._state, identity)
         if update is None or (after is not None and after >= update.kind.ROUND):
             return None
         if update.kind.ROUND is Round.FINISHED:
-            self._facts.tell(self._visible, identity)
+            self._facts.tell(self._state, identity)
         return update
 
     def wait_of(self, identity: str, retry_after_seconds: float) -> Wait:
         """Return what a client is told for which there is no update yet."""
         return wait_of(
-            self._visible,
+            self._state,
             identity,
             retry_after_seconds=retry_after_seconds,
             closes_in_seconds=self._deadline - self._context.clock.now(),
@@ -223,7 +290,7 @@ class SessionRunner:
 
     def is_member(self, identity: str) -> bool:
         """Whether a client is in the roster."""
-        state = self._visible
+        state = self._state
         return isinstance(state, Rostered) and identity in state.cohort.index_of
 
     def read(self, identity: str, request: FetchChunk) -> BlobChunk:
@@ -232,7 +299,7 @@ class SessionRunner:
         Raises:
             RemoteProtocolError: See `Readable.piece`.
         """
-        return self._readable.piece(self._visible, identity, request)
+        return self._readable.piece(self._state, identity, request)
 
     async def watch(
         self, identity: str, after: Round | None
@@ -249,7 +316,7 @@ class SessionRunner:
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
-        return self._facts.untold(self._visible)
+        return self._facts.untold(self._state)
 
     # --- what the aggregator does -----------------------------------------------------
 
@@ -268,24 +335,39 @@ class SessionRunner:
             round=self._state.ROUND.name,
         )
         self._publish()
-        self._open_round()
+        await self._give_time()
         while not self.is_over:
             job = next(iter(server.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
                 await self._sum(job)
             else:
                 await self._round_answered()
-                await self._advance(self._close_event)
+                await self._advance(self._closing(self._state.ROUND))
         return self.outcome()
 
     async def stop_waiting(self, reason: str) -> None:
         """End the session if it still waits for clients; else it goes on."""
-        if is_short_of_clients(self._visible):
+        if is_short_of_clients(self._state):
             await self.abort(ErrorCode.ROSTER_TOO_SMALL, reason)
 
     async def abort(self, code: ErrorCode, reason: str) -> None:
         """End the session without a sum; nothing happens if it is over."""
-        await self._advance(lambda: AbortRequested(code, reason))
+        await self._advance(lambda _: AbortRequested(code, reason))
+
+    async def finish(self) -> None:
+        """Scrub the session, which is over, and leave its receipt.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a restart finishes it.
+        """
+        receipt = self.receipt().encode()
+        # Nobody knows what was sent of a restored session: it has used its inputs.
+        change = Change(
+            key=self.record.session_key, end=receipt, spend=self._is_restored
+        )
+        async with self._lock:
+            while not await self._commit(change):
+                pass  # it has caught up
 
     def outcome(self) -> Released | Aborted:
         """Return how the session ended; only after its end."""
@@ -296,24 +378,43 @@ class SessionRunner:
         return self._facts.receipt(self._ended())
 
     def _ended(self) -> server.Completed | server.Failed:
-        if isinstance(self._visible, server.Completed | server.Failed):
-            return self._visible
+        if isinstance(self._state, server.Completed | server.Failed):
+            return self._state
         raise InternalError("the session is not over")
 
     def progress(self) -> SessionProgress:
         """Return where the session stands."""
-        return self._facts.progress(
-            self._visible, upload_bytes=self._desk.received_bytes
-        )
+        return self._facts.progress(self._state, upload_bytes=self._desk.received_bytes)
 
     # --- events -----------------------------------------------------------------------
 
-    def _take(self, event: Received) -> None:
-        """Apply a client's message and queue its record, without a pause between."""
-        step = server.step(self._state, event)
-        if not step.is_repeat:
-            self._state = step.state
-            self._journal.append(encode_event(event))
+    async def _judge_waiting(self) -> None:
+        """Judge in batches until nobody waits."""
+        try:
+            while self._waiting:
+                async with self._lock:
+                    batch, self._waiting = self._waiting, []
+                    try:
+                        await self._judge(batch)
+                    except Exception as error:  # noqa: BLE001 - belongs to the senders
+                        for message in batch:
+                            message.settle(error)
+        finally:
+            self._writing = None
+
+    async def _judge(self, batch: list[_Waiting]) -> None:
+        """Commit what can be taken of a batch, and tell everybody."""
+        while True:
+            state, accepted = self._judged(batch)
+            try:
+                if not accepted or await self._commit(self._change_of(accepted)):
+                    break
+            except SecondRecordError as error:
+                # Our own defect: its sender is told so, nobody else is held up.
+                _LOG.critical("%s", error)
+                _refuse(batch, error)
+        self._state = state
+        for event in accepted:
             self._note(event)
             self._log(
                 telemetry.MESSAGE_ACCEPTED,
@@ -322,6 +423,74 @@ class SessionRunner:
             )
         if server.is_round_full(self._state):
             self._attention.set()
+        for message in batch:
+            message.settle(message.refusal)
+
+    def _judged(
+        self, batch: list[_Waiting]
+    ) -> tuple[server.ServerState, list[Received]]:
+        """Return the state behind a batch, and the messages that lead there."""
+        state, accepted = server.fork(self._state), []
+        for message in batch:
+            if isinstance(message.refusal, InternalError):
+                continue
+            message.refusal = None
+            try:
+                step = server.step(state, message.event)
+            except RemoteProtocolError as error:
+                message.refusal = error
+                continue
+            state = step.state
+            if not step.is_repeat:
+                accepted.append(message.event)
+        return state, accepted
+
+    def _change_of(self, accepted: list[Received]) -> Change:
+        state, seconds = self._state, None
+        if isinstance(state, server.AdvertiseKeys) and not state.adverts:
+            seconds = float(self._seconds_of(state.ROUND))  # the first advert
+        return Change(
+            key=self.record.session_key,
+            records=tuple(map(record_of, accepted)),
+            deadline_seconds=seconds,
+        )
+
+    async def _commit(self, change: Change) -> bool:
+        """Commit a change at the present position; the lock is held.
+
+        Returns:
+            False when the session stood elsewhere: the state has caught up, and
+            whatever the change was made of must be judged again.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing is known, see rule 6.
+        """
+        position = self._position
+        answer = await self._context.book.commit(
+            replace(change, expect=position.sequence, previous=position.chain)
+        )
+        match answer:
+            case Committed():
+                self._position = Position(answer.sequence, answer.chain)
+                return True
+            case Behind():
+                self._catch_up(answer)
+                return False
+        if change.end is None:
+            raise InternalError("the session was ended by somebody else")
+        return True  # by ourselves, in a commit that seemed to fail
+
+    def _catch_up(self, behind: Behind) -> None:
+        """Apply what a commit has stored that seemed to fail."""
+        if behind.whole:
+            raise StateDamagedError(
+                "another history stands where this process has written its own",
+                key=self.record.session_key,
+            )
+        self._state = server.fork(self._state)
+        for record in behind.records:
+            self._replay(decode_server_event(record))
+        self._position = Position(behind.sequence, behind.chain)
 
     def _note(self, event: Received) -> None:
         """Tell the session's other parts about an accepted message."""
@@ -335,21 +504,41 @@ class SessionRunner:
             self._note(event)
         self._enter(step.state, step.outputs)
 
-    async def _advance(self, make_event: Callable[[], ServerEvent]) -> None:
+    async def _advance(self, make_event: _MakeEvent) -> None:
         """Apply an event of our own: close a round, end the session."""
         async with self._lock:
-            if server.is_over(self._state):
+            before = self._state
+            await self._patiently(lambda: self._apply_own(make_event))
+            is_changed = type(self._state) is not type(before)
+        if is_changed:
+            lasted = self._context.clock.now() - self._opened_at
+            self._open_round()
+            self._announce(before, lasted)
+
+    async def _apply_own(self, make_event: _MakeEvent) -> None:
+        while not server.is_over(self._state):
+            event = make_event(self._state)
+            if event is None:
                 return
-            before, event = self._state, make_event()
-            step = await self._context.workers.run(server.step, self._state, event)
-            self._journal.append(encode_event(event))
-            self._enter(step.state, step.outputs)
-            await self._patiently(self._journal.durable)
-            # Only now may anybody see what the event opened.
-            self._visible = self._state
-        lasted = self._context.clock.now() - self._opened_at
-        self._open_round()
-        self._announce(before, lasted)
+            step = await self._context.workers.run(
+                server.step, server.fork(self._state), event
+            )
+            opened = step.state
+            done = await self._commit(
+                Change(
+                    key=self.record.session_key,
+                    records=(record_of(event),),
+                    round=opened.ROUND,
+                    deadline_seconds=None
+                    if server.is_over(opened)
+                    else float(self._seconds_of(opened.ROUND)),
+                    # U3 is fixed: from here on a sum can come out.
+                    spend=isinstance(opened, server.Unmasking),
+                )
+            )
+            if done:
+                self._enter(step.state, step.outputs)
+                return
 
     async def _patiently(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, and try again for a while when the disk refuses."""
@@ -362,10 +551,18 @@ class SessionRunner:
                 await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
         return await write()
 
-    def _close_event(self) -> RoundClosed:
-        closed = self._state.ROUND
-        opening = closed is Round.ADVERTISE_KEYS
-        return RoundClosed(closed, self._context.entropy.token(32) if opening else b"")
+    def _closing(self, closed: Round) -> _MakeEvent:
+        """Return what closes a round, unless it is closed."""
+
+        def make(state: server.ServerState) -> RoundClosed | None:
+            if closed is not state.ROUND or isinstance(state, server.Summing):
+                return None
+            opening = closed is Round.ADVERTISE_KEYS
+            return RoundClosed(
+                closed, self._context.entropy.token(32) if opening else b""
+            )
+
+        return make
 
     def _enter(
         self, state: server.ServerState, outputs: tuple[ServerOutput, ...]
@@ -384,6 +581,23 @@ class SessionRunner:
         self._state = state
 
     # --- rounds -----------------------------------------------------------------------
+
+    async def _give_time(self) -> None:
+        """Give the open round its whole time, in the book too (rule 3)."""
+        self._open_round()
+        if server.is_over(self._state) or not self._joined.is_set():
+            return
+        await self._put_deadline(float(self._seconds_of(self._state.ROUND)))
+
+    async def _put_deadline(self, seconds: float) -> None:
+        change = Change(key=self.record.session_key, deadline_seconds=seconds)
+
+        async def put() -> None:
+            while not await self._commit(change):
+                pass  # it has caught up
+
+        async with self._lock:
+            await self._patiently(put)
 
     def _open_round(self) -> None:
         now = self._context.clock.now()
@@ -410,18 +624,22 @@ class SessionRunner:
                 waiting.cancel()
                 attention.cancel()
             self._open_round()
-        while clock.now() < self._deadline:  # an upload may have moved it
-            if await is_set_before(clock, self._deadline, self._attention):
+        while not await is_set_before(clock, self._deadline, self._attention):
+            if is_short_of_clients(self._state):
+                await self._give_time()  # waiting is not failing
+                continue
+            # Bytes that have arrived meanwhile ask for more time.
+            if self._wanted_until <= self._deadline:
                 return
-            if clock.now() >= self._deadline and is_short_of_clients(self._state):
-                self._open_round()  # waiting is not failing
+            self._deadline = self._wanted_until
+            await self._put_deadline(self._deadline - clock.now())
 
-    def _extend_deadline(self) -> None:
+    def _ask_for_time(self) -> None:
+        """Note that bytes of an upload have arrived."""
         if isinstance(self._state, server.MaskedInputCollection):
             seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
             wanted = self._context.clock.now() + UPLOAD_GRACE * seconds
-            latest = self._opened_at + 2 * seconds
-            self._deadline = min(latest, max(self._deadline, wanted))
+            self._wanted_until = min(wanted, self._opened_at + 2 * seconds)
 
     def _announce(self, before: server.ServerState, seconds: float) -> None:
         """Wake watchers and tell the operator.
@@ -433,7 +651,7 @@ class SessionRunner:
         closed, self._changed = self._changed, asyncio.Event()
         closed.set()
         counts, progress = server.progress(before), self.progress()
-        match self._visible:
+        match self._state:
             case server.Completed():
                 self._log(telemetry.SESSION_COMPLETED, reason=progress.reason)
             case server.Failed(outcome=outcome):
@@ -471,7 +689,9 @@ class SessionRunner:
         )
         digest = await context.workers.run(_digest, packed)
         computed = SumComputed(digest, len(packed))
-        await self._advance(lambda: computed)
+        await self._advance(
+            lambda state: computed if isinstance(state, server.Summing) else None
+        )
 
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted
@@ -479,7 +699,7 @@ class SessionRunner:
 
     def _check_uploader(self, identity: str) -> None:
         """Refuse whoever cannot upload now, before any byte is touched."""
-        state = self._visible
+        state = self._state
         if isinstance(state, server.MaskedInputCollection):
             index = state.cohort.index_of.get(identity)
             if index is not None and index in state.sharers:
@@ -510,6 +730,13 @@ def named(identities: Sequence[str]) -> str:
     shown = ", ".join(identities[:NAMED_AT_MOST])
     more = len(identities) - NAMED_AT_MOST
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:
+    for message in batch:
+        record: Record = record_of(message.event)
+        if (record.kind, record.sender) == (error.record.kind, error.record.sender):
+            message.refusal = error
 
 
 def _digest(data: bytes) -> bytes:

@@ -22,6 +22,8 @@ class TaskDefinition:
         parameters: The configuration of every session.
         invited: Identities that may take part; None for every authenticated client.
         sessions: How many sums are wanted; None until `NextPayload` ends the task.
+        allowed: Sessions in which clients may give an input before the task ends, spare
+            ones included; None without a budget.
         max_attempts: How many sessions may be aborted for one sum, the first included,
             before the task gives up.
     """
@@ -30,6 +32,7 @@ class TaskDefinition:
     parameters: ProtocolParameters
     invited: frozenset[str] | None = None
     sessions: int | None = 1
+    allowed: int | None = None
     max_attempts: int = 3
 
 

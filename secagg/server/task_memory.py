@@ -11,16 +11,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Self
 
 from secagg.config import ServerSettings
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.canonical import Reader
-from secagg.storage.vector_files import write_json
+from secagg.storage.book import Book, Task, TaskRow, TaskState
 
-__all__ = ["RememberedTask", "digest_of"]
+__all__ = ["RememberedTask", "digest_of", "recall", "remember"]
 
 # What decides the parameters; where to listen and store does not.
 _DECISIVE = ("task", "vector", "cohort", "noise", "rounds")
@@ -39,49 +38,75 @@ class RememberedTask:
     parameters: ProtocolParameters
     forecast_rmse: float | None
 
+    def encode(self) -> bytes:
+        """Return the plan to store."""
+        document = {
+            "parameters": self.parameters.encode().hex(),
+            "forecast_rmse": self.forecast_rmse,
+        }
+        return json.dumps(document, sort_keys=True).encode()
+
     @classmethod
-    def load(cls, path: Path, settings: ServerSettings) -> Self | None:
-        """Return what was remembered for these settings, if anything.
+    def decode(cls, plan: bytes) -> Self:
+        """Read what `encode` wrote.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the file is damaged or of another release.
+            ServiceError: STORAGE_FAILED; it is of another release.
         """
         try:
-            document = json.loads(path.read_bytes())
-            if document["settings"] != digest_of(settings):
-                return None
+            document = json.loads(plan)
             reader = Reader(bytes.fromhex(document["parameters"]), "parameters")
             parameters = ProtocolParameters.decode_from(reader)
             reader.end()
             rmse = document["forecast_rmse"]
             return cls(parameters, None if rmse is None else float(rmse))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            complaint = f"cannot be read: {error.strerror}"
         except (ValueError, KeyError, TypeError, RemoteProtocolError):
-            complaint = "is damaged or of another release"
+            raise ServiceError(
+                "the stored plan of the task cannot be read",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Finish the task with the release that began it, or choose a "
+                "new task.id.",
+            ) from None
+
+
+async def recall(book: Book, settings: ServerSettings) -> RememberedTask | None:
+    """Return what was remembered for these settings, if anything.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    row = await _row_of(book, settings)
+    if row is None or row.task.settings != digest_of(settings):
+        return None
+    return RememberedTask.decode(row.task.plan)
+
+
+async def remember(
+    book: Book, settings: ServerSettings, planned: RememberedTask
+) -> None:
+    """Remember the parameters for these settings.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    row = await _row_of(book, settings)
+    task = Task(
+        settings.task.id, TaskState.RUNNING, digest_of(settings), planned.encode()
+    )
+    version = 0 if row is None else row.version
+    if not await book.put_task(task, expect_version=version):
         raise ServiceError(
-            f"{path} {complaint}",
+            f"somebody else has changed task {settings.task.id!r} meanwhile",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Finish the task with the release that began it, or remove the "
-            "file and choose a new task.id.",
+            next_step="Start again.",
         )
 
-    def save(self, path: Path, settings: ServerSettings) -> None:
-        """Remember the parameters for these settings.
 
-        Raises:
-            ServiceError: STORAGE_FAILED.
-        """
-        write_json(
-            path,
-            {
-                "settings": digest_of(settings),
-                "parameters": self.parameters.encode().hex(),
-                "forecast_rmse": self.forecast_rmse,
-            },
-        )
+async def _row_of(book: Book, settings: ServerSettings) -> TaskRow | None:
+    for row in await book.tasks():
+        if row.task.task_id == settings.task.id:
+            return row
+    return None
 
 
 def digest_of(settings: ServerSettings) -> str:

@@ -7,7 +7,7 @@ Rule 2: what is left open in the settings gets the safest value that works: a ma
         as threshold, and no more losses than the survivors allow.
 """
 
-import contextlib
+import asyncio
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,17 @@ from secagg.distributed_dp import (
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
 from secagg.report_cache import privacy_report
-from secagg.server.task_memory import RememberedTask
+from secagg.server.task_memory import RememberedTask, recall, remember
+from secagg.storage.book import Book
 from secagg.wire.limits import check_transportable
 
-__all__ = ["PreparedTask", "plan_noise", "prepare_task", "spare_sessions"]
+__all__ = [
+    "PreparedTask",
+    "plan_noise",
+    "prepare_task",
+    "settle_task",
+    "spare_sessions",
+]
 
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
@@ -55,24 +62,45 @@ class PreparedTask:
     payload: bytes
 
 
+async def settle_task(settings: ServerSettings, book: Book) -> PreparedTask:
+    """Return the task as it was first planned; plan and remember it the first time.
+
+    Its privacy report is kept in the state directory.
+
+    Raises:
+        ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
+    """
+    known = await recall(book, settings)
+    prepared = await asyncio.to_thread(
+        prepare_task, settings, known=known, reports=settings.server.state_dir
+    )
+    if known is None:
+        planned = RememberedTask(prepared.parameters, prepared.forecast_rmse)
+        await remember(book, settings, planned)
+    return prepared
+
+
 def prepare_task(
-    settings: ServerSettings, *, memory: Path | None = None, keep: bool = True
+    settings: ServerSettings,
+    *,
+    known: RememberedTask | None = None,
+    reports: Path | None = None,
+    keep: bool = True,
 ) -> PreparedTask:
     """Check the settings of a task and work out what they leave open.
 
     Args:
         settings: The server's.
-        memory: File that remembers the parameters of a task from one start to the
-            next, beside which its privacy report is kept; None to plan afresh and
-            remember nothing.
-        keep: Whether what was worked out is written down; False changes no file.
+        known: What was worked out for these settings before; None to plan afresh.
+        reports: Directory that keeps the privacy report from one start to the next;
+            None to compute it afresh.
+        keep: Whether a report is written down there; False changes no file.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
-            value that works.  STORAGE_FAILED for the memory.
+            value that works.
     """
     payload = _read_payload(settings)
-    known = None if memory is None else RememberedTask.load(memory, settings)
     try:
         task = known or _work_out(settings)
         check_transportable(task.parameters)
@@ -100,25 +128,21 @@ def prepare_task(
             code=ErrorCode.BAD_SETTINGS,
             next_step="Correct the number under [cohort], [vector] or [task].",
         ) from None
-    if memory is not None and known is None and keep:
-        with contextlib.suppress(OSError):  # saving finds out, and says so
-            memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        task.save(memory, settings)
     return PreparedTask(
         parameters=task.parameters,
         noised=noised,
-        report=_report(noised, memory, keep=keep),
+        report=_report(noised, reports, keep=keep),
         forecast_rmse=task.forecast_rmse,
         payload=payload,
     )
 
 
 def _report(
-    noised: NoisedTask | None, memory: Path | None, *, keep: bool
+    noised: NoisedTask | None, reports: Path | None, *, keep: bool
 ) -> PrivacyReport | None:
-    if noised is None or memory is None:
+    if noised is None or reports is None:
         return None if noised is None else noised.report()
-    return privacy_report(noised, memory.parent, keep=keep)
+    return privacy_report(noised, reports, keep=keep)
 
 
 def plan_noise(settings: ServerSettings) -> Plan:

@@ -1,14 +1,15 @@
-"""Events as bytes: what a journal holds.
+"""Events as records: what a journal holds.
 
 Rule 1: the record of a message is its number, its sender and its own canonical bytes,
         as they were received.
-Rule 2: the other events have layouts of their own, with numbers from 64 up.  No
-        number is ever given a second meaning.
+Rule 2: the other events have layouts of their own, with kinds from 64 up.  No number
+        is ever given a second meaning.
 Rule 3: vectors are not journalled.  Of a client's input only the digest is
         (`InputBound`), of an upload sender, digest and size.
 Rule 4: a record that cannot be read is a failure of the storage, not of a peer.
 
-Which events are journalled, and when, is the business of `secagg.runtime`.
+Which events are journalled, and when, is the business of the client's and the server's
+runtimes.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +32,6 @@ from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
     InputBound,
-    InputReady,
     Received,
     RoundClosed,
     ServerEvent,
@@ -39,13 +39,16 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
+from secagg.storage.book import Record
 
 __all__ = [
     "decode_client_event",
+    "decode_offer",
     "decode_outcome",
     "decode_server_event",
-    "encode_event",
+    "encode_offer",
     "encode_outcome",
+    "record_of",
 ]
 
 # The journal is our own: the limit only stops a damaged length from taking all memory.
@@ -60,38 +63,39 @@ _SESSION_OFFERED: Final = 67
 _INPUT_BOUND: Final = 68
 
 _Event = TypeVar("_Event")
-_Readers = Mapping[int, Callable[[Reader], _Event]]
+_Readers = Mapping[int, Callable[[Reader, str], _Event]]
 
 
-def encode_event(event: ServerEvent | ClientEvent) -> bytes:
+def record_of(event: ServerEvent | ClientEvent) -> Record:
     """Return the record of an event.
 
     Raises:
-        TypeError: The event holds a vector; journal its `InputBound` instead.
+        TypeError: The event holds a vector, whose `InputBound` is journalled instead;
+            or it begins a session, which is a header and no record.
     """
-    writer = Writer()
     match event:
         case Received():
-            writer.u16(event.envelope.kind.KIND).text(event.sender)
-            writer.blob(event.envelope.data)
+            kind, sender = event.envelope.kind.KIND, event.sender or None
+            return Record(kind, sender, event.envelope.data)
         case RoundClosed():
-            writer.u16(_ROUND_CLOSED).u8(event.round).blob(event.graph_seed)
+            kind = _ROUND_CLOSED
+            body = Writer().u8(event.round).blob(event.graph_seed)
         case SumComputed():
-            writer.u16(_SUM_COMPUTED).fixed(event.sum_hash).u64(event.size)
+            kind = _SUM_COMPUTED
+            body = Writer().fixed(event.sum_hash).u64(event.size)
         case AbortRequested():
-            writer.u16(_ABORT_REQUESTED).u16(event.code).text(event.reason)
-        case SessionOffered():
-            writer.u16(_SESSION_OFFERED).blob(event.descriptor.encode())
-            writer.text(event.identity).fixed(event.seed.reveal())
+            kind = _ABORT_REQUESTED
+            body = Writer().u16(event.code).text(event.reason)
         case InputBound():
-            writer.u16(_INPUT_BOUND).fixed(event.digest)
-        case InputReady():
-            raise TypeError("a vector is not journalled; journal its digest")
-    return writer.getvalue()
+            kind = _INPUT_BOUND
+            body = Writer().fixed(event.digest)
+        case _:
+            raise TypeError(f"{type(event).__name__} is not journalled")
+    return Record(kind, None, body.getvalue())
 
 
-def decode_server_event(record: bytes) -> ServerEvent:
-    """Read what `encode_event` wrote of a server's event.
+def decode_server_event(record: Record) -> ServerEvent:
+    """Read what `record_of` wrote of a server's event.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
@@ -99,8 +103,8 @@ def decode_server_event(record: bytes) -> ServerEvent:
     return _read(record, "event of a server", _SERVER_EVENTS)
 
 
-def decode_client_event(record: bytes) -> ClientEvent:
-    """Read what `encode_event` wrote of a client's event.
+def decode_client_event(record: Record) -> ClientEvent:
+    """Read what `record_of` wrote of a client's event.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
@@ -108,25 +112,44 @@ def decode_client_event(record: bytes) -> ClientEvent:
     return _read(record, "event of a client", _CLIENT_EVENTS)
 
 
+def encode_offer(offered: SessionOffered) -> bytes:
+    """Return the header of a client's session; it holds the seed."""
+    writer = Writer().u16(_SESSION_OFFERED).blob(offered.descriptor.encode())
+    return writer.text(offered.identity).fixed(offered.seed.reveal()).getvalue()
+
+
+def decode_offer(header: bytes) -> SessionOffered:
+    """Read what `encode_offer` wrote.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the header is damaged or of another release.
+    """
+    return _read(_tagged(header), "offer", _OFFERS)
+
+
 def encode_outcome(outcome: Released | Aborted) -> bytes:
     """Return the record of how a session ended."""
     return Writer().u16(outcome.KIND).fixed(outcome.encode()).getvalue()
 
 
-def decode_outcome(record: bytes) -> Released | Aborted:
+def decode_outcome(receipt: bytes) -> Released | Aborted:
     """Read what `encode_outcome` wrote.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
-    return _read(record, "outcome of a session", _OUTCOMES)
+    return _read(_tagged(receipt), "outcome of a session", _OUTCOMES)
 
 
-def _read(record: bytes, what: str, readers: _Readers[_Event]) -> _Event:
-    reader = Reader(record, "journal record")
+def _tagged(data: bytes) -> Record:
+    """Split what begins with its kind."""
+    return Record(int.from_bytes(data[:2], "big"), None, data[2:])
+
+
+def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
+    reader = Reader(record.body, "journal record")
     try:
-        tag = reader.u16()
-        event = readers[tag](reader)
+        event = readers[record.kind](reader, record.sender or "")
         reader.end()
     except (KeyError, ValueError, RemoteProtocolError) as error:
         raise ServiceError(
@@ -145,10 +168,9 @@ def _blob(reader: Reader) -> bytes:
     return reader.blob(max_bytes=_MAX_FIELD_BYTES)
 
 
-def _received(kind: type[Message]) -> Callable[[Reader], Received]:
-    def read(reader: Reader) -> Received:
-        sender = _text(reader)
-        return Received(Envelope(kind, _blob(reader)), sender)
+def _received(kind: type[Message]) -> Callable[[Reader, str], Received]:
+    def read(reader: Reader, sender: str) -> Received:
+        return Received(Envelope(kind, reader.fixed(reader.remaining)), sender)
 
     return read
 
@@ -160,22 +182,25 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 # Arguments are evaluated from left to right, which is the order of the fields.
 _SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
     **_messages(FROM_CLIENTS),
-    _ROUND_CLOSED: lambda r: RoundClosed(Round(r.u8()), _blob(r)),
-    _SUM_COMPUTED: lambda r: SumComputed(r.fixed(DIGEST_BYTES), r.u64()),
-    _ABORT_REQUESTED: lambda r: AbortRequested(ErrorCode(r.u16()), _text(r)),
+    _ROUND_CLOSED: lambda r, _: RoundClosed(Round(r.u8()), _blob(r)),
+    _SUM_COMPUTED: lambda r, _: SumComputed(r.fixed(DIGEST_BYTES), r.u64()),
+    _ABORT_REQUESTED: lambda r, _: AbortRequested(ErrorCode(r.u16()), _text(r)),
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
     **_messages(FROM_SERVER),
-    _SESSION_OFFERED: lambda r: SessionOffered(
+    _INPUT_BOUND: lambda r, _: InputBound(r.fixed(DIGEST_BYTES)),
+}
+
+_OFFERS: Final[_Readers[SessionOffered]] = {
+    _SESSION_OFFERED: lambda r, _: SessionOffered(
         SessionDescriptor.decode(_blob(r)),
         _text(r),
         SecretBytes(r.fixed(_SEED_BYTES)),
     ),
-    _INPUT_BOUND: lambda r: InputBound(r.fixed(DIGEST_BYTES)),
 }
 
 _OUTCOMES: Final[_Readers[Released | Aborted]] = {
-    Released.KIND: lambda r: Released.decode(r.fixed(r.remaining)),
-    Aborted.KIND: lambda r: Aborted.decode(r.fixed(r.remaining)),
+    Released.KIND: lambda r, _: Released.decode(r.fixed(r.remaining)),
+    Aborted.KIND: lambda r, _: Aborted.decode(r.fixed(r.remaining)),
 }

@@ -8,21 +8,39 @@ chosen one; from then on nothing that belongs to that process has any effect.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
-from secagg.storage.base import NumberClaim, Role, SessionStore, StoredSession
+from secagg.storage.book import (
+    Behind,
+    Book,
+    Change,
+    ChargeRow,
+    Committed,
+    Ended,
+    Finding,
+    Purged,
+    Retention,
+    Role,
+    SessionRow,
+    SessionState,
+    Settlement,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+)
 from secagg.storage.spool import Spool
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 
 __all__ = [
     "CrashSwitch",
+    "CrashingBook",
     "CrashingConnection",
     "CrashingSpool",
-    "CrashingStore",
     "MortalConnection",
     "SimulatedCrashError",
 ]
@@ -79,59 +97,90 @@ class CrashSwitch:
         self.points.append(name)
 
 
-class CrashingStore:
-    """A `SessionStore` whose writes are crash points."""
+class CrashingBook:
+    """A `Book` whose writes are crash points."""
 
-    def __init__(self, inner: SessionStore, switch: CrashSwitch) -> None:
+    def __init__(self, inner: Book, switch: CrashSwitch) -> None:
         self._inner = inner
         self._switch = switch
 
-    def create(
+    async def commit(self, change: Change) -> Committed | Behind | Ended:
+        """See `Book.commit`."""
+        with self._switch.around(_name_of(change)):
+            return await self._inner.commit(change)
+
+    async def settle(self, settlement: Settlement) -> None:
+        """See `Book.settle`."""
+        with self._switch.around("settle"):
+            await self._inner.settle(settlement)
+
+    async def put_task(self, task: Task, *, expect_version: int) -> bool:
+        """See `Book.put_task`."""
+        with self._switch.around("put task"):
+            return await self._inner.put_task(task, expect_version=expect_version)
+
+    async def purge(self, policy: Retention) -> Purged:
+        """See `Book.purge`."""
+        with self._switch.around("purge"):
+            return await self._inner.purge(policy)
+
+    async def now(self) -> float:
+        """See `Book.now`."""
+        self._switch.check()
+        return await self._inner.now()
+
+    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
+        """See `Book.load`."""
+        self._switch.check()
+        return await self._inner.load(key, after=after)
+
+    async def sessions(
         self,
-        session_key: str,
-        role: Role,
-        header: bytes,
         *,
-        claim: NumberClaim | None = None,
-    ) -> None:
-        """See `SessionStore.create`."""
-        with self._switch.around("create"):
-            self._inner.create(session_key, role, header, claim=claim)
-
-    def append(
-        self, session_key: str, first_sequence: int, records: Sequence[bytes]
-    ) -> None:
-        """See `SessionStore.append`."""
-        with self._switch.around("append"):
-            self._inner.append(session_key, first_sequence, records)
-
-    def end(self, session_key: str, summary: bytes) -> None:
-        """See `SessionStore.end`."""
-        with self._switch.around("end"):
-            self._inner.end(session_key, summary)
-
-    def forget(self, session_key: str) -> None:
-        """See `SessionStore.forget`."""
-        with self._switch.around("forget"):
-            self._inner.forget(session_key)
-
-    def load(self, session_key: str) -> StoredSession | None:
-        """See `SessionStore.load`."""
+        role: Role,
+        task: str | None = None,
+        state: SessionState = SessionState.RUNNING,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[SessionRow, ...]:
+        """See `Book.sessions`."""
         self._switch.check()
-        return self._inner.load(session_key)
+        return await self._inner.sessions(
+            role=role, task=task, state=state, before=before, limit=limit
+        )
 
-    def sessions(self, role: Role, *, include_ended: bool = False) -> tuple[str, ...]:
-        """See `SessionStore.sessions`."""
+    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
+        """See `Book.tally`."""
         self._switch.check()
-        return self._inner.sessions(role, include_ended=include_ended)
+        return await self._inner.tally(role, task, peer=peer)
 
-    def highest_session_number(self, counter: str) -> int:
-        """See `SessionStore.highest_session_number`."""
+    async def tasks(self) -> tuple[TaskRow, ...]:
+        """See `Book.tasks`."""
         self._switch.check()
-        return self._inner.highest_session_number(counter)
+        return await self._inner.tasks()
 
-    def close(self) -> None:
-        """Leave the inner store open: it stands for the disk."""
+    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
+        """See `Book.charges`."""
+        self._switch.check()
+        return await self._inner.charges(task)
+
+    async def check(self) -> tuple[Finding, ...]:
+        """See `Book.check`."""
+        self._switch.check()
+        return await self._inner.check()
+
+    async def close(self) -> None:
+        """Leave the inner book open: it stands for the disk."""
+
+
+def _name_of(change: Change) -> str:
+    if change.create is not None:
+        return "create"
+    if change.end is not None:
+        return "end"
+    if change.reseal is not None:
+        return "reseal"
+    return "append" if change.records else "deadline"
 
 
 class CrashingSpool:

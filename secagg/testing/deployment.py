@@ -1,6 +1,6 @@
 """An aggregator and its clients as processes that can die and start again.
 
-Everything runs on one event loop and one `ManualClock`; stores and spools stand for
+Everything runs on one event loop and one `ManualClock`; books and spools stand for
 disks and survive the processes.  Inputs are one-hot, so that a sum says who is in it.
 """
 
@@ -35,18 +35,18 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
-from secagg.storage.base import Role, SessionStore
-from secagg.storage.memory import MemorySessionStore
+from secagg.storage.book import Book, Role, SessionState
 from secagg.storage.spool import MemorySpool, Spool
 from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.crash_points import (
+    CrashingBook,
     CrashingConnection,
     CrashingSpool,
-    CrashingStore,
     CrashSwitch,
     MortalConnection,
     SimulatedCrashError,
 )
+from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
 from secagg.transport.in_memory import InMemoryConnection
@@ -104,9 +104,9 @@ class Deployment:
     max_attempts: int = 3
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
-    server_store: SessionStore = field(default_factory=MemorySessionStore)
+    server_book: Book = field(default_factory=inline_book)
     spool: Spool = field(default_factory=MemorySpool)
-    client_stores: dict[int, SessionStore] = field(default_factory=dict)
+    client_books: dict[int, Book] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
     server_process: CrashSwitch = field(default_factory=CrashSwitch)
@@ -152,9 +152,9 @@ class Deployment:
 
     async def _serve_once(self, switch: CrashSwitch) -> None:
         inline = InlineExecutor()
-        workers = Workers(storage=inline, general=inline)
+        workers = Workers(general=inline)
         aggregator = Aggregator(
-            CrashingStore(self.server_store, switch),
+            CrashingBook(self.server_book, switch),
             CrashingSpool(self.spool, switch),
             clock=self.clock,
             entropy=_entropy(f"server {self.server_restarts}"),
@@ -167,7 +167,7 @@ class Deployment:
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
-            sessions=self.sessions - self._released(),
+            sessions=self.sessions - await self._released(),
             max_attempts=self.max_attempts,
         )
         try:
@@ -179,14 +179,15 @@ class Deployment:
         await aggregator.settle(at_most_seconds=600.0)
         self.aggregator = None
 
-    def _released(self) -> int:
+    async def _released(self) -> int:
         """Count the sums that are settled for good."""
-        receipts = [
-            SessionReceipt.decode(stored.summary)
-            for key in self.server_store.sessions(Role.SERVER, include_ended=True)
-            if (stored := self.server_store.load(key)) and stored.summary is not None
-        ]
-        return sum(isinstance(receipt.outcome, Released) for receipt in receipts)
+        book, count = self.server_book, 0
+        for row in await book.sessions(role=Role.SERVER, state=SessionState.ENDED):
+            stored = await book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                receipt = SessionReceipt.decode(stored.receipt)
+                count += isinstance(receipt.outcome, Released)
+        return count
 
     async def _next_payload(self, _count: int) -> bytes:
         return self.payload
@@ -222,17 +223,17 @@ class Deployment:
         inline = InlineExecutor()
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
-        store = self.client_stores.setdefault(number, MemorySessionStore())
+        book = self.client_books.setdefault(number, inline_book())
         return ClientRunner(
             identity_of(number),
             CrashingConnection(link, switch),
-            CrashingStore(store, switch),
+            CrashingBook(book, switch),
             policy=self.policy,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,
             entropy=_entropy(f"client {number} {len(switch.points)}"),
-            workers=Workers(storage=inline, general=inline),
+            workers=Workers(general=inline),
         )
 
     def _link(self, number: int) -> LossyConnection:

@@ -12,8 +12,9 @@ from secagg.messages import Aborted, Released
 from secagg.parameters import SessionDescriptor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
+from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
-from secagg.storage.base import StoredSession
+from secagg.storage.book import Record, Role, StoredSession
 from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(
@@ -48,6 +49,32 @@ anything = st.recursive(
 )
 
 
+def as_record(data):
+    return Record(int.from_bytes(data[:2], "big"), None, data[2:])
+
+
+def stored(header):
+    return StoredSession(
+        key="k",
+        role=Role.SERVER,
+        task="t",
+        peer="",
+        number=1,
+        header=header,
+        records=(),
+        sequence=0,
+        chain=b"",
+        round=0,
+        opened=None,
+        deadline=None,
+        seconds_left=None,
+        receipt=None,
+        spent=False,
+        restored=False,
+        timeline="",
+    )
+
+
 @contextlib.contextmanager
 def only_storage_errors():
     codes = []
@@ -61,13 +88,23 @@ def only_storage_errors():
 @pytest.mark.parametrize(
     "decode",
     [
-        journal.decode_server_event,
-        journal.decode_client_event,
+        lambda data: journal.decode_server_event(as_record(data)),
+        lambda data: journal.decode_client_event(as_record(data)),
+        journal.decode_offer,
         journal.decode_outcome,
         SessionReceipt.decode,
-        lambda data: SessionRecord.decode(StoredSession("k", data, (), None)),
+        RememberedTask.decode,
+        lambda data: SessionRecord.decode(stored(data)),
     ],
-    ids=["server event", "client event", "outcome", "receipt", "session"],
+    ids=[
+        "server event",
+        "client event",
+        "offer",
+        "outcome",
+        "receipt",
+        "plan",
+        "session",
+    ],
 )
 @given(data=st.binary(max_size=200), tag=st.integers(0, 80))
 def test_arbitrary_bytes_give_a_value_or_a_storage_error(decode, data, tag):
@@ -95,5 +132,4 @@ def test_a_receipt_with_any_field_replaced_gives_a_value_or_a_storage_error(
 def test_a_session_header_survives_storage():
     for invited in (None, frozenset(), frozenset({"a", "ü"})):
         record = SessionRecord(DESCRIPTOR, invited, 3)
-        stored = StoredSession("k", record.encode_header(), (), None)
-        assert SessionRecord.decode(stored) == record
+        assert SessionRecord.decode(stored(record.encode_header())) == record

@@ -15,36 +15,43 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.storage.base import Role
+from secagg.storage.book import Role
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
+from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.manual_clock import InlineExecutor
 
 CLIENTS = 4
 VICTIM = 2
-STORE_WRITES = frozenset({"create", "append", "end"})
+BOOK_WRITES = frozenset({"create", "append", "deadline", "end"})
 SPOOL_WRITES = frozenset({"chunk", "commit", "put payload", "put sum", "drop uploads"})
 
 TRY_AGAIN = frozenset({ErrorCode.STORAGE_FAILED, ErrorCode.DEADLINE})
 
 
 class FullDisk(CrashSwitch):
-    """Refuses some writes of a process that otherwise lives on."""
+    """Refuses some writes of a process that otherwise lives on.
 
-    def __init__(self, at=None, *, times=1):
+    With `loses_answers` they are refused when they are on the disk already: whoever
+    writes cannot know.
+    """
+
+    def __init__(self, at=None, *, times=1, loses_answers=False):
         super().__init__()
+        self._loses_answers = loses_answers
         self._refused = range(0) if at is None else range(at, at + times)
         self.writes = []
 
     @contextlib.contextmanager
     def around(self, what):
-        if what in STORE_WRITES | SPOOL_WRITES:
+        if what in BOOK_WRITES | SPOOL_WRITES:
             self.writes.append(what)
             if len(self.writes) - 1 in self._refused:
+                if self._loses_answers:
+                    yield
                 raise ServiceError(
                     "the disk is full",
                     code=ErrorCode.STORAGE_FAILED,
@@ -113,15 +120,19 @@ CLIENT_WRITES = writes_of(client_crash=lambda disk: {VICTIM: disk})
 
 
 def test_every_kind_of_write_is_refused_once():
-    assert set(SERVER_WRITES) == STORE_WRITES | SPOOL_WRITES
-    assert set(CLIENT_WRITES) == STORE_WRITES
+    assert set(SERVER_WRITES) == (BOOK_WRITES - {"deadline"}) | SPOOL_WRITES
+    assert set(CLIENT_WRITES) == {"create", "append", "end"}
     assert CLIENT_WRITES.count("append") == 4  # roster, shares, input, survivors
 
 
+@pytest.mark.parametrize("loses_answers", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("times", [1, 14], ids=["one write", "many writes"])
 @pytest.mark.parametrize("at", range(len(SERVER_WRITES)))
-def test_a_full_disk_of_the_server_costs_time_and_no_exactness(at, times):
-    deployment, endings = run(Persevering, server_crash=FullDisk(at, times=times))
+def test_a_full_disk_of_the_server_costs_time_and_no_exactness(
+    at, times, loses_answers
+):
+    disk = FullDisk(at, times=times, loses_answers=loses_answers)
+    deployment, endings = run(Persevering, server_crash=disk)
     assert len(deployment.sums) == 1
     assert_exact(deployment)
     for ending in endings.values():
@@ -130,17 +141,17 @@ def test_a_full_disk_of_the_server_costs_time_and_no_exactness(at, times):
         assert deployment.sums[0].survivors == CLIENTS
 
 
+@pytest.mark.parametrize("loses_answers", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("times", [1, 14], ids=["one write", "many writes"])
 @pytest.mark.parametrize("at", range(len(CLIENT_WRITES)))
-def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times):
-    deployment, endings = run(
-        Persevering, client_crash={VICTIM: FullDisk(at, times=times)}
-    )
+def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times, loses_answers):
+    disk = FullDisk(at, times=times, loses_answers=loses_answers)
+    deployment, endings = run(Persevering, client_crash={VICTIM: disk})
     assert len(deployment.sums) == 1
     assert_exact(deployment)
     others = [endings[n] for n in range(CLIENTS) if n != VICTIM]
     assert all(isinstance(ending, SessionOutcome) for ending in others)
-    assert deployment.client_stores[VICTIM].sessions(Role.CLIENT) == ()
+    assert ask(deployment.client_books[VICTIM].sessions(role=Role.CLIENT)) == ()
 
 
 # --- disks that change --------------------------------------------------------------
@@ -225,22 +236,22 @@ def half_finished_states(tmp_path):
     at = POINTS.index("before put sum")
     switch = CrashSwitch(at)
     paths = {"server": tmp_path / "server.db", "client": tmp_path / "client.db"}
-    stores = {role: SQLiteSessionStore(path) for role, path in paths.items()}
+    books = {role: inline_book(path) for role, path in paths.items()}
     copies = {}
 
     def take_copies():
         for role, path in paths.items():
-            stores[role]._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            books[role]._file.scrub()  # folds the log into the file
             copies[role] = path.read_bytes()
 
     switch.on_death(take_copies)
     run(
         server_crash=switch,
-        server_store=stores["server"],
-        client_stores={VICTIM: stores["client"]},
+        server_book=books["server"],
+        client_books={VICTIM: books["client"]},
     )
-    for store in stores.values():
-        store.close()
+    for book in books.values():
+        ask(book.close())
     return copies
 
 
@@ -257,7 +268,7 @@ def damaged_copies(data, count):
         yield data[:-cut]
 
 
-def test_a_damaged_database_is_a_storage_failure_and_nothing_else(tmp_path):
+def test_a_damaged_book_is_blamed_on_the_disk_and_nothing_else_happens(tmp_path):
     states = half_finished_states(tmp_path)
     outcomes = set()
     for role, data in states.items():
@@ -265,46 +276,40 @@ def test_a_damaged_database_is_a_storage_failure_and_nothing_else(tmp_path):
             path = tmp_path / f"{role} {number}.db"
             path.write_bytes(changed)
             outcomes.add(opened(role, path))
-    assert "storage failed" in outcomes  # some damage is noticed,
-    assert outcomes <= {"storage failed", "read"}  # and nothing else happens
+    assert ErrorCode.STATE_DAMAGED in outcomes  # most damage is noticed as such,
+    # none is taken for a state, and none is blamed on a peer
+    assert outcomes <= {ErrorCode.STATE_DAMAGED, ErrorCode.STORAGE_FAILED, "read"}
 
 
 def opened(role, path):
     inline = InlineExecutor()
-    workers = Workers(storage=inline, general=inline)
+    workers = Workers(general=inline)
 
-    async def server(clock, store):
+    async def server(clock, book):
         spool = UploadSpool(path.with_suffix(".spool"), min_free_bytes=0)
-        await Aggregator(store, spool, clock=clock, workers=workers).recover()
+        await Aggregator(book, spool, clock=clock, workers=workers).recover()
 
-    async def client(clock, store):
+    async def client(clock, book):
         deployment = Deployment(
             clock,
             parameters_for(CLIENTS, dimension=7, threshold=3),
             CLIENTS,
-            client_stores={VICTIM: store},
+            client_books={VICTIM: book},
         )
         runner = deployment._client(VICTIM, CrashSwitch())
         # Nobody listens: what can be read goes on until it has to call.
         with pytest.raises(SecAggError) as caught:
             await runner.run_session("a-task")
-        if caught.value.code is ErrorCode.STORAGE_FAILED:
+        if isinstance(caught.value, ServiceError):
             raise caught.value
+        assert caught.value.code is ErrorCode.DEADLINE
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(storage_failures())
-        store = SQLiteSessionStore(path)
-        stack.callback(store.close)
-        start = server if role == "server" else client
-        manual_clock.run(lambda clock: start(clock, store))
-        return "read"
-    return "storage failed"
-
-
-@contextlib.contextmanager
-def storage_failures():
-    try:
-        yield
-    except ServiceError as error:
-        if error.code is not ErrorCode.STORAGE_FAILED:
-            raise
+        try:
+            book = inline_book(path)
+            stack.callback(lambda: ask(book.close()))
+            start = server if role == "server" else client
+            manual_clock.run(lambda clock: start(clock, book))
+        except ServiceError as error:
+            return error.code
+    return "read"

@@ -19,10 +19,11 @@ from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.rounds import ROUNDS
 from secagg.simulation import identity_of
-from secagg.storage.base import Role
+from secagg.storage.book import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -139,7 +140,7 @@ class Siege(Deployment):
                 await self.refused(
                     aggregator.answer(name, AdvertiseKeys(offered.session_id, advert))
                 )
-            for runner in tuple(aggregator._book.running(TASK_ID)):
+            for runner in tuple(aggregator._sessions.running(TASK_ID)):
                 self.attacked.add(runner.progress().round)
                 for call in calls_of(aggregator, name, runner.session_id):
                     await self.refused(call)
@@ -231,8 +232,8 @@ def test_bundles_of_noise_end_the_session_by_name_and_leave_nothing_behind():
         ErrorCode.BAD_SHARE_CIPHERTEXT
     }
     assert siege.server_error.code is ErrorCode.U3_TOO_SMALL
-    for store in siege.client_stores.values():
-        assert store.sessions(Role.CLIENT) == ()
+    for book in siege.client_books.values():
+        assert ask(book.sessions(role=Role.CLIENT)) == ()
 
 
 def test_an_identity_longer_than_a_name_is_nobody():
@@ -255,7 +256,7 @@ def test_watchers_without_number_are_turned_away_and_keep_nobody_out():
                 await clock.sleep_until(clock.now() + 0.1)
                 if deployment.aggregator is None:
                     continue
-                for runner in deployment.aggregator._book.running(TASK_ID):
+                for runner in deployment.aggregator._sessions.running(TASK_ID):
                     streams.extend(
                         asyncio.ensure_future(
                             anext(

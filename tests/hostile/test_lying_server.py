@@ -26,12 +26,12 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
-from secagg.storage.base import Role
-from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.storage.book import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -106,8 +106,8 @@ def exchanged_key(roster):
 def assert_left_cleanly(deployment, ending):
     assert isinstance(ending, SecAggError)
     assert deployment.contradictions() == {}
-    store = deployment.client_stores[VICTIM]
-    assert store.sessions(Role.CLIENT) == ()
+    book = deployment.client_books[VICTIM]
+    assert ask(book.sessions(role=Role.CLIENT)) == ()
 
 
 LIES = {
@@ -503,22 +503,22 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
     ending = endings[VICTIM]
     if isinstance(ending, RemoteProtocolError):
         assert ending.code is ErrorCode.POLICY_VIOLATION
-    store = deployment.client_stores[VICTIM]
-    assert store.sessions(Role.CLIENT) == ()
+    book = deployment.client_books[VICTIM]
+    assert ask(book.sessions(role=Role.CLIENT)) == ()
     assert deployment.contradictions() == {}
 
 
 def test_no_session_number_breaks_the_database(tmp_path):
-    store = SQLiteSessionStore(tmp_path / "state")
+    book = inline_book(tmp_path / "state")
     lies, code = LIES["a session number beyond all databases"]
-    deployment, endings = run(lies, client_stores={VICTIM: store})
+    deployment, endings = run(lies, client_books={VICTIM: book})
     assert endings[VICTIM].code is code
     largest = replace(
         deployment.sums[0].descriptor, session_number=(1 << 63) - 1
     ).validate()
     assert SessionDescriptor.decode(largest.encode()) == largest
-    assert store.highest_session_number(f"client/client-2/{TASK_ID}") == 0
-    store.close()
+    assert ask(book.tally(Role.CLIENT, TASK_ID)).highest_number == 0
+    ask(book.close())
 
 
 def test_the_lies_are_told():

@@ -40,9 +40,11 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
-from secagg.storage.journal import decode_client_event
+from secagg.storage.book import Change, Record
+from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
@@ -81,24 +83,24 @@ class Heard(logging.Handler):
         self.text += [repr(error), str(error), getattr(error, "next_step", "")]
 
 
-class RecordingStore(SQLiteSessionStore):
+class RecordingBook(CrashingBook):
     """Remembers what was stored, because the end of a session scrubs it."""
 
     def __init__(self, path):
-        super().__init__(path)
+        self.file = inline_book(path)
+        super().__init__(self.file, CrashSwitch())
         self.stored = []
         self.failures = 0
 
-    def create(self, session_key, role, header, *, claim=None):
-        self.stored.append(header)
-        super().create(session_key, role, header, claim=claim)
-
-    def append(self, session_key, first_sequence, records):
-        if self.failures:
+    async def commit(self, change):
+        if change.create is not None:
+            self.stored.append(change.create.header)
+        if self.failures and change.records:
             self.failures -= 1
-            raise self._failure(OSError("database or disk is full"))
-        self.stored.extend(records)
-        super().append(session_key, first_sequence, records)
+            with self.file._file._failures():
+                raise OSError("database or disk is full")
+        self.stored.extend(change.records)
+        return await super().commit(change)
 
 
 class ClumsyService:
@@ -188,8 +190,8 @@ class Run:
         self.directory, self.identities = directory, identities
         self.heard, self.clock = Heard(), ManualClock()
         self.task = noised_task()
-        self.stores = {
-            n: RecordingStore(directory / f"client {n}.db") for n in range(CLIENTS)
+        self.books = {
+            n: RecordingBook(directory / f"client {n}.db") for n in range(CLIENTS)
         }
         self.encoded, self.endings, self.sums = {}, {}, []
 
@@ -203,17 +205,17 @@ class Run:
         finally:
             root.setLevel(before)
             root.removeHandler(self.heard)
-            for store in self.stores.values():
-                store.close()
+            for book in self.books.values():
+                ask(book.file.close())
 
     async def main(self):
         self.is_offered, self.others_are_in = asyncio.Event(), asyncio.Event()
         asyncio.get_running_loop().slow_callback_duration = 0.0
-        store = RecordingStore(self.directory / "server.db")
+        book = RecordingBook(self.directory / "server.db")
         workers = Workers()
         with ThreadPoolExecutor(1) as threads:
             aggregator = Aggregator(
-                store,
+                book,
                 UploadSpool(self.directory / "spool", min_free_bytes=0),
                 clock=self.clock,
                 workers=workers,
@@ -231,7 +233,7 @@ class Run:
                 Address("127.0.0.1", 0),
                 identity=self.identities["server"],
             ) as server:
-                self.server_store = store
+                self.server_book = book
                 await self.is_offered.wait()  # probes need a session
                 await asyncio.gather(
                     *(self.take_part(n, server.address) for n in range(CLIENTS))
@@ -239,7 +241,7 @@ class Run:
                 self.receipts = await running
             await aggregator.close()
             await watching
-        store.close()
+        await book.file.close()
 
     async def next_payload(self, _count):
         return b"a public model"
@@ -265,7 +267,7 @@ class Run:
                 runner = ClientRunner(
                     connection.identity,
                     link,
-                    self.stores[number],
+                    self.books[number],
                     policy=POLICY,
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
@@ -280,7 +282,7 @@ class Run:
                         await self.others_are_in.wait()
                         self.clock.advance(self.task.parameters.deadlines.masked_input)
                         break
-                    self.stores[number].failures = 0
+                    self.books[number].failures = 0
                 else:
                     self.endings[number] = ending
                     self.heard.text += [repr(ending), repr(runner)]
@@ -312,7 +314,7 @@ class Run:
             bad[5] = np.nan
             return self.encode(bad, descriptor, seed)
         if number == 1 and self.encoded[number] is None:
-            self.stores[number].failures = 1  # when the input is to be bound
+            self.books[number].failures = 1  # when the input is to be bound
         self.encoded[number] = self.encode(vector_of(number), descriptor, seed)
         return self.encoded[number]
 
@@ -337,8 +339,8 @@ class Run:
         return found
 
     def secrets_of(self, number):
-        header, *records = self.stores[number].stored
-        offered = decode_client_event(header)
+        header, *records = self.books[number].stored
+        offered = decode_offer(header)
         yield "seed", offered.seed.reveal()
         state = client.start()
         for event in (offered, *map(decode_client_event, records)):
@@ -454,7 +456,7 @@ def test_nothing_that_was_shown_holds_a_secret(run):
     text += "\n".join(
         repr(receipt) + str(receipt.to_dict()) for receipt in run.receipts
     )
-    text += repr(run.sums) + repr(run.stores) + repr(run.server_store)
+    text += repr(run.sums) + repr(run.books) + repr(run.server_book)
     assert_clean(text, secrets)
 
 
@@ -472,8 +474,9 @@ def test_the_search_would_find_a_secret(run, name):
 
 
 def test_an_error_of_the_storage_names_the_file_and_no_content(tmp_path):
-    store = RecordingStore(tmp_path / "x.db")
+    book = RecordingBook(tmp_path / "x.db")
+    change = Change(key="no session", records=(Record(1, None, b"a secret record"),))
     with pytest.raises(ServiceError) as caught:
-        store.append("no session", 0, [b"a secret record"])
-    assert "secret" not in repr(caught.value) + str(caught.value)
-    store.close()
+        ask(book.commit(change))
+    assert "secret" not in repr(caught.value) + str(caught.value) + repr(change)
+    ask(book.file.close())

@@ -14,12 +14,13 @@ import pytest
 from secagg.client.conductor import SessionOutcome
 from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.storage.base import Role
+from secagg.storage.book import Role, SessionState
 from secagg.storage.journal import decode_outcome
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
+from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import GetUploadStatus, UploadChunk
 
@@ -121,13 +122,13 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
     deployment, endings = run(client_crash={CRASHING: switch})
     assert switch.is_dead
     assert_safe_and_exact(deployment, range(CLIENTS))
-    store = deployment.client_stores[CRASHING]
-    assert store.sessions(Role.CLIENT) == ()  # nothing is left to answer with
+    book = deployment.client_books[CRASHING]
+    assert ask(book.sessions(role=Role.CLIENT)) == ()  # nothing is left to answer with
     for number, ending in endings.items():
         if number == CRASHING and switch.points[-1] == "after end":
-            # It finished and died before it could say so; its tombstone says it.
-            (key,) = store.sessions(Role.CLIENT, include_ended=True)
-            outcome = decode_outcome(store.load(key).summary)
+            # It finished and died before it could say so; its receipt says it.
+            (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
+            outcome = decode_outcome(ask(book.load(row.key)).receipt)
             assert isinstance(outcome, Released)
         else:
             assert isinstance(ending, SessionOutcome)

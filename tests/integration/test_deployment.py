@@ -9,11 +9,12 @@ from secagg.messages import Released
 from secagg.protocol.events import PlainVector
 from secagg.server import aggregator
 from secagg.simulation import identity_of
-from secagg.storage.base import Role
+from secagg.storage.book import Role, SessionState
 from secagg.storage.spool import SUM
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment, one_hot_input
+from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -231,13 +232,13 @@ def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
 
 def test_nothing_secret_is_left_when_a_session_has_ended():
     deployment, _ = run(4)
-    for store, role in (
-        (deployment.server_store, Role.SERVER),
-        *((store, Role.CLIENT) for store in deployment.client_stores.values()),
+
+    for book, role in (
+        (deployment.server_book, Role.SERVER),
+        *((book, Role.CLIENT) for book in deployment.client_books.values()),
     ):
-        keys = store.sessions(role, include_ended=True)
-        assert len(keys) == 1
-        stored = store.load(keys[0])
+        (row,) = ask(book.sessions(role=role, state=SessionState.ALL))
+        stored = ask(book.load(row.key))
         assert stored.ended
         assert (stored.header, stored.records) == (b"", ())
     released = deployment.sums[0]

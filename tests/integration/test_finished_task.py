@@ -11,7 +11,7 @@ from secagg.client.file_input import FileInput
 from secagg.client.program import contributor
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.program import Observer, serve
+from secagg.server.program import Observer, opened_book, serve
 from secagg.server.sum_files import SumFiles
 from secagg.server.task_setup import prepare_task
 from secagg.testing.lying_connection import LyingConnection
@@ -66,17 +66,19 @@ class Site:
         async def next_payload(_):
             return b""
 
-        return await serve(
-            settings,
-            prepared,
-            next_payload=next_payload,
-            on_sum=SumFiles(settings.server.output_dir, prepared).write,
-            observer=Observer(
-                listening=self._listens,
-                progress=lambda _: None,
-                nothing_to_do=self.notices.append,
-            ),
-        )
+        async with opened_book(settings) as book:
+            return await serve(
+                settings,
+                prepared,
+                book,
+                next_payload=next_payload,
+                on_sum=SumFiles(settings.server.output_dir, prepared).write,
+                observer=Observer(
+                    listening=self._listens,
+                    progress=lambda _: None,
+                    nothing_to_do=self.notices.append,
+                ),
+            )
 
     def _listens(self, address):
         self.address = str(address)

@@ -18,8 +18,8 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
-from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
@@ -100,7 +100,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
             runner = ClientRunner(
                 connection.identity,
                 connection,
-                MemorySessionStore(),
+                inline_book(),
                 policy=ClientPolicy(require_noise=False),
                 make_input=make_input,
                 settings=ClientSettings(watch=watch),
@@ -111,7 +111,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
     workers = Workers()
     with ThreadPoolExecutor(1) as threads:
         aggregator = Aggregator(
-            MemorySessionStore(),
+            inline_book(),
             MemorySpool(),
             workers=workers,
             masks=MaskExecutor(threads, workers),
@@ -172,7 +172,7 @@ async def test_a_client_nobody_invited_is_told_so(identities):
         max_attempts=1,
     )
     workers = Workers()
-    aggregator = Aggregator(MemorySessionStore(), MemorySpool(), workers=workers)
+    aggregator = Aggregator(inline_book(), MemorySpool(), workers=workers)
 
     async def next_payload(_count):
         return b""

@@ -17,15 +17,14 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
-from secagg.storage.base import Role
-from secagg.storage.journal import decode_client_event, decode_server_event
-from secagg.storage.memory import MemorySessionStore
+from secagg.storage.book import Change, NewSession, Role, SessionState
+from secagg.storage.journal import decode_offer, decode_server_event
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import SQLiteSessionStore
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import (
@@ -42,17 +41,17 @@ PARAMETERS = parameters_for(4, dimension=9, threshold=3)
 
 @pytest.fixture
 def disk(tmp_path):
-    store = SQLiteSessionStore(tmp_path / "state.db")
-    yield store, UploadSpool(tmp_path / "spool", min_free_bytes=0)
-    store.close()
+    book = inline_book(tmp_path / "state.db")
+    yield book, UploadSpool(tmp_path / "spool", min_free_bytes=0)
+    ask(book.close())
 
 
 def run(disk, **options):
-    store, spool = disk
+    book, spool = disk
 
     async def main(clock):
         deployment = Deployment(
-            clock, PARAMETERS, 4, server_store=store, spool=spool, **options
+            clock, PARAMETERS, 4, server_book=book, spool=spool, **options
         )
         return deployment, await deployment.run()
 
@@ -61,7 +60,7 @@ def run(disk, **options):
 
 def aggregator_on(disk, clock, **limits):
     inline = InlineExecutor()
-    workers = Workers(storage=inline, general=inline)
+    workers = Workers(general=inline)
     return Aggregator(
         *disk,
         clock=clock,
@@ -85,17 +84,17 @@ def test_files_survive_crashes_as_well_as_memory(tmp_path):
     for at in range(0, 60, 7):
         home = tmp_path / str(at)
         home.mkdir()
-        store = SQLiteSessionStore(home / "state.db")
+        book = inline_book(home / "state.db")
         switch = CrashSwitch(at)
         deployment, _ = run(
-            (store, UploadSpool(home / "spool", min_free_bytes=0)),
+            (book, UploadSpool(home / "spool", min_free_bytes=0)),
             server_crash=switch,
         )
         np.testing.assert_array_equal(
             deployment.sums[0].residues, deployment.expected_sum({0, 1, 2, 3})
         )
         assert deployment.contradictions() == {}
-        store.close()
+        ask(book.close())
 
 
 def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
@@ -147,9 +146,9 @@ def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
         sessions=4,
         limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, quiet_seconds=30.0),
     )
-    store, spool = disk
+    book, spool = disk
     assert len(spool.session_ids()) == 2
-    assert len(store.sessions(Role.SERVER, include_ended=True)) == 4
+    assert len(ask(book.sessions(role=Role.SERVER, state=SessionState.ENDED))) == 4
 
 
 def test_bytes_of_sessions_that_never_began_are_removed(disk):
@@ -165,10 +164,10 @@ def test_bytes_of_sessions_that_never_began_are_removed(disk):
 
 def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
     """The process dies in round 1; the operator changes the task and restarts."""
-    store, _ = disk
+    book, _ = disk
 
     async def begin(clock):
-        deployment = Deployment(clock, PARAMETERS, 4, server_store=store, spool=disk[1])
+        deployment = Deployment(clock, PARAMETERS, 4, server_book=book, spool=disk[1])
         serving = asyncio.ensure_future(deployment.serve())
         joining = asyncio.ensure_future(deployment.take_part(0))
         await clock.sleep_until(clock.now() + 5)
@@ -180,7 +179,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         return session_id
 
     session_id = manual_clock.run(begin)
-    assert len(store.sessions(Role.SERVER)) == 1
+    assert len(ask(book.sessions(role=Role.SERVER))) == 1
 
     async def restart(clock):
         aggregator = aggregator_on(disk, clock)
@@ -205,20 +204,22 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         assert update.open().code is ErrorCode.CANCELLED
 
     manual_clock.run(restart)
-    assert store.sessions(Role.SERVER) == ()
+    assert ask(book.sessions(role=Role.SERVER)) == ()
 
 
 def test_session_numbers_go_on_after_a_restart(disk):
     first, _ = run(disk)
     numbers = [first.sums[0].descriptor.session_number]
-    second, _ = run(disk, sessions=2, client_stores=first.client_stores)
+    second, _ = run(disk, sessions=2, client_books=first.client_books)
     numbers += [released.descriptor.session_number for released in second.sums]
     assert numbers == [1, 2]
 
 
 def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
-    store, _ = disk
-    store.create("server/" + "00" * 32, Role.SERVER, b"\x00\x01 nonsense")
+    nonsense = NewSession(
+        role=Role.SERVER, task=TASK_ID, number=1, header=b"\x00\x01 nonsense"
+    )
+    ask(disk[0].commit(Change(key="server/" + "00" * 32, create=nonsense)))
 
     async def main(clock):
         with pytest.raises(ServiceError) as caught:
@@ -229,38 +230,35 @@ def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
     manual_clock.run(main)
 
 
-class NotingStore(MemorySessionStore):
+class NotingBook(CrashingBook):
     """Remembers every record, as an attacker with the disk would."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(inline_book(), CrashSwitch())
+        self.headers = []
         self.records = []
 
-    def create(self, session_key, role, header, *, claim=None):
-        self.records.append(header)
-        super().create(session_key, role, header, claim=claim)
-
-    def append(self, session_key, first_sequence, records):
-        self.records.extend(records)
-        super().append(session_key, first_sequence, records)
+    async def commit(self, change):
+        if change.create is not None:
+            self.headers.append(change.create.header)
+        self.records.extend(change.records)
+        return await super().commit(change)
 
 
 def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
     """Seeds, shares and masked vectors reach no log line and no error."""
     caplog.set_level(logging.DEBUG)
-    stores = {number: NotingStore() for number in range(4)}
-    server_store = NotingStore()
+    books = {number: NotingBook() for number in range(4)}
+    server_book = NotingBook()
     deployment, endings = run(
-        (server_store, disk[1]),
-        client_stores=stores,
+        (server_book, disk[1]),
+        client_books=books,
         fault_of=lambda who, method, _n: (
             Fault.LOSE_REQUEST if (who, method) == (3, RevealShares) else Fault.NONE
         ),
     )
-    secrets = [
-        decode_client_event(store.records[0]).seed.reveal() for store in stores.values()
-    ]
-    for record in server_store.records[1:]:
+    secrets = [decode_offer(book.headers[0]).seed.reveal() for book in books.values()]
+    for record in server_book.records:
         event = decode_server_event(record)
         if isinstance(event, Received) and event.envelope.kind in (Bundles, Shares):
             secrets.append(event.envelope.data)

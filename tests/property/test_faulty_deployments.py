@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import SecAggError
-from secagg.storage.base import Role
+from secagg.storage.book import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
+from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -109,5 +110,5 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(
         assert isinstance(ending, SessionOutcome | SecAggError)
         if isinstance(ending, SessionOutcome):
             np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
-        assert deployment.client_stores[number].sessions(Role.CLIENT) == ()
-    assert deployment.server_store.sessions(Role.SERVER) == ()
+        assert ask(deployment.client_books[number].sessions(role=Role.CLIENT)) == ()
+    assert ask(deployment.server_book.sessions(role=Role.SERVER)) == ()

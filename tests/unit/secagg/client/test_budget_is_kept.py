@@ -14,8 +14,8 @@ from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
-from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
 from secagg.transport.certificates import Authority
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -85,7 +85,7 @@ def settings_of(tmp_path):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(MemorySessionStore(), MemorySpool())
+    made = Aggregator(inline_book(), MemorySpool())
     yield made
     await made.close()
 

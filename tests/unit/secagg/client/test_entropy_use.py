@@ -13,11 +13,11 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
-from secagg.storage.memory import MemorySessionStore
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
+from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 from secagg.transport.in_memory import InMemoryConnection
@@ -29,10 +29,11 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
     def no_other_source(*_):
         raise AssertionError("entropy was drawn around the interface")
 
+    server_book, *client_books = [inline_book() for _ in range(4)]
     monkeypatch.setattr("secrets.token_bytes", no_other_source)
     monkeypatch.setattr("os.urandom", no_other_source)
     inline = InlineExecutor()
-    workers = Workers(storage=inline, general=inline)
+    workers = Workers(general=inline)
     server_entropy = ScriptedEntropy(NONCE, GRAPH_SEED)
     client_entropies = [
         RecordingEntropy(SeededEntropy(SecretBytes(bytes([n]) * 32), b"client"))
@@ -42,7 +43,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
 
     async def main(clock):
         aggregator = Aggregator(
-            MemorySessionStore(),
+            server_book,
             MemorySpool(),
             clock=clock,
             entropy=server_entropy,
@@ -71,7 +72,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
             ClientRunner(
                 identity_of(n),
                 InMemoryConnection(aggregator, identity_of(n)),
-                MemorySessionStore(),
+                client_books[n],
                 policy=LENIENT_POLICY,
                 make_input=lambda descriptor, _payload, _seed, n=n: PlainVector(
                     one_hot_input(n, descriptor.parameters)

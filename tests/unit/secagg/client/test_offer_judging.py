@@ -35,7 +35,7 @@ def offering(answer):
     return InMemoryConnection(ScriptedService(script={GetOffer: answer}), "me")
 
 
-def refusing(_):
+async def refusing(_):
     raise RemoteProtocolError("no", code=ErrorCode.POLICY_VIOLATION)
 
 
@@ -44,7 +44,11 @@ async def test_an_offer_is_judged_before_the_client_sees_it():
     with pytest.raises(RemoteProtocolError):
         await connection.call(GetOffer("t", after_session=0))
     judged = []
-    connection = OfferCheckingConnection(offering(DESCRIPTOR), judged.append)
+
+    async def judge(offered):
+        judged.append(offered)
+
+    connection = OfferCheckingConnection(offering(DESCRIPTOR), judge)
     assert await connection.call(GetOffer("t", after_session=0)) == DESCRIPTOR
     assert judged == [DESCRIPTOR]
     assert connection.has_answered

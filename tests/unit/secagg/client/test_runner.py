@@ -27,13 +27,13 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
-from secagg.storage.base import Role
-from secagg.storage.memory import MemorySessionStore
+from secagg.storage.book import Role, SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
+from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
@@ -83,8 +83,8 @@ def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
     """The victim left with this code and kept nothing; the others have their sum."""
     assert isinstance(endings[VICTIM], kind)
     assert endings[VICTIM].code is code
-    store = deployment.client_stores[VICTIM]
-    assert store.sessions(Role.CLIENT) == ()
+    book = deployment.client_books[VICTIM]
+    assert ask(book.sessions(role=Role.CLIENT)) == ()
     (released,) = deployment.sums
     assert released.survivors in {CLIENTS - 1, CLIENTS}
 
@@ -121,11 +121,11 @@ def test_an_offer_of_another_task_is_refused():
         runner = ClientRunner(
             identity_of(VICTIM),
             LyingConnection(deployment._link(VICTIM), {GetOffer: other_task}),
-            MemorySessionStore(),
+            inline_book(),
             policy=LENIENT_POLICY,
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
         )
         with pytest.raises(RemoteProtocolError, match="another") as caught:
             await runner.run_session(TASK_ID)
@@ -144,20 +144,20 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
         await clock.sleep_until(clock.now() + 1)
-        store = MemorySessionStore()
+        book = inline_book()
         runner = ClientRunner(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            store,
+            book,
             policy=policy,
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
         )
         with pytest.raises(RemoteProtocolError, match="min_clients") as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
-        assert store.sessions(Role.CLIENT, include_ended=True) == ()
+        assert await book.sessions(role=Role.CLIENT, state=SessionState.ALL) == ()
         serving.cancel()
         await asyncio.wait({serving})
 
@@ -337,12 +337,12 @@ def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
         runner = ClientRunner(
             "c1",
             Nobody(),
-            MemorySessionStore(),
+            inline_book(),
             policy=LENIENT_POLICY,
             make_input=None,
             settings=ClientSettings(offer_seconds=120.0),
             clock=clock,
-            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
             on_progress=note,
         )
         with pytest.raises(SessionAbortedError, match="nothing listens there"):
@@ -365,12 +365,12 @@ def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
         runner = ClientRunner(
             "me",
             InMemoryConnection(nobody, "me"),
-            MemorySessionStore(),
+            inline_book(),
             policy=LENIENT_POLICY,
             make_input=lambda *_: None,
             settings=ClientSettings(offer_seconds=100.0),
             clock=clock,
-            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
         )
         started = clock.now()
         with pytest.raises(SessionAbortedError) as caught:
@@ -425,20 +425,20 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
             for n in range(CLIENTS)
             if n != VICTIM
         ]
-        store = MemorySessionStore()
+        book = inline_book()
         runner = ClientRunner(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            store,
+            book,
             policy=LENIENT_POLICY,
             make_input=factory(VICTIM),
             clock=clock,
-            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
         )
         with pytest.raises(LocalProtocolError) as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.BAD_INPUT
-        assert len(store.sessions(Role.CLIENT)) == 1
+        assert len(await book.sessions(role=Role.CLIENT)) == 1
         outcome = await runner.run_session(TASK_ID)
         assert outcome.survivors == CLIENTS
         await asyncio.gather(serving, *others)
@@ -486,11 +486,11 @@ def test_progress_names_every_phase_in_order():
         runner = ClientRunner(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            MemorySessionStore(),
+            inline_book(),
             policy=LENIENT_POLICY,
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(storage=InlineExecutor(), general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
             on_progress=seen.append,
         )
         await runner.run_session(TASK_ID)
@@ -527,15 +527,15 @@ def test_what_is_not_durable_is_not_sent():
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
         link, disk = deployment._link(VICTIM), HeldExecutor()
-        store = MemorySessionStore()
+        book = inline_book(thread=disk)
         runner = ClientRunner(
             identity_of(VICTIM),
             link,
-            store,
+            book,
             policy=LENIENT_POLICY,
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(storage=disk, general=InlineExecutor()),
+            workers=Workers(general=InlineExecutor()),
         )
         running = asyncio.ensure_future(runner.run_session(TASK_ID))
         await clock.sleep_until(clock.now() + 0.5)

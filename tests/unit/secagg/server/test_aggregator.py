@@ -25,11 +25,12 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
-from secagg.storage.memory import MemorySessionStore
+from secagg.storage.book import Role
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.held_executor import HeldExecutor
+from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -59,12 +60,12 @@ class World:
     def __init__(self, clock, *, parameters=PARAMETERS, invited=None, **options):
         self.clock = clock
         self.disk = HeldExecutor()
-        self.store = MemorySessionStore()
+        self.book = inline_book(thread=self.disk)
         self.spool = MemorySpool()
         inline = InlineExecutor()
-        workers = Workers(storage=self.disk, general=inline)
+        workers = Workers(general=inline)
         self.aggregator = Aggregator(
-            self.store,
+            self.book,
             self.spool,
             clock=clock,
             entropy=SeededEntropy(SecretBytes(bytes(32)), b"test"),
@@ -398,8 +399,8 @@ def test_a_full_disk_costs_time_and_nothing_else():
         for name in ("b", "c"):
             await world.join(name)
         await world.settle()
-        (key,) = world.store.sessions("server")
-        assert len(world.store.load(key).records) == 4  # three adverts, one closing
+        (row,) = await world.book.sessions(role=Role.SERVER)
+        assert row.sequence == 4  # three adverts, one closing
 
     scenario(test)
 
@@ -425,7 +426,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         world.start()
         await world.settle()
         await world.join("a")
-        stored = world.store.load(world.store.sessions("server")[0])
+        (stored,) = await world.book.sessions(role=Role.SERVER)
         for _ in range(10):
             await world.clock.sleep_until(world.clock.now() + 60)
             waiting = await world.update("a", Round.ADVERTISE_KEYS)
@@ -434,8 +435,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         stranger = await world.update("mallory", Round.ADVERTISE_KEYS)
         assert (stranger.joined, stranger.needed) == (0, 0)
         # No record, no new number: what was stored is what is stored.
-        (key,) = world.store.sessions("server")
-        assert world.store.load(key) == stored
+        assert await world.book.sessions(role=Role.SERVER) == (stored,)
         await world.join("b")
         await world.join("c")
         await world.settle()
@@ -933,7 +933,7 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
         for number in range(100):
             update = await world.update(f"stranger {number}", None)
             assert isinstance(update, Aborted)
-        session = world.aggregator._book.find(world.id)
+        session = world.aggregator._sessions.find(world.id)
         assert session.untold() == frozenset(NAMES)
         assert not session._facts._told
 

@@ -67,7 +67,7 @@ def expected(parameters, survivors):
 
 
 def compute(executor, job, spool, **options):
-    workers = Workers(storage=InlineExecutor(), general=InlineExecutor())
+    workers = Workers(general=InlineExecutor())
     masks = MaskExecutor(executor, workers, **options)
     return asyncio.run(masks.compute_sum(job, spool))
 
@@ -96,7 +96,7 @@ def test_processes_give_the_same_sum(tmp_path):
 
 def test_small_jobs_are_not_split():
     _, job = summing_session(1 << 20)
-    workers = Workers(storage=InlineExecutor(), general=InlineExecutor())
+    workers = Workers(general=InlineExecutor())
     masks = MaskExecutor(InlineExecutor(), workers, parts=8)
     assert masks.parts_for(job) == 1
     eager = MaskExecutor(InlineExecutor(), workers, parts=8, min_work_per_part=100)

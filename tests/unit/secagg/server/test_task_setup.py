@@ -5,7 +5,11 @@ import pytest
 from secagg import distributed_dp
 from secagg.config import NO_NOISE_ACKNOWLEDGEMENT, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.task_setup import prepare_task
+from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
+from secagg.server.task_setup import prepare_task, settle_task
+from secagg.storage.book import Task, TaskState
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.inline_book import ask, inline_book
 
 BASE = """
 [tls]
@@ -108,16 +112,23 @@ def test_an_impossible_cohort_is_the_operators_mistake(
     assert caught.value.next_step
 
 
-def test_a_restart_runs_the_same_task_without_planning_again(tmp_path, monkeypatch):
-    memory = tmp_path / "task.json"
+@pytest.fixture(name="book")
+def _book():
+    return inline_book()
 
+
+def settings_of(tmp_path, text, *overrides):
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    overrides = [f"server.state_dir={tmp_path / 'state'}", *overrides]
+    return load_server_settings(path, environment={}, overrides=overrides).settings
+
+
+def test_a_restart_runs_the_same_task_without_planning_again(
+    tmp_path, monkeypatch, book
+):
     def prepared(text, *overrides):
-        path = tmp_path / "server.toml"
-        path.write_text(text)
-        return prepare_task(
-            load_server_settings(path, environment={}, overrides=overrides).settings,
-            memory=memory,
-        )
+        return ask(settle_task(settings_of(tmp_path, text, *overrides), book))
 
     first = prepared(NOISE)
 
@@ -136,26 +147,41 @@ def test_a_restart_runs_the_same_task_without_planning_again(tmp_path, monkeypat
         prepared(NOISE, "noise.epsilon=3.0")
 
 
+def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, book):
+    for dimension in (6, 7):
+        settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
+        ask(settle_task(settings, book))
+    (row,) = ask(book.tasks())
+    assert row.version == 2
+    assert ask(recall(book, settings)).parameters.dimension == 7
+    assert ask(recall(book, settings_of(tmp_path, EXACT))) is None
+
+
 def test_looking_at_a_task_writes_nothing(tmp_path):
-    path, state = tmp_path / "server.toml", tmp_path / "state"
-    path.write_text(NOISE)
-    settings = load_server_settings(path, environment={}).settings
-    shown = prepare_task(settings, memory=state / "task.json", keep=False)
+    settings = settings_of(tmp_path, NOISE)
+    state = settings.server.state_dir
+    shown = prepare_task(settings, reports=state, keep=False)
     assert shown.report is not None
     assert not state.exists()
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"settings": 1}'])
-def test_a_damaged_memory_is_never_taken_for_a_new_task(tmp_path, content):
-    path, memory = tmp_path / "server.toml", tmp_path / "task.json"
-    path.write_text(EXACT)
-    settings = load_server_settings(path, environment={}).settings
-    prepare_task(settings, memory=memory)
-    document = memory.read_text()
-    memory.write_text(content or document[:50])
-    if content == '{"settings": 1}':
-        prepare_task(settings, memory=memory)  # other settings: planned afresh
-        return
-    with pytest.raises(ServiceError, match="damaged") as caught:
-        prepare_task(settings, memory=memory)
+def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, book):
+    settings = settings_of(tmp_path, EXACT)
+    unreadable = Task("t", TaskState.RUNNING, digest_of(settings), b"{}")
+    ask(book.put_task(unreadable, expect_version=0))
+    with pytest.raises(ServiceError, match="plan") as caught:
+        ask(settle_task(settings, book))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, book):
+    settings = settings_of(tmp_path, EXACT)
+    planned = RememberedTask(prepare_task(settings).parameters, None)
+
+    class Racing(CrashingBook):
+        async def tasks(self):
+            return ()
+
+    ask(remember(book, settings, planned))
+    with pytest.raises(ServiceError, match="somebody else"):
+        ask(remember(Racing(book, CrashSwitch()), settings, planned))

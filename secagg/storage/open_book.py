@@ -1,0 +1,122 @@
+"""The one way to a book: by URL, whatever keeps it."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.storage.book import Book
+from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.sqlite_book import SQLiteBook
+
+__all__ = ["open_book", "open_state"]
+
+_SQLITE: Final = "sqlite:"
+_MEMORY: Final = "sqlite::memory:"
+_FILE: Final = "book.sqlite3"
+
+
+async def open_book(  # noqa: PLR0913 - every part can be exchanged
+    url: str,
+    *,
+    mark: Path | None = None,
+    accept_restored: bool = False,
+    entropy: Entropy | None = None,
+    now: Callable[[], float] | None = None,
+    thread: Executor | None = None,
+) -> Book:
+    """Open the durable book of one party, and make it if it does not exist.
+
+    Args:
+        url: `sqlite:/absolute/path.db`, or `sqlite::memory:` for a book that lasts as
+            long as the object.
+        mark: File of the rollback mark, in another directory than the book.  Without
+            it nobody notices that the book was set back: for tests and simulations.
+        accept_restored: A person accepts, this once, that the book may have forgotten
+            what was sent.  Sessions that are open in it say so from then on.
+        entropy: Names a new book; the operating system's by default.
+        now: The book's clock, in Unix seconds; the machine's by default.
+        thread: Runs everything that blocks, one call after the other; one thread is
+            made here when left out.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS; the URL or the place of the mark cannot be
+            used.
+        StateDamagedError: What is stored does not fit together.
+        ServiceError: RESTORED_STATE for a book that was set back, copied or exchanged;
+            STORAGE_FAILED when it cannot be opened or is in use.
+    """
+    path = _path_of(url)
+    if mark is not None and path is not None and _lies_beside(mark, path):
+        raise LocalProtocolError(
+            f"the rollback mark {mark} lies in the directory of the state {path}: both "
+            "would be put back together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose a place that no backup of the state contains.",
+        )
+    return await SQLiteBook.open(
+        path,
+        mark=None if mark is None else RollbackMark(mark),
+        accept_restored=accept_restored,
+        entropy=entropy or SystemEntropy(),
+        now=now or time.time,
+        thread=thread,
+    )
+
+
+async def open_state(
+    directory: Path, *, mark: Path | None = None, accept_restored: bool = False
+) -> Book:
+    """Open the book of a party that keeps its state in a directory.
+
+    Args:
+        directory: Made, readable by its owner only, when it does not exist.
+        mark: As for `open_book`.
+        accept_restored: As for `open_book`.
+
+    Raises:
+        SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
+            made.
+    """
+    path = _made(directory) / _FILE
+    return await open_book(
+        f"{_SQLITE}{path}", mark=mark, accept_restored=accept_restored
+    )
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory.resolve()
+    except OSError as error:
+        raise ServiceError(
+            f"the state directory {directory} cannot be made: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the path and its owner, or set another state_dir.",
+        ) from None
+
+
+def _path_of(url: str) -> Path | None:
+    if url == _MEMORY:
+        return None
+    path = Path(url.removeprefix(_SQLITE))
+    if url.startswith(_SQLITE) and path.is_absolute():
+        return path
+    scheme = url.partition(":")[0]
+    complaint = (
+        "needs an absolute path"
+        if scheme == "sqlite"
+        else f"names a store, {scheme!r}, that this release does not have"
+    )
+    raise LocalProtocolError(
+        f"the address of the state {complaint}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step=f"Write {_SQLITE}/absolute/path.db, or {_MEMORY} for a trial.",
+    )
+
+
+def _lies_beside(mark: Path, book: Path) -> bool:
+    return mark.resolve().is_relative_to(book.resolve().parent)

@@ -1,0 +1,277 @@
+"""A book in one SQLite file or in memory: the default of every deployment.
+
+Rule 1: one thread does everything that blocks, so that the event loop never does.
+Rule 2: changes that arrive while one commit runs are written in one transaction, across
+        sessions: a thousand adverts cost a few writes, not a thousand.
+Rule 3: each of them has a savepoint of its own.  A refused one takes no other with it,
+        and no answer goes out before all are on the disk, refusals included.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.primitives.entropy import Entropy
+from secagg.storage import sqlite_changes, sqlite_queries
+from secagg.storage.book import (
+    Change,
+    ChargeRow,
+    Finding,
+    Purged,
+    Retention,
+    Role,
+    SessionRow,
+    SessionState,
+    Settlement,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+)
+from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.sqlite_changes import Outcome
+from secagg.storage.sqlite_file import SQLiteFile
+
+__all__ = ["SQLiteBook"]
+
+_Result = TypeVar("_Result")
+
+
+class SQLiteBook:
+    """Implements `Book`; belongs to one event loop at a time.
+
+    Make it with `open`.
+    """
+
+    def __init__(
+        self,
+        file: SQLiteFile,
+        thread: Executor,
+        now: Callable[[], float],
+        *,
+        owns_thread: bool,
+    ) -> None:
+        self._file: Final = file
+        self._thread: Final = thread
+        self._owns_thread: Final = owns_thread
+        self._now: Final = now
+        self._pending: list[tuple[Change, asyncio.Future[Outcome]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._must_scrub = False
+        self._is_closed = False
+
+    @classmethod
+    async def open(  # noqa: PLR0913 - every part can be exchanged
+        cls,
+        path: Path | None,
+        *,
+        mark: RollbackMark | None,
+        accept_restored: bool,
+        entropy: Entropy,
+        now: Callable[[], float],
+        thread: Executor | None,
+    ) -> "SQLiteBook":
+        """Open a book; see `secagg.storage.open_book`."""
+        worker = thread or ThreadPoolExecutor(1, "secagg-book")
+        make = partial(
+            SQLiteFile,
+            path,
+            mark=mark,
+            accept_restored=accept_restored,
+            entropy=entropy,
+        )
+        try:
+            loop = asyncio.get_running_loop()
+            file = await loop.run_in_executor(worker, make)
+        except BaseException:
+            if thread is None:
+                worker.shutdown(wait=False)
+            raise
+        return cls(file, worker, now, owns_thread=thread is None)
+
+    async def commit(self, change: Change) -> Outcome:
+        """Apply a change together with all others that arrive meanwhile."""
+        self._check_open()
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._pending.append((change, answer))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_pending())
+        # A caller that goes away takes neither its own change nor others with it.
+        return await answer
+
+    async def now(self) -> float:
+        """Return the book's time: this machine's."""
+        return self._now()
+
+    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
+        """Return a session."""
+        return await self._read(
+            lambda database: sqlite_queries.load_session(
+                database, key, after=after, now=self._now()
+            )
+        )
+
+    async def sessions(
+        self,
+        *,
+        role: Role,
+        task: str | None = None,
+        state: SessionState = SessionState.RUNNING,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[SessionRow, ...]:
+        """Return sessions, the newest first."""
+        return await self._read(
+            partial(
+                sqlite_queries.list_sessions,
+                role=role,
+                task=task,
+                state=state,
+                before=before,
+                limit=limit,
+            )
+        )
+
+    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
+        """Return what only grows for a task."""
+        return await self._read(
+            lambda database: sqlite_queries.read_tally(database, role, task, peer=peer)
+        )
+
+    async def tasks(self) -> tuple[TaskRow, ...]:
+        """Return the tasks."""
+        return await self._read(sqlite_queries.read_tasks)
+
+    async def put_task(self, task: Task, *, expect_version: int) -> bool:
+        """Store a task, if it still has this version."""
+        return await self._write(
+            lambda database: sqlite_changes.put_task(
+                database, task, expect_version=expect_version
+            )
+        )
+
+    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
+        """Return the charges of a task."""
+        return await self._read(
+            lambda database: sqlite_queries.read_charges(database, task)
+        )
+
+    async def settle(self, settlement: Settlement) -> None:
+        """Settle the charge of a session that has ended without an answer."""
+        await self._write(
+            lambda database: sqlite_changes.settle_charge(
+                database, settlement, now=self._now()
+            )
+        )
+
+    async def purge(self, policy: Retention) -> Purged:
+        """Remove receipts, in transactions of bounded size."""
+        keys: list[str] = []
+        while True:
+            removed = await self._write(
+                lambda database: sqlite_changes.purge_receipts(
+                    database, policy, now=self._now()
+                )
+            )
+            if not removed:
+                return Purged(tuple(keys))
+            keys.extend(removed)
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Verify everything."""
+        return await self._read(sqlite_queries.find_faults)
+
+    async def close(self) -> None:
+        """Finish what is under way and release the file; closing twice is allowed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+        try:
+            await self._run(self._file.close)
+        finally:
+            if self._owns_thread:
+                self._thread.shutdown(wait=False)
+
+    # --- the writer -------------------------------------------------------------------
+
+    async def _write_pending(self) -> None:
+        """Write in batches until nothing is pending."""
+        try:
+            while self._pending:
+                batch, self._pending = self._pending, []
+                changes = tuple(change for change, _ in batch)
+                try:
+                    outcomes = await self._run(partial(self._commit_all, changes))
+                except Exception as error:  # noqa: BLE001 - belongs to the callers
+                    outcomes = [error] * len(batch)
+                for (_, answer), outcome in zip(batch, outcomes, strict=True):
+                    if answer.done():
+                        continue  # its caller went away
+                    if isinstance(outcome, Exception):
+                        answer.set_exception(outcome)
+                    else:
+                        answer.set_result(outcome)
+        finally:
+            self._writing = None
+
+    def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        outcomes: list[Outcome | Exception] = []
+        with self._file.writing() as database:
+            for change in changes:
+                # Noted before the commit, whose failure may come after the deed.
+                self._must_scrub |= change.end is not None or change.reseal is not None
+                database.execute("SAVEPOINT change")
+                try:
+                    outcome: Outcome | Exception = sqlite_changes.apply_change(
+                        database, change, now=self._now()
+                    )
+                except sqlite3.Error:
+                    raise  # the disk's fault, and everybody's
+                except Exception as error:  # noqa: BLE001 - of one caller only
+                    database.execute("ROLLBACK TO change")
+                    outcome = error
+                database.execute("RELEASE change")
+                outcomes.append(outcome)
+        if self._must_scrub:
+            self._file.scrub()
+            self._must_scrub = False
+        return outcomes
+
+    # --- the thread -------------------------------------------------------------------
+
+    async def _read(self, query: Callable[..., _Result]) -> _Result:
+        self._check_open()
+
+        def read() -> _Result:
+            with self._file.reading() as database:
+                return query(database)
+
+        return await self._run(read)
+
+    async def _write(self, work: Callable[..., _Result]) -> _Result:
+        self._check_open()
+
+        def write() -> _Result:
+            with self._file.writing() as database:
+                return work(database)
+
+        return await self._run(write)
+
+    async def _run(self, call: Callable[[], _Result]) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, call)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ServiceError(
+                "the book is closed",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Open it again.",
+            )

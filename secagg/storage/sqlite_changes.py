@@ -1,0 +1,320 @@
+"""What a change does to the tables of a book.
+
+Rule 1: nothing here begins or ends a transaction: that is the business of
+        `secagg.storage.sqlite_file`.  Whoever gets an error rolls back.
+Rule 2: the session's position is compared before anything is written.
+"""
+
+import dataclasses
+import sqlite3
+from typing import Final, TypeAlias
+
+from secagg.errors import InternalError
+from secagg.storage.book import (
+    Behind,
+    Change,
+    Charge,
+    ChargeState,
+    Committed,
+    Ended,
+    NewSession,
+    NumberTakenError,
+    Record,
+    Retention,
+    SecondRecordError,
+    SessionsSpentError,
+    Settlement,
+    StateDamagedError,
+    Task,
+    chain_next,
+    chain_start,
+    is_new_charge,
+    settled,
+    unknown_session,
+)
+from secagg.storage.sqlite_queries import (
+    chain_at,
+    chain_start_of,
+    read_charges,
+    records_of,
+    seconds_left,
+    session_at,
+    tally_at,
+)
+from secagg.storage.sqlite_rows import (
+    CHARGES,
+    MILLISECONDS,
+    SESSIONS,
+    TALLIES,
+    TASKS,
+    ChargeColumns,
+    SessionColumns,
+    TaskColumns,
+)
+
+__all__ = [
+    "Outcome",
+    "apply_change",
+    "mark_restored",
+    "purge_receipts",
+    "put_task",
+    "settle_charge",
+]
+
+Outcome: TypeAlias = Committed | Behind | Ended
+
+# A receipt is rarely removed; a pause of the writer this long is not noticed.
+PURGE_ROWS: Final = 500
+
+
+def apply_change(
+    database: sqlite3.Connection, change: Change, *, now: float
+) -> Outcome:
+    """Apply a change inside a transaction; whoever gets an error must roll it back.
+
+    Raises:
+        SecAggError: See `Book.commit`.
+    """
+    instant = int(now * MILLISECONDS)
+    if change.create is not None:
+        session = _created(database, change.key, change.create, instant)
+    else:
+        standing = _standing(database, change, instant)
+        if not isinstance(standing, SessionColumns):
+            return standing
+        session = standing
+    _apply_to_budgets(database, session, change, now)
+    session = _continued(database, session, change)
+    if change.spend:
+        session = dataclasses.replace(session, spent=1)
+    if change.round is not None:
+        session = dataclasses.replace(session, round=change.round, opened=instant)
+    if change.deadline_seconds is not None:
+        deadline = int((now + change.deadline_seconds) * MILLISECONDS)
+        session = dataclasses.replace(session, deadline=deadline)
+    if change.end is not None:
+        session = dataclasses.replace(session, ended=instant, receipt=change.end)
+    SESSIONS.put(database, session)
+    return Committed(session.sequence, session.chain, seconds_left(session, instant))
+
+
+def _standing(
+    database: sqlite3.Connection, change: Change, instant: int
+) -> SessionColumns | Behind | Ended:
+    """Return the session, if it stands where the writer believes."""
+    found = session_at(database, change.key)
+    if found is None:
+        raise unknown_session(change.key)
+    if found.receipt is not None:
+        return Ended(found.receipt)
+    if (found.sequence, found.chain) != (change.expect, change.previous):
+        # The count alone would not do: another history may be as long.
+        whole = chain_at(database, found, change.expect) != change.previous
+        missed = records_of(database, found, after=0 if whole else change.expect)
+    elif change.due and (found.deadline is None or found.deadline > instant):
+        whole, missed = False, ()
+    else:
+        return found
+    return Behind(
+        records=missed,
+        whole=whole,
+        sequence=found.sequence,
+        chain=found.chain,
+        round=found.round,
+        seconds_left=seconds_left(found, instant),
+    )
+
+
+def _apply_to_budgets(
+    database: sqlite3.Connection, session: SessionColumns, change: Change, now: float
+) -> None:
+    if change.spend and not session.spent:
+        tally = tally_at(database, session.role, session.task, session.peer)
+        TALLIES.put(database, dataclasses.replace(tally, spent=tally.spent + 1))
+    if change.charge is not None:
+        _charge(database, change.charge, now)
+    if change.settle is not None:
+        settle_charge(database, change.settle, now=now)
+
+
+def _continued(
+    database: sqlite3.Connection, session: SessionColumns, change: Change
+) -> SessionColumns:
+    if change.end is not None:
+        _replace(database, session, b"")
+    if change.reseal is None:
+        return _appended(database, session, change.records)
+    _replace(database, session, change.reseal.header)
+    start = chain_start_of(session, change.reseal.header)
+    afresh = dataclasses.replace(session, sequence=0, start=start, chain=start)
+    return _appended(database, afresh, change.reseal.records)
+
+
+def _created(
+    database: sqlite3.Connection, key: str, new: NewSession, instant: int
+) -> SessionColumns:
+    tally = tally_at(database, new.role.value, new.task, new.peer)
+    if new.number <= tally.highest_number:
+        raise NumberTakenError(new, highest=tally.highest_number)
+    if new.allowed is not None:
+        # A session that runs may yet be spent: it must not be promised twice.
+        (running,) = database.execute(
+            "SELECT count(*) FROM session WHERE role = ? AND task = ? AND peer = ? "
+            "AND ended IS NULL AND spent = 0",
+            (new.role.value, new.task, new.peer),
+        ).fetchone()
+        used = tally.spent + running
+        if used >= new.allowed:
+            raise SessionsSpentError(new, used=used)
+    if session_at(database, key) is not None:
+        raise InternalError(f"session {key} is created twice under two numbers")
+    TALLIES.put(database, dataclasses.replace(tally, highest_number=new.number))
+    (position,) = database.execute(
+        "SELECT coalesce(max(position), 0) + 1 FROM session"
+    ).fetchone()
+    start = chain_start(key, new)
+    session = SessionColumns(
+        position=position,
+        key=key,
+        role=new.role.value,
+        task=new.task,
+        peer=new.peer,
+        number=new.number,
+        sequence=0,
+        round=0,
+        opened=None,
+        deadline=None,
+        born=instant,
+        start=start,
+        chain=start,
+        ended=None,
+        receipt=None,
+        timeline="",
+        spent=0,
+        restored=0,
+    )
+    SESSIONS.put(database, session)
+    _set_header(database, session, new.header)
+    return session
+
+
+def _charge(database: sqlite3.Connection, charge: Charge, now: float) -> None:
+    if is_new_charge(read_charges(database, charge.task), charge):
+        CHARGES.put(
+            database,
+            ChargeColumns(
+                charge.task,
+                charge.session_id,
+                charge.noise_digest,
+                ChargeState.BOUND.value,
+                int(now * MILLISECONDS),
+            ),
+        )
+
+
+def settle_charge(
+    database: sqlite3.Connection, settlement: Settlement, *, now: float
+) -> None:
+    """See `Book.settle`."""
+    instant = int(now * MILLISECONDS)
+    where = "task = ? AND session_id = ?"
+    for row in CHARGES.find(database, where, settlement.task, settlement.session_id):
+        state = settled(ChargeState(row.state), settlement.state)
+        if state != row.state:
+            CHARGES.put(
+                database, dataclasses.replace(row, state=state.value, at=instant)
+            )
+
+
+def _appended(
+    database: sqlite3.Connection, session: SessionColumns, records: tuple[Record, ...]
+) -> SessionColumns:
+    chain, sequence = session.chain, session.sequence
+    for record in records:
+        chain = chain_next(chain, sequence, record)
+        try:
+            database.execute(
+                "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    session.position,
+                    sequence,
+                    record.kind,
+                    record.sender,
+                    chain,
+                    record.body,
+                ),
+            )
+        except sqlite3.IntegrityError as error:
+            # The position has matched, so that it must be the sender's second.
+            if "record.sender" not in str(error):
+                raise StateDamagedError(
+                    f"there is a record {sequence} beyond the last",
+                    key=session.key,
+                    record=sequence,
+                ) from None
+            raise SecondRecordError(session.key, record) from None
+        sequence += 1
+    return dataclasses.replace(session, chain=chain, sequence=sequence)
+
+
+def _replace(
+    database: sqlite3.Connection, session: SessionColumns, header: bytes
+) -> None:
+    """Remove all records and exchange the header; `secure_delete` overwrites both."""
+    database.execute("DELETE FROM record WHERE session = ?", (session.position,))
+    _set_header(database, session, header)
+
+
+def _set_header(
+    database: sqlite3.Connection, session: SessionColumns, header: bytes
+) -> None:
+    database.execute(
+        "UPDATE session SET header = ? WHERE position = ?", (header, session.position)
+    )
+
+
+def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -> bool:
+    """See `Book.put_task`."""
+    found = next(TASKS.find(database, "task_id = ?", task.task_id), None)
+    if (0 if found is None else found.version) != expect_version:
+        return False
+    TASKS.put(
+        database,
+        TaskColumns(
+            task.task_id,
+            expect_version + 1,
+            task.state.value,
+            task.settings,
+            task.plan,
+        ),
+    )
+    return True
+
+
+def purge_receipts(
+    database: sqlite3.Connection, policy: Retention, *, now: float
+) -> tuple[str, ...]:
+    """Remove up to `PURGE_ROWS` receipts that a policy does not keep."""
+    oldest = int((now - policy.keep_receipts_days * 86400) * MILLISECONDS)
+    rows = tuple(
+        SESSIONS.find(
+            database,
+            "position IN (SELECT position FROM (SELECT position, ended, row_number() "
+            "OVER (PARTITION BY role, task ORDER BY position DESC) AS place "
+            "FROM session WHERE ended IS NOT NULL) WHERE ended < ? OR place > ? "
+            "ORDER BY position LIMIT ?)",
+            oldest,
+            policy.keep_receipts,
+            PURGE_ROWS,
+        )
+    )
+    database.executemany(
+        "DELETE FROM session WHERE position = ?", [(row.position,) for row in rows]
+    )
+    return tuple(row.key for row in rows)
+
+
+def mark_restored(database: sqlite3.Connection) -> None:
+    """Note of every open session that it comes from a state that was put back."""
+    for session in tuple(SESSIONS.find(database, "ended IS NULL")):
+        SESSIONS.put(database, dataclasses.replace(session, restored=1))

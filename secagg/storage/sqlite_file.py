@@ -1,0 +1,298 @@
+"""One SQLite file as the disk of a book: opened, locked, written and scrubbed.
+
+Rule 1: write-ahead log and `synchronous=FULL`: a transaction that was committed has
+        reached the disk.
+Rule 2: one process at a time.  The file is locked for as long as it is open, because
+        two processes that drive the same session could answer it twice.  The operating
+        system drops the lock when the process dies.
+Rule 3: only the owner may read the file, which holds seeds; what is deleted is
+        overwritten, in the log too.
+Rule 4: a file of a newer schema, of another program or with a damaged structure is
+        refused, and not one byte of it changed.
+Rule 5: every transaction raises the generation, and the rollback mark follows before
+        anybody hears of it.
+
+Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
+where the machine may be stolen.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.primitives.entropy import Entropy
+from secagg.storage.book import StateDamagedError
+from secagg.storage.rollback_mark import (
+    BOOK_ID_BYTES,
+    Mark,
+    RollbackMark,
+    refuse_set_back,
+)
+from secagg.storage.sqlite_changes import mark_restored
+from secagg.storage.sqlite_rows import SCHEMA
+
+__all__ = ["SCHEMA_VERSION", "SQLiteFile"]
+
+SCHEMA_VERSION: Final = 1
+
+# Long enough for a predecessor that drains or for a person's command that reads.
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+
+# "secA": tells a book from every other database with some version number.
+_APPLICATION_ID: Final = 0x73656341
+_MEMORY: Final = ":memory:"
+
+
+class SQLiteFile:
+    """The open file of one book.
+
+    Args:
+        path: The file, made with mode 0600 when it does not exist; None for memory.
+        mark: The rollback mark; None for a book that has none.
+        accept_restored: Somebody accepts that the book may have been put back: it
+            becomes a new one under the mark, and open sessions are marked.
+        entropy: Draws the name of a new book.
+
+    Raises:
+        StateDamagedError: The file's structure is damaged.
+        ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED when
+            the file cannot be opened, is no book, is in use or has a newer schema.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        mark: RollbackMark | None,
+        accept_restored: bool,
+        entropy: Entropy,
+    ) -> None:
+        self._name: Final = _MEMORY if path is None else str(path)
+        self._mark = mark
+        self._marked: Mark | None = None
+        with self._failures():
+            if path is not None:
+                # SQLite gives its log the mode of the database: this covers both.
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._database = sqlite3.connect(
+                self._name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
+            )
+            try:
+                self._prepare(entropy)
+                self._state = self._read_state()
+                self._judge_mark(entropy, accept_restored=accept_restored)
+                # A predecessor may have died before it had scrubbed its log.
+                self._checkpoint()
+            except BaseException:
+                self._database.close()
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give out the database to read from.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, also while the mark is behind: what is read
+                might be told to somebody.
+        """
+        with self._failures():
+            self._keep_mark()
+            yield self._database
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Give out the database for one transaction, which ends with the block.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; whether the transaction is on the disk is not
+                known.
+        """
+        with self._failures():
+            self._keep_mark()
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                before = self._database.total_changes
+                yield self._database
+                if self._database.total_changes == before:
+                    self._database.execute("ROLLBACK")
+                    return
+                self._database.execute("UPDATE book SET generation = generation + 1")
+                state = self._read_state()
+                self._database.execute("COMMIT")
+            except BaseException:
+                # A full disk may have rolled back already.
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+            self._state = state
+            self._keep_mark()
+
+    def scrub(self) -> None:
+        """Have what was deleted overwritten on the disk, the log included.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is tried again with the next scrub.
+        """
+        with self._failures():
+            self._checkpoint()
+
+    def close(self) -> None:
+        """Fold the log into the file and release the lock."""
+        with self._failures():
+            self._database.close()
+
+    # --- opening ----------------------------------------------------------------------
+
+    def _prepare(self, entropy: Entropy) -> None:
+        # The order matters: in exclusive mode from the start, no shared memory file
+        # is made, and the first write takes the lock of rule 2.
+        self._pragma("locking_mode = EXCLUSIVE")
+        self._database.text_factory = _text
+        # A reader's lock only: nothing of a foreign file may change.
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            is_new = self._is_new()
+        finally:
+            self._database.execute("ROLLBACK")
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "secure_delete = ON",
+            "foreign_keys = ON",
+            "cell_size_check = ON",
+        ):
+            self._pragma(pragma)
+        self._database.execute("BEGIN IMMEDIATE")
+        if is_new:
+            for statement in SCHEMA:
+                self._database.execute(statement)
+            self._database.execute(
+                "INSERT INTO book VALUES (?, 0)", (entropy.token(BOOK_ID_BYTES),)
+            )
+            self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        # Written again in any case: only a write takes the lock.
+        self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        self._database.execute("COMMIT")
+
+    def _is_new(self) -> bool:
+        """Say whether the file is empty; refuse it if it is not a sound book."""
+        version = self._pragma("user_version")
+        schema = {
+            sql
+            for (sql,) in self._database.execute(
+                "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
+            )
+        }
+        application = self._pragma("application_id")
+        if not schema and (application, version) == (0, 0):
+            return True
+        if application != _APPLICATION_ID:
+            raise ServiceError(
+                f"{self._name} is a database, but no book of this program",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Point the state path at another file; this one is something "
+                "else, or of another release.",
+            )
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise ServiceError(
+                f"{self._name} has schema version {version}, this release reads "
+                f"version {SCHEMA_VERSION}",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Upgrade this side, or point it at another state file.",
+            )
+        if version != SCHEMA_VERSION or schema != set(SCHEMA):
+            raise StateDamagedError(f"the tables of {self._name} are not those of ours")
+        complaint = self._pragma("integrity_check(1)")
+        if complaint != "ok":
+            raise StateDamagedError(f"{self._name}: {complaint}")
+        return False
+
+    def _pragma(self, text: str) -> object:
+        row = self._database.execute(f"PRAGMA {text}").fetchone()
+        return None if row is None else row[0]
+
+    # --- generation and mark ----------------------------------------------------------
+
+    def _read_state(self) -> Mark:
+        rows = self._database.execute("SELECT book_id, generation FROM book").fetchall()
+        match rows:
+            case [(bytes() as book_id, int() as generation)] if (
+                len(book_id) == BOOK_ID_BYTES and generation >= 0
+            ):
+                return Mark(book_id, generation)
+        raise StateDamagedError(f"{self._name} does not say which book it is")
+
+    def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
+        if accept_restored:
+            # The old mark stays until the book says that it was accepted: a crash in
+            # between must not look like a book that was left alone.
+            self._marked = self._state
+            # A new name: copies of the old book never fit the mark again.
+            with self.writing() as database:
+                database.execute(
+                    "UPDATE book SET book_id = ?", (entropy.token(BOOK_ID_BYTES),)
+                )
+                mark_restored(database)
+        elif self._mark is not None:
+            self._marked = self._mark.read()
+            refuse_set_back(self._state, self._marked, self._mark.path)
+        self._keep_mark()
+
+    def _keep_mark(self) -> None:
+        if self._mark is not None and self._marked != self._state:
+            self._mark.write(self._state)
+            self._marked = self._state
+
+    def _checkpoint(self) -> None:
+        self._pragma("wal_checkpoint(TRUNCATE)")
+
+    # --- failures ---------------------------------------------------------------------
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn every failure of the machinery into one that says what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._failure(error) from None
+        except UnicodeError:
+            # SQLite's own words about a name that is no text any more.
+            raise StateDamagedError(f"{self._name} holds text that is none") from None
+        except OSError as error:
+            raise self._refused(error.strerror or str(error), _CHECK_OWNER) from None
+
+    def _failure(self, error: sqlite3.Error) -> ServiceError:
+        # The lowest byte is the primary code, the others only refine it.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code == sqlite3.SQLITE_CORRUPT:
+            return StateDamagedError(f"{self._name}: {error}")
+        return self._refused(str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
+
+    def _refused(self, complaint: str, next_step: str) -> ServiceError:
+        return ServiceError(
+            f"the state file {self._name} cannot be used: {complaint}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step=next_step,
+        )
+
+
+_CHECK_OWNER: Final = "Check that the directory exists and that its owner can write."
+_OTHER_FILE: Final = (
+    "Point the state path at another file; this one is something else, or damaged by "
+    "this machine's disk or a foreign program."
+)
+_NEXT_STEPS: Final = {
+    sqlite3.SQLITE_BUSY: "Another process uses this file; stop it, or use another.",
+    sqlite3.SQLITE_FULL: "Free disk space and restart; no session data is lost.",
+    sqlite3.SQLITE_IOERR: "The disk refuses to work: check it and its free space.",
+    sqlite3.SQLITE_NOTADB: _OTHER_FILE,
+}
+
+
+def _text(data: bytes) -> str:
+    """Return a TEXT value; bytes that are no text then fail its row's checksum."""
+    return data.decode(errors="surrogateescape")

@@ -1,0 +1,302 @@
+"""What a book says, read from its tables and verified.
+
+Nothing here changes anything, and nothing begins or ends a transaction: that is the
+business of `secagg.storage.sqlite_file`.
+"""
+
+import sqlite3
+
+from secagg.errors import LocalProtocolError
+from secagg.storage.book import (
+    ChargeRow,
+    ChargeState,
+    Finding,
+    NewSession,
+    Record,
+    Role,
+    SessionRow,
+    SessionState,
+    StateDamagedError,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+    TaskState,
+    chain_next,
+    chain_start,
+)
+from secagg.storage.sqlite_rows import (
+    CHARGES,
+    MILLISECONDS,
+    SESSIONS,
+    TALLIES,
+    TASKS,
+    SessionColumns,
+    TallyColumns,
+)
+
+__all__ = [
+    "chain_at",
+    "chain_start_of",
+    "find_faults",
+    "list_sessions",
+    "load_session",
+    "read_charges",
+    "read_tally",
+    "read_tasks",
+    "records_of",
+    "seconds_left",
+    "session_at",
+    "tally_at",
+]
+
+
+def load_session(
+    database: sqlite3.Connection, key: str, *, after: int, now: float
+) -> StoredSession | None:
+    """See `Book.load`."""
+    session = session_at(database, key)
+    return None if session is None else _stored(database, session, after, now)
+
+
+def _stored(
+    database: sqlite3.Connection, session: SessionColumns, after: int, now: float
+) -> StoredSession:
+    header = b""
+    records: tuple[Record, ...] = ()
+    if session.receipt is None:
+        if after > session.sequence:
+            raise LocalProtocolError(
+                f"session {session.key} has {session.sequence} records, none after "
+                f"{after}"
+            )
+        stored: object = database.execute(
+            "SELECT header FROM session WHERE position = ?", (session.position,)
+        ).fetchone()[0]
+        if not isinstance(stored, bytes) or session.start != chain_start_of(
+            session, stored
+        ):
+            raise StateDamagedError(
+                "its header does not have its checksum", key=session.key
+            )
+        header = stored
+        records = records_of(database, session, after=after)
+    return StoredSession(
+        key=session.key,
+        role=Role(session.role),
+        task=session.task,
+        peer=session.peer,
+        number=session.number,
+        header=header,
+        records=records,
+        sequence=session.sequence,
+        chain=session.chain,
+        round=session.round,
+        opened=_seconds(session.opened),
+        deadline=_seconds(session.deadline),
+        seconds_left=seconds_left(session, int(now * MILLISECONDS)),
+        receipt=session.receipt,
+        spent=bool(session.spent),
+        restored=bool(session.restored),
+        timeline=session.timeline,
+    )
+
+
+def list_sessions(  # noqa: PLR0913 - one argument per condition
+    database: sqlite3.Connection,
+    *,
+    role: Role,
+    task: str | None,
+    state: SessionState,
+    before: int | None,
+    limit: int | None,
+) -> tuple[SessionRow, ...]:
+    """See `Book.sessions`."""
+    condition = {
+        SessionState.RUNNING: "ended IS NULL",
+        SessionState.ENDED: "ended IS NOT NULL",
+        SessionState.ALL: "true",
+    }[state]
+    rows = SESSIONS.find(
+        database,
+        f"role = ?1 AND {condition} AND (?2 IS NULL OR task = ?2) "
+        "AND (?3 IS NULL OR position < ?3) ORDER BY position DESC LIMIT ?4",
+        role.value,
+        task,
+        before,
+        -1 if limit is None else limit,
+    )
+    return tuple(
+        SessionRow(
+            position=row.position,
+            key=row.key,
+            role=Role(row.role),
+            task=row.task,
+            number=row.number,
+            round=row.round,
+            sequence=row.sequence,
+            born=row.born / MILLISECONDS,
+            ended=_seconds(row.ended),
+            restored=bool(row.restored),
+        )
+        for row in rows
+    )
+
+
+def read_tally(
+    database: sqlite3.Connection, role: Role, task: str, *, peer: str
+) -> Tally:
+    """See `Book.tally`."""
+    found = tally_at(database, role.value, task, peer)
+    return Tally(found.highest_number, found.spent)
+
+
+def read_tasks(database: sqlite3.Connection) -> tuple[TaskRow, ...]:
+    """See `Book.tasks`."""
+    return tuple(
+        TaskRow(
+            Task(row.task_id, TaskState(row.state), row.settings, row.plan),
+            row.version,
+            read_tally(database, Role.SERVER, row.task_id, peer=""),
+        )
+        for row in TASKS.find(database, "true ORDER BY task_id")
+    )
+
+
+def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ...]:
+    """See `Book.charges`."""
+    return tuple(
+        ChargeRow(
+            row.session_id,
+            row.noise_digest,
+            ChargeState(row.state),
+            row.at / MILLISECONDS,
+        )
+        for row in CHARGES.find(database, "task = ? ORDER BY rowid", task)
+    )
+
+
+def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
+    """Verify the file's structure, every row and every chain."""
+    faults = [
+        Finding("", complaint)
+        for (complaint,) in database.execute("PRAGMA integrity_check").fetchall()
+        if complaint != "ok"
+    ]
+    for table, rowid, *_ in database.execute("PRAGMA foreign_key_check").fetchall():
+        faults.append(Finding("", f"row {rowid} of {table!r} belongs to nothing"))
+    for table in (TALLIES, TASKS, CHARGES):
+        try:
+            tuple(table.find(database, "true"))
+        except StateDamagedError as error:
+            faults.append(Finding("", str(error)))
+    for (position,) in database.execute("SELECT position FROM session").fetchall():
+        try:
+            for session in SESSIONS.find(database, "position = ?", position):
+                _stored(database, session, 0, 0.0)
+        except StateDamagedError as error:
+            faults.append(Finding(error.key, str(error)))
+    return tuple(faults)
+
+
+def session_at(database: sqlite3.Connection, key: str) -> SessionColumns | None:
+    """Return the row of a session, or None."""
+    return next(SESSIONS.find(database, "key = ?", key), None)
+
+
+def tally_at(
+    database: sqlite3.Connection, role: str, task: str, peer: str
+) -> TallyColumns:
+    """Return the row of a tally; one of zeros, not stored, when there is none."""
+    where = "role = ? AND task = ? AND peer = ?"
+    found = next(TALLIES.find(database, where, role, task, peer), None)
+    return found or TallyColumns(role, task, peer, 0, 0)
+
+
+def records_of(
+    database: sqlite3.Connection, session: SessionColumns, *, after: int
+) -> tuple[Record, ...]:
+    """Return records, verified against the chain to the session's last one.
+
+    Raises:
+        StateDamagedError: A record is missing, changed or too many.
+    """
+    rows = database.execute(
+        "SELECT sequence, kind, sender, chain, body FROM record "
+        "WHERE session = ? AND sequence >= ? ORDER BY sequence",
+        (session.position, after),
+    ).fetchall()
+    chain = chain_at(database, session, after)
+    records = []
+    for sequence, (stored, kind, sender, stored_chain, body) in enumerate(rows, after):
+        record = _record(kind, sender, body)
+        if stored != sequence or sequence >= session.sequence or chain is None:
+            raise _broken(session, sequence, "missing, or stands where none belongs")
+        if record is not None:
+            chain = chain_next(chain, sequence, record)
+        if record is None or chain != stored_chain:
+            raise _broken(session, sequence, "changed: its checksum does not fit")
+        records.append(record)
+    if after + len(records) != session.sequence or chain != session.chain:
+        raise _broken(session, after + len(records), "missing")
+    return tuple(records)
+
+
+def _record(kind: object, sender: object, body: object) -> Record | None:
+    """Return a record as it was stored, or None for what nobody can have stored."""
+    if (
+        isinstance(kind, int)
+        and isinstance(sender, str | None)
+        and isinstance(body, bytes)
+    ):
+        try:
+            return Record(kind, sender, body)
+        except LocalProtocolError:
+            return None
+    return None
+
+
+def _broken(
+    session: SessionColumns, sequence: int, complaint: str
+) -> StateDamagedError:
+    return StateDamagedError(
+        f"record {sequence} is {complaint}", key=session.key, record=sequence
+    )
+
+
+def chain_at(
+    database: sqlite3.Connection, session: SessionColumns, sequence: int
+) -> bytes | None:
+    """Return the chain value before a record, or None if it is not so far yet."""
+    if sequence == 0:
+        return session.start
+    row = database.execute(
+        "SELECT chain FROM record WHERE session = ? AND sequence = ?",
+        (session.position, sequence - 1),
+    ).fetchone()
+    return row[0] if row is not None and isinstance(row[0], bytes) else None
+
+
+def chain_start_of(session: SessionColumns, header: bytes) -> bytes:
+    """Return the chain value before a session's first record."""
+    return chain_start(
+        session.key,
+        NewSession(
+            role=Role(session.role),
+            task=session.task,
+            number=session.number,
+            header=header,
+            peer=session.peer,
+        ),
+    )
+
+
+def seconds_left(session: SessionColumns, instant: int) -> float | None:
+    """Return the seconds from an instant, in milliseconds, to the deadline."""
+    if session.deadline is None:
+        return None
+    return (session.deadline - instant) / MILLISECONDS
+
+
+def _seconds(instant: int | None) -> float | None:
+    return None if instant is None else instant / MILLISECONDS

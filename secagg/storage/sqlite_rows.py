@@ -1,0 +1,227 @@
+"""The book's tables in SQLite, and rows that notice when somebody has changed them.
+
+Rule 1: every row carries a checksum over its types and values, so that a flipped bit
+        is an error that says so and never another value.  Records are chained instead,
+        headers are bound by the start of the chain.
+Rule 2: a time is an INTEGER of milliseconds since 1970.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from operator import attrgetter
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from secagg.primitives.canonical import Writer
+from secagg.storage.book import StateDamagedError
+
+__all__ = [
+    "CHARGES",
+    "MILLISECONDS",
+    "SCHEMA",
+    "SESSIONS",
+    "TALLIES",
+    "TASKS",
+    "ChargeColumns",
+    "SealedTable",
+    "SessionColumns",
+    "TallyColumns",
+    "TaskColumns",
+]
+
+_Value: TypeAlias = int | str | bytes | None
+_Row = TypeVar("_Row")
+
+MILLISECONDS: Final = 1000
+_SEAL_BYTES: Final = 16
+
+_SCHEMA: Final = """
+CREATE TABLE book (
+    book_id BLOB NOT NULL,
+    generation INTEGER NOT NULL
+) STRICT;
+CREATE TABLE session (
+    position INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    role TEXT NOT NULL,
+    task TEXT NOT NULL,
+    peer TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    opened INTEGER,
+    deadline INTEGER,
+    born INTEGER NOT NULL,
+    start BLOB NOT NULL,
+    chain BLOB NOT NULL,
+    ended INTEGER,
+    receipt BLOB,
+    timeline TEXT NOT NULL,
+    spent INTEGER NOT NULL,
+    restored INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    header BLOB NOT NULL DEFAULT x'',
+    UNIQUE (role, task, peer, number)
+) STRICT;
+CREATE INDEX session_open ON session (role, task) WHERE ended IS NULL;
+CREATE TABLE record (
+    session INTEGER NOT NULL REFERENCES session (position),
+    sequence INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    sender TEXT,
+    chain BLOB NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (session, sequence)
+) STRICT;
+CREATE UNIQUE INDEX record_once ON record (session, kind, sender)
+    WHERE sender IS NOT NULL;
+CREATE TABLE tally (
+    role TEXT NOT NULL,
+    task TEXT NOT NULL,
+    peer TEXT NOT NULL,
+    highest_number INTEGER NOT NULL,
+    spent INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (role, task, peer)
+) STRICT;
+CREATE TABLE task (
+    task_id TEXT NOT NULL UNIQUE,
+    version INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    settings TEXT NOT NULL,
+    plan BLOB NOT NULL,
+    seal BLOB NOT NULL
+) STRICT;
+CREATE TABLE charge (
+    task TEXT NOT NULL,
+    session_id BLOB NOT NULL,
+    noise_digest BLOB NOT NULL,
+    state INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (task, session_id)
+) STRICT;
+"""
+SCHEMA: Final = tuple(part.strip() for part in _SCHEMA.split(";")[:-1])
+"""The statements that make the tables, one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionColumns:
+    """A session without its header, which is read and written alone."""
+
+    position: int
+    key: str
+    role: str
+    task: str
+    peer: str
+    number: int
+    sequence: int
+    round: int
+    opened: int | None
+    deadline: int | None
+    born: int
+    start: bytes
+    chain: bytes
+    ended: int | None
+    receipt: bytes | None
+    timeline: str
+    spent: int
+    restored: int
+
+
+@dataclass(frozen=True, slots=True)
+class TallyColumns:
+    """What only grows."""
+
+    role: str
+    task: str
+    peer: str
+    highest_number: int
+    spent: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskColumns:
+    """A task."""
+
+    task_id: str
+    version: int
+    state: str
+    settings: str
+    plan: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeColumns:
+    """A charge."""
+
+    task: str
+    session_id: bytes
+    noise_digest: bytes
+    state: int
+    at: int
+
+
+class SealedTable(Generic[_Row]):
+    """A table whose rows are sealed: written and read whole."""
+
+    def __init__(self, name: str, kind: type[_Row], *unique: str) -> None:
+        columns = tuple(kind.__annotations__)
+        self._name = name
+        self._kind = kind
+        self._values = attrgetter(*columns)
+        names, marks = ", ".join((*columns, "seal")), ", ".join("?" * len(columns))
+        self._select = f"SELECT {names} FROM {name} WHERE "  # noqa: S608 - our names
+        self._put = (
+            f"INSERT INTO {name} ({names}) VALUES ({marks}, ?) "  # noqa: S608 - ditto
+            f"ON CONFLICT ({', '.join(unique)}) DO UPDATE SET "
+            + ", ".join(
+                f"{column} = excluded.{column}" for column in (*columns, "seal")
+            )
+        )
+
+    def put(self, database: sqlite3.Connection, row: _Row) -> None:
+        """Insert a row, or replace the one with the same key."""
+        values = self._values(row)
+        database.execute(self._put, (*values, self._seal(values)))
+
+    def find(
+        self, database: sqlite3.Connection, where: str, *arguments: _Value
+    ) -> Iterator[_Row]:
+        """Yield the rows that fulfil a condition.
+
+        Raises:
+            StateDamagedError: A row does not have its checksum.
+        """
+        for found in database.execute(self._select + where, arguments).fetchall():
+            if found[-1] != self._seal(found[:-1]):
+                named = found[1] if self._kind is SessionColumns else ""
+                raise StateDamagedError(
+                    f"a row of the table {self._name!r} does not have its checksum",
+                    key=named if isinstance(named, str) else repr(named),
+                )
+            yield self._kind(*found[:-1])
+
+    def _seal(self, values: tuple[object, ...]) -> bytes:
+        writer = Writer().text("secagg book row v1").text(self._name)
+        for value in values:
+            match value:
+                case None:
+                    writer.u8(0)
+                case int():
+                    writer.u8(1).text(str(value))
+                case str():
+                    writer.u8(2).blob(value.encode(errors="surrogateescape"))
+                case bytes():
+                    writer.u8(3).blob(value)
+                case _:  # a REAL: nothing of ours
+                    writer.u8(4)
+        return sha256(writer.getvalue()).digest()[:_SEAL_BYTES]
+
+
+SESSIONS: Final = SealedTable("session", SessionColumns, "position")
+TALLIES: Final = SealedTable("tally", TallyColumns, "role", "task", "peer")
+TASKS: Final = SealedTable("task", TaskColumns, "task_id")
+CHARGES: Final = SealedTable("charge", ChargeColumns, "task", "session_id")

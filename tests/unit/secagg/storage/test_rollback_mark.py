@@ -1,0 +1,307 @@
+"""A book that was set back, copied or exchanged is noticed before it says a word."""
+
+import asyncio
+import errno
+import os
+import shutil
+
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.storage.book import Behind, Change, Committed, NewSession, Record, Role
+from secagg.storage.open_book import open_book
+from secagg.storage.rollback_mark import Mark, RollbackMark
+
+
+@pytest.fixture
+def state(tmp_path):
+    (tmp_path / "state").mkdir()
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def mark(tmp_path):
+    return tmp_path / "elsewhere" / "mark"
+
+
+def opening(state, mark, **options):
+    return open_book(f"sqlite:{state}/book.db", mark=mark, **options)
+
+
+async def begin(book, key="a", number=1):
+    create = NewSession(role=Role.CLIENT, task="task", number=number, header=b"h")
+    return await book.commit(Change(key=key, create=create))
+
+
+async def step(book, at, key="a", **more):
+    return await book.commit(
+        Change(key=key, expect=at.sequence, previous=at.chain, **more)
+    )
+
+
+def record(number):
+    return Record(number, None, b"body")
+
+
+async def begun(state, mark):
+    """A book that was used and closed; return the position of its session."""
+    book = await opening(state, mark)
+    at = await begin(book)
+    await book.close()
+    return at
+
+
+async def assert_refused(state, mark, complaint):
+    with pytest.raises(ServiceError, match=complaint) as caught:
+        await opening(state, mark)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    assert "no peer" in str(caught.value)
+    assert "begin anew" in caught.value.next_step
+    assert "accept the risk explicitly" in caught.value.next_step
+
+
+def generation(mark):
+    return RollbackMark(mark).read().generation
+
+
+async def test_a_book_that_was_left_alone_opens_again(state, mark):
+    at = await begun(state, mark)
+    for _ in range(2):
+        book = await opening(state, mark)
+        assert (await book.load("a")).sequence == at.sequence
+        assert not (await book.load("a")).restored
+        await book.close()
+
+
+async def test_a_directory_that_was_put_back_is_refused(state, mark, tmp_path):
+    at = await begun(state, mark)
+    shutil.copytree(state, tmp_path / "backup")
+    book = await opening(state, mark)
+    await step(book, at, records=(record(1),))
+    await book.close()
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "backup", state)
+    await assert_refused(state, mark, "an older state was put back")
+
+
+async def test_a_book_on_another_machine_is_refused(state, mark, tmp_path):
+    await begun(state, mark)
+    await assert_refused(state, tmp_path / "another machine" / "mark", "is missing")
+
+
+async def test_a_book_that_was_exchanged_or_begun_anew_is_refused(
+    state, mark, tmp_path
+):
+    await begun(state, mark)
+    (tmp_path / "new").mkdir()
+    await assert_refused(tmp_path / "new", mark, "belongs to another state")
+
+
+async def test_a_damaged_mark_is_refused(state, mark):
+    await begun(state, mark)
+    data = bytearray(mark.read_bytes())
+    for position in (0, 15, 31):
+        changed = data.copy()
+        changed[position] ^= 1
+        mark.write_bytes(changed)
+        await assert_refused(state, mark, "is damaged")
+    mark.write_bytes(b"")
+    await assert_refused(state, mark, "is damaged")
+
+
+async def test_a_new_book_that_never_committed_needs_no_mark(state, mark):
+    book = await opening(state, mark)
+    await book.close()
+    mark.unlink()
+    await (await opening(state, mark)).close()
+
+
+async def test_the_mark_is_there_before_the_first_commit(state, mark):
+    """Else a crash right after that commit would look like a copied book."""
+    book = await opening(state, mark)
+    assert generation(mark) == 0
+    await book.close()
+
+
+async def test_the_mark_follows_every_commit_before_its_answer(state, mark):
+    book = await opening(state, mark)
+    at = await begin(book)
+    assert generation(mark) == 1
+    await step(book, at, records=(record(1),))
+    assert generation(mark) == 2
+    # Nothing was written, so nothing has to be remembered.
+    assert isinstance(await step(book, at), Behind)
+    await book.load("a")
+    assert generation(mark) == 2
+    await book.close()
+
+
+async def test_one_mark_per_batch(state, mark, monkeypatch):
+    book = await opening(state, mark)
+    written = []
+    write = RollbackMark.write
+    monkeypatch.setattr(
+        RollbackMark, "write", lambda self, m: written.append(m) or write(self, m)
+    )
+    await asyncio.gather(*(begin(book, str(n), n) for n in range(1, 51)))
+    assert len(written) == 1
+    await book.close()
+
+
+async def test_a_crash_between_commit_and_mark_is_harmless(
+    state, mark, tmp_path, monkeypatch
+):
+    at = await begun(state, mark)
+    book = await opening(state, mark)
+
+    def crash(*_):
+        shutil.copytree(state, tmp_path / "as it was")
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secagg.storage.rollback_mark._write_durably", crash)
+        with pytest.raises(ServiceError):
+            await step(book, at, records=(record(1),))
+    await book.close()
+    # The book is ahead of its mark; nobody has heard of the record.
+    survivor = await opening(tmp_path / "as it was", mark)
+    stored = await survivor.load("a")
+    assert stored.records == (record(1),)
+    assert not stored.restored
+    await survivor.close()
+
+
+async def test_a_full_disk_under_the_mark_fails_the_commit(state, mark, monkeypatch):
+    at = await begun(state, mark)
+    book = await opening(state, mark)
+    before = mark.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secagg.storage.rollback_mark._write_durably", full)
+        with pytest.raises(ServiceError, match="No space left") as caught:
+            await step(book, at, records=(record(1),))
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+        assert "free space" in caught.value.next_step
+        assert mark.read_bytes() == before
+        # Whatever is read now might be told to somebody: nothing is.
+        with pytest.raises(ServiceError, match="No space left"):
+            await book.load("a")
+        with pytest.raises(ServiceError, match="No space left"):
+            await step(book, at)
+    # Nothing is known, so it is loaded and judged again: it was stored after all.
+    stored = await book.load("a")
+    assert mark.read_bytes() != before
+    assert stored.records == (record(1),)
+    assert isinstance(await step(book, stored, records=(record(2),)), Committed)
+    assert sorted(file.name for file in mark.parent.iterdir()) == ["mark"]
+    await book.close()
+
+
+async def test_accepting_marks_the_open_sessions_once_and_for_all(
+    state, mark, tmp_path
+):
+    book = await opening(state, mark)
+    open_at = await begin(book)
+    over = await begin(book, "over", 2)
+    await step(book, over, "over", end=b"receipt")
+    await book.close()
+    shutil.copytree(state, tmp_path / "backup")
+    book = await opening(state, mark)
+    await step(book, open_at, records=(record(1),))
+    await book.close()
+    shutil.copytree(tmp_path / "backup", state, dirs_exist_ok=True)
+
+    await assert_refused(state, mark, "older state")
+    accepted = await opening(state, mark, accept_restored=True)
+    assert (await accepted.load("a")).restored
+    assert not (await accepted.load("over")).restored
+    await begin(accepted, "new", 3)
+    await accepted.close()
+
+    later = await opening(state, mark)
+    assert (await later.load("a")).restored
+    assert not (await later.load("new")).restored
+    (new, a) = await later.sessions(role=Role.CLIENT)
+    assert (new.restored, a.restored) == (False, True)
+    await step(later, open_at, records=(record(2),))
+    assert (await later.load("a")).restored  # until it ends
+    await later.close()
+
+
+async def test_an_accepted_book_is_another_book(state, mark, tmp_path):
+    """The one it was copied from, longer as it may be, fits the mark no more."""
+    at = await begun(state, mark)
+    shutil.copytree(state, tmp_path / "original")
+    original_mark = tmp_path / "original mark" / "mark"
+    original_mark.parent.mkdir()
+    shutil.copy(mark, original_mark)
+    await (await opening(state, mark, accept_restored=True)).close()
+    original = await opening(tmp_path / "original", original_mark)
+    for number in range(9):
+        at = await step(original, at, records=(record(number),))
+    await original.close()
+    await assert_refused(tmp_path / "original", mark, "belongs to another state")
+
+
+async def test_a_crash_while_accepting_is_refused_again(
+    state, mark, tmp_path, monkeypatch
+):
+    await begun(state, mark)
+    shutil.copytree(state, tmp_path / "backup")
+    await (await opening(state, mark, accept_restored=True)).close()
+    shutil.copytree(tmp_path / "backup", state, dirs_exist_ok=True)
+    before = mark.read_bytes()
+
+    def crash(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secagg.storage.sqlite_file.mark_restored", crash)
+        with pytest.raises(ServiceError):
+            await opening(state, mark, accept_restored=True)
+    assert mark.read_bytes() == before
+    await assert_refused(state, mark, "belongs to another state")
+
+
+async def test_a_mark_inside_the_state_directory_is_refused(state):
+    for inside in (state / "mark", state / "deeper" / "mark", state / "." / "mark"):
+        with pytest.raises(LocalProtocolError) as caught:
+            await opening(state, inside)
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+async def test_a_book_without_a_mark_is_never_refused(state, mark):
+    await begun(state, mark)
+    await (await opening(state, None)).close()
+    await (await open_book("sqlite::memory:")).close()
+
+
+async def test_a_mark_that_cannot_be_read_is_a_failure_of_this_machine(state, mark):
+    mark.mkdir(parents=True)
+    with pytest.raises(ServiceError, match="cannot be read") as caught:
+        await opening(state, mark)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+def test_a_mark_reads_what_it_wrote_and_nothing_else(mark):
+    wanted = Mark(b"8 bytes.", 2**40)
+    assert RollbackMark(mark).read() is None
+    RollbackMark(mark).write(wanted)
+    assert RollbackMark(mark).read() == wanted
+    assert mark.stat().st_mode & 0o777 == 0o600
+    assert Mark.decode(wanted.encode()[:-1]) is None
+    assert Mark.decode(wanted.encode() + b"\0") is None
+
+
+def test_a_mark_is_synced_before_it_is_renamed_and_the_rename_after(mark, monkeypatch):
+    steps = []
+    fsync, replace = os.fsync, type(mark).replace
+    monkeypatch.setattr(os, "fsync", lambda fd: steps.append("sync") or fsync(fd))
+    monkeypatch.setattr(
+        type(mark), "replace", lambda *a: steps.append("rename") or replace(*a)
+    )
+    RollbackMark(mark).write(Mark(bytes(8), 1))
+    assert steps == ["sync", "rename", "sync"]
