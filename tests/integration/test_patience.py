@@ -10,7 +10,8 @@ from secagg import telemetry
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
 from secagg.client.conductor import ClientPhase, SessionOutcome
-from secagg.errors import SecAggError
+from secagg.client.taken_part import TakenPart, last_part
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.server.limits import AggregatorLimits
@@ -157,6 +158,26 @@ def test_a_latecomer_of_a_forgotten_session_joins_the_next_one():
     number = outcome.descriptor.session_number
     assert number > 4
     assert deployment.sums[number - 1].survivors == 4
+
+
+def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4, sessions=2)
+        serving = asyncio.ensure_future(deployment.serve())
+        await asyncio.gather(*(persist(deployment, n) for n in (0, 1, 2)))
+        await asyncio.gather(*(persist(deployment, n) for n in (0, 1, 2)))
+        codes = []
+        for number in (0, LATE):
+            with pytest.raises(ServiceError) as caught:
+                await persist(deployment, number)
+            codes.append(caught.value.code)
+        await serving
+        books = deployment.client_books
+        return codes, [await last_part(books[n], TASK_ID) for n in (0, LATE)]
+
+    codes, parts = manual_clock.run(main)
+    assert codes == [ErrorCode.TASK_OVER] * 2
+    assert parts == [TakenPart(session_number=2, survivors=3), None]
 
 
 @pytest.mark.parametrize(
