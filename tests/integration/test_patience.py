@@ -160,6 +160,45 @@ def test_a_latecomer_of_a_forgotten_session_joins_the_next_one():
     assert deployment.sums[number - 1].survivors == 4
 
 
+class EndedAtItsFirstSum(Deployment):
+    """Its operator ends the task as soon as there is a sum."""
+
+    async def _on_sum(self, released):
+        await super()._on_sum(released)
+        await self.aggregator.end_task(TASK_ID, "one is enough")
+
+
+class EndedWhileItOpens(Deployment):
+    """Its operator ends the task while a session is being opened."""
+
+    async def _next_payload(self, count):
+        await self.aggregator.end_task(TASK_ID, "none is needed")
+        return await super()._next_payload(count)
+
+
+def test_a_task_that_was_ended_opens_no_further_session():
+    async def main(clock):
+        deployment = EndedAtItsFirstSum(clock, FOUR, 4, sessions=2)
+        await deployment.run()
+        return deployment
+
+    deployment = manual_clock.run(main)
+    assert len(deployment.sums) == 1
+    assert deployment.server_error.code is ErrorCode.TASK_OVER
+    assert "1 sum(s): one is enough" in str(deployment.server_error)
+
+
+def test_a_task_that_is_ended_while_it_opens_a_session_waits_for_nobody():
+    async def main(clock):
+        deployment = EndedWhileItOpens(clock, FOUR, 4)
+        await deployment.serve()
+        return deployment
+
+    error = manual_clock.run(main).server_error
+    assert error.code is ErrorCode.ROSTER_TOO_SMALL
+    assert "none is needed" in str(error)
+
+
 def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
     async def main(clock):
         deployment = Deployment(clock, FOUR, 4, sessions=2)
