@@ -244,6 +244,9 @@ async def _finish(
 ) -> None:
     announce()  # now, and not before, a signal drains
     await asyncio.wait({running})  # a signal that ends this wait skips the settling
+    if not running.cancelled() and isinstance(running.exception(), ServiceError):
+        # The session is not over; it goes on after a restart, which must not wait.
+        keep_seconds = min(keep_seconds, _SETTLE_SECONDS)
     await aggregator.settle(at_most_seconds=keep_seconds)
     await running
 
