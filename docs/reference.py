@@ -16,6 +16,7 @@ import pdoc
 # A page each. Modules that are not listed are no promise.
 MODULES: Final = (
     "secagg",
+    "secagg.blocking",
     "dpnoise",
     "dpnoise.accounting",
     "dpnoise.encoding",

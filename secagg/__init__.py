@@ -9,12 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from secagg.client.grpc_connection import GrpcConnection
-    from secagg.client.runner import ClientRunner, SessionOutcome
+    from secagg.client.client import (
+        Client,
+        Contribution,
+    )
+    from secagg.client.conductor import (
+        ClientPhase,
+        ClientProgress,
+    )
+    from secagg.client.grpc_connection import (
+        CallDeadlines,
+        GrpcConnection,
+    )
+    from secagg.client.judge import (
+        SessionInfo,
+    )
     from secagg.distributed_dp import (
+        CurvePoint,
+        NoiseBudget,
+        NoisedInput,
         NoisedTask,
-        NoisePolicy,
+        Plan,
         PrivacyReport,
+        PrivacyStatement,
         error_curve,
         plan,
     )
@@ -27,65 +44,144 @@ if TYPE_CHECKING:
         ServiceError,
         SessionAbortedError,
     )
+    from secagg.messages import (
+        Round,
+    )
+    from secagg.one_process import (
+        LocalCohort,
+        local,
+    )
     from secagg.parameters import (
         Profile,
         ProtocolParameters,
         RoundDeadlines,
         SessionDescriptor,
     )
-    from secagg.plain_sums import decode_integers, encode_integers
-    from secagg.policy import ClientPolicy
-    from secagg.server.aggregator import Aggregator
-    from secagg.server.grpc_server import GrpcServer
-    from secagg.server.task import SessionSum, TaskDefinition
-    from secagg.storage.book import Book
-    from secagg.storage.open_book import open_book
-    from secagg.storage.spool import MemorySpool, UploadSpool
-    from secagg.transport.address import Address
-    from secagg.transport.in_memory import InMemoryConnection
-    from secagg.transport.tls import TLSIdentity
+    from secagg.policy import (
+        NO_NOISE_ACKNOWLEDGEMENT,
+        ClientPolicy,
+        ExactSumsAccepted,
+        PrivacyFloors,
+    )
+    from secagg.primitives.cipher_suite import (
+        CipherSuite,
+    )
+    from secagg.primitives.entropy import (
+        Entropy,
+    )
+    from secagg.primitives.secret_bytes import (
+        SecretBytes,
+    )
+    from secagg.protocol.events import (
+        NoisedVector,
+    )
+    from secagg.runtime.connection import (
+        AggregatorConnection,
+    )
+    from secagg.server.progress import (
+        Dropped,
+        SessionPhase,
+        SessionProgress,
+    )
+    from secagg.server.receipt import (
+        SessionReceipt,
+    )
+    from secagg.server.server import (
+        ReleasedSum,
+        RunningTask,
+        Server,
+    )
+    from secagg.server.task_setup import (
+        Cohort,
+        PreparedTask,
+    )
+    from secagg.transport.address import (
+        Address,
+    )
+    from secagg.transport.certificates import (
+        Authority,
+        IssuedCertificate,
+    )
+    from secagg.transport.identity import (
+        PeerIdentity,
+        Role,
+    )
+    from secagg.transport.tls import (
+        TLSFiles,
+        TLSIdentity,
+    )
 
 __all__ = [
+    "NO_NOISE_ACKNOWLEDGEMENT",
     "Address",
-    "Aggregator",
-    "Book",
+    "AggregatorConnection",
+    "Authority",
+    "CallDeadlines",
+    "CipherSuite",
+    "Client",
+    "ClientPhase",
     "ClientPolicy",
-    "ClientRunner",
+    "ClientProgress",
+    "Cohort",
+    "Contribution",
+    "CurvePoint",
+    "Dropped",
+    "Entropy",
     "ErrorCode",
+    "ExactSumsAccepted",
     "GrpcConnection",
-    "GrpcServer",
-    "InMemoryConnection",
     "InputError",
+    "IssuedCertificate",
+    "LocalCohort",
     "LocalProtocolError",
-    "MemorySpool",
-    "NoisePolicy",
+    "NoiseBudget",
+    "NoisedInput",
     "NoisedTask",
+    "NoisedVector",
+    "PeerIdentity",
+    "Plan",
+    "PreparedTask",
+    "PrivacyFloors",
     "PrivacyReport",
+    "PrivacyStatement",
     "Profile",
     "ProtocolParameters",
+    "ReleasedSum",
     "RemoteProtocolError",
+    "Role",
+    "Round",
     "RoundDeadlines",
+    "RunningTask",
     "SecAggError",
+    "SecretBytes",
+    "Server",
     "ServiceError",
     "SessionAbortedError",
     "SessionDescriptor",
-    "SessionOutcome",
-    "SessionSum",
+    "SessionInfo",
+    "SessionPhase",
+    "SessionProgress",
+    "SessionReceipt",
+    "TLSFiles",
     "TLSIdentity",
-    "TaskDefinition",
-    "UploadSpool",
-    "decode_integers",
-    "encode_integers",
     "error_curve",
-    "open_book",
+    "local",
     "plan",
 ]
 
 _MODULES: Final = {
+    "client.client": ("Client", "Contribution"),
+    "client.conductor": ("ClientPhase", "ClientProgress"),
+    "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
+    "client.judge": ("SessionInfo",),
     "distributed_dp": (
-        "NoisePolicy",
+        "CurvePoint",
+        "NoiseBudget",
+        "NoisedInput",
         "NoisedTask",
+        "Plan",
         "PrivacyReport",
+        "PrivacyStatement",
         "error_curve",
         "plan",
     ),
@@ -98,25 +194,33 @@ _MODULES: Final = {
         "ServiceError",
         "SessionAbortedError",
     ),
+    "messages": ("Round",),
+    "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Profile",
         "ProtocolParameters",
         "RoundDeadlines",
         "SessionDescriptor",
     ),
-    "plain_sums": ("decode_integers", "encode_integers"),
-    "policy": ("ClientPolicy",),
-    "server.aggregator": ("Aggregator",),
-    "client.runner": ("ClientRunner", "SessionOutcome"),
-    "server.task": ("SessionSum", "TaskDefinition"),
-    "storage.book": ("Book",),
-    "storage.open_book": ("open_book",),
-    "storage.spool": ("MemorySpool", "UploadSpool"),
+    "policy": (
+        "ClientPolicy",
+        "ExactSumsAccepted",
+        "NO_NOISE_ACKNOWLEDGEMENT",
+        "PrivacyFloors",
+    ),
+    "primitives.cipher_suite": ("CipherSuite",),
+    "primitives.entropy": ("Entropy",),
+    "primitives.secret_bytes": ("SecretBytes",),
+    "protocol.events": ("NoisedVector",),
+    "runtime.connection": ("AggregatorConnection",),
+    "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
+    "server.receipt": ("SessionReceipt",),
+    "server.server": ("ReleasedSum", "RunningTask", "Server"),
+    "server.task_setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
-    "client.grpc_connection": ("GrpcConnection",),
-    "server.grpc_server": ("GrpcServer",),
-    "transport.in_memory": ("InMemoryConnection",),
-    "transport.tls": ("TLSIdentity",),
+    "transport.certificates": ("Authority", "IssuedCertificate"),
+    "transport.identity": ("PeerIdentity", "Role"),
+    "transport.tls": ("TLSFiles", "TLSIdentity"),
 }
 _PLACE: Final = {name: place for place, names in _MODULES.items() for name in names}
 

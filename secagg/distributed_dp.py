@@ -36,6 +36,7 @@ from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES, ProtocolParameters
+from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import hash_parts
@@ -45,12 +46,12 @@ __all__ = [
     "CurvePoint",
     "DPNoiseError",
     "NoiseBudget",
-    "NoisePolicy",
     "NoisedInput",
     "NoisedTask",
     "ParameterError",
     "Plan",
     "PrivacyReport",
+    "PrivacyStatement",
     "UnknownEventError",
     "central_gaussian_variance",
     "error_curve",
@@ -86,24 +87,6 @@ class NoiseBudget:
     def sessions(self) -> int:
         """Sessions that the budget covers, and that one client may be charged for."""
         return self.steps + self.spare
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisePolicy:
-    """The privacy floors that one client insists on.
-
-    Attributes:
-        max_epsilon: Largest epsilon of a whole task, against the server.
-        max_delta: Largest delta of a whole task.
-        statuses: How epsilon must be known.
-        min_local_noise_stddev: The client's own noise in the caller's units: what
-            protects it if all others turn out to be inventions of the server.
-    """
-
-    max_epsilon: float
-    max_delta: float
-    statuses: frozenset[str] = frozenset({"proven", "certified"})
-    min_local_noise_stddev: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,12 +323,12 @@ class NoisedTask:
         )
 
     def check(
-        self, policy: NoisePolicy, *, report: PrivacyReport | None = None
+        self, floors: PrivacyFloors, *, report: PrivacyReport | None = None
     ) -> PrivacyReport:
         """Compare the task with a client's privacy floors.
 
         Args:
-            policy: The floors.
+            floors: What the client insists on.
             report: What this client itself computed for this very task before;
                 computed now by default.
 
@@ -366,32 +349,32 @@ class NoisedTask:
                 ),
             ),
             (
-                stated.epsilon <= policy.max_epsilon * (1 + _EPSILON_SLACK),
+                stated.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
                 (
                     f"epsilon is {stated.epsilon:.4g}, at most "
-                    f"{policy.max_epsilon:.4g} is accepted"
+                    f"{floors.max_epsilon:.4g} is accepted"
                 ),
             ),
             (
-                self.budget.delta <= policy.max_delta,
+                self.budget.delta <= floors.max_delta,
                 (
-                    f"delta is {self.budget.delta:.3g}, at most {policy.max_delta:.3g} "
+                    f"delta is {self.budget.delta:.3g}, at most {floors.max_delta:.3g} "
                     "is accepted"
                 ),
             ),
             (
-                str(stated.status) in policy.statuses,
+                str(stated.status) in floors.statuses,
                 (
                     f"epsilon is only {stated.status}; accepted: "
-                    f"{', '.join(sorted(policy.statuses))}"
+                    f"{', '.join(sorted(floors.statuses))}"
                 ),
             ),
             (
-                report.local_noise_stddev >= policy.min_local_noise_stddev,
+                report.local_noise_stddev >= floors.min_local_noise_stddev,
                 (
                     f"each client adds noise of standard deviation "
                     f"{report.local_noise_stddev:.4g}, at least "
-                    f"{policy.min_local_noise_stddev:.4g} is demanded"
+                    f"{floors.min_local_noise_stddev:.4g} is demanded"
                 ),
             ),
         ):

@@ -13,13 +13,14 @@ Rule 1: messages say what was expected and what came, and whose turn it is to ac
 Rule 2: messages never contain keys, seeds, shares or vector entries.
 Rule 3: what a peer says is made safe to show by `printable` before anybody shows it.
 Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on them;
-        1 to 27 are the abort codes of PROTOCOL §9.
+        1 to 39 are the abort codes of PROTOCOL §9.
 """
 
 from enum import IntEnum, unique
 from typing import ClassVar, Final
 
 __all__ = [
+    "FIRST_LOCAL",
     "ErrorCode",
     "InputError",
     "InternalError",
@@ -32,6 +33,9 @@ __all__ = [
     "error_code",
     "printable",
 ]
+
+# From here on, numbers are about this machine: misuse, settings, files.
+FIRST_LOCAL: Final = 60
 
 
 @unique
@@ -65,6 +69,7 @@ class ErrorCode(IntEnum):
     INTERNAL = 25
     BAD_ENCODING = 26
     TOO_FEW_ANSWERS = 27
+    DISPUTED = 31  # 28 to 30 belong to profiles with identities of their own
 
     UNKNOWN_SESSION = 40
     UNAUTHENTICATED = 41
@@ -193,11 +198,16 @@ class ServiceError(SecAggError):
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code with this number; INTERNAL for one of a later release."""
+    """Return the code that a peer means by a number.
+
+    INTERNAL for one of a later release, and for one that only this machine may say of
+    itself: a peer must not sound like this machine's own disk or settings.
+    """
     try:
-        return ErrorCode(number)
+        code = ErrorCode(number)
     except ValueError:
         return ErrorCode.INTERNAL
+    return code if code < FIRST_LOCAL else ErrorCode.INTERNAL
 
 
 def printable(text: str, *, max_bytes: int) -> str:

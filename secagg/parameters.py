@@ -10,20 +10,24 @@ It holds no secrets and knows nothing of differential privacy: the noise block i
 opaque bytes made and read by `secagg.distributed_dp`.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from enum import IntEnum, unique
+from enum import IntEnum, StrEnum, unique
+from itertools import chain
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.transcript import hash_parts
+from secagg.ring_odds import bits_of, client_demand, log_corrupt_holders
 
 __all__ = [
     "MAX_CLIENTS",
     "MAX_DIMENSION",
     "MAX_NOISE_BLOCK_BYTES",
     "PROTOCOL_VERSION",
+    "Graph",
     "Profile",
     "ProtocolParameters",
     "RoundDeadlines",
@@ -44,8 +48,14 @@ MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
 MAX_TASK_ID_BYTES: Final = 256
+# The longest that a certificate can name.
+MAX_AGGREGATOR_BYTES: Final = 255
 # What a database of signed 64-bit integers can count; nobody runs as many sessions.
 MAX_SESSION_NUMBER: Final = (1 << 63) - 1
+# What a profile adds to the parameters; those of this release add one byte.
+MAX_TAIL_BYTES: Final = 512
+# Beyond this no hash of the session would resist longer.
+MAX_GRAPH_BITS: Final = 128
 # A week: longer rounds outlive the certificates and caches around them.
 MAX_DEADLINE_SECONDS: Final = 7 * 24 * 3600
 
@@ -75,6 +85,14 @@ class Profile(IntEnum):
                 return profile
         known = ", ".join(profile.label for profile in cls)
         raise ValueError(f"unknown profile {label!r}; known: {known}")
+
+
+@unique
+class Graph(StrEnum):
+    """Who shares with whom (PROTOCOL §11)."""
+
+    COMPLETE = "complete"
+    RING = "ring"
 
 
 # Profiles whose rows this release has.  The others are refused by name, never
@@ -113,12 +131,16 @@ class ProtocolParameters:
         dimension: d; entries of one vector.  1 <= d <= 2^30.
         min_clients: Smallest roster |U1| that goes on.
         max_clients: Largest roster; round 0 closes early when it is full.
-        threshold: t; shares that rebuild a secret.  t >= colluders + 1, t >= 2.
+        threshold: t; shares that rebuild a secret.  t >= 2; on the complete graph
+            t >= colluders + 1.
         degree: k; neighbours of each client on the Harary ring, even; 0 means the
             complete graph.
         min_survivors: Smallest |U3| that is ever unmasked.
         max_dropouts: Most clients of U2 that may be missing from U3.
-        colluders: c; clients assumed to share their secrets with the server.
+        colluders: c; clients of the whole roster assumed to share their secrets with
+            the server.
+        graph_bits: On the ring, a session is unmasked only if it is unsafe with
+            probability at most 2^-graph_bits, 1 to 128; 0 on the complete graph.
         noise_block: Canonical description of the noise that every input carries,
             or b"" for a task without differential privacy.
         deadlines: Longest duration of each round.
@@ -137,6 +159,12 @@ class ProtocolParameters:
     colluders: int = 0
     noise_block: bytes = b""
     deadlines: RoundDeadlines = RoundDeadlines()
+    graph_bits: int = 0
+
+    @property
+    def graph(self) -> Graph:
+        """Who shares with whom."""
+        return Graph.RING if self.degree else Graph.COMPLETE
 
     @property
     def is_complete_graph(self) -> bool:
@@ -148,14 +176,23 @@ class ProtocolParameters:
         """Bits of one packed coordinate, ceil(log2 m)."""
         return (self.modulus - 1).bit_length()
 
-    def validate(self) -> Self:
+    def validate(
+        self, *, demanded_bits: Callable[[int], float] = client_demand
+    ) -> Self:
         """Return self if a session with these parameters can exist at all.
+
+        Args:
+            demanded_bits: What is demanded of a ring for its `graph_bits`: the server
+                passes `ring_odds.server_demand`, which is a little more.
 
         Raises:
             RemoteProtocolError: With BAD_CONFIG; names the field, the rule and the
                 nearest value that works.  Correct the task's configuration.
         """
-        for holds, complaint in self._rules():
+        # The last rule takes time, and numbers that the others have judged.
+        for holds, complaint in chain(
+            self._rules(), self._ring_rule(demanded_bits(self.graph_bits))
+        ):
             if not holds:
                 raise RemoteProtocolError(
                     complaint,
@@ -163,6 +200,28 @@ class ProtocolParameters:
                     next_step="Correct the configuration of the task.",
                 )
         return self
+
+    def _ring_rule(self, demanded_bits: float) -> Iterator[tuple[bool, str]]:
+        """R3.2-7: on the smallest roster, whose odds are the worst."""
+        if self.is_complete_graph:
+            return
+        bits = bits_of(
+            log_corrupt_holders(
+                clients=self.min_clients,
+                degree=self.degree,
+                threshold=self.threshold,
+                colluders=self.colluders,
+            )
+        )
+        yield (
+            bits >= demanded_bits,
+            (
+                f"on a ring of {self.min_clients} with degree {self.degree}, "
+                f"{self.colluders} colluders reach a threshold of {self.threshold} "
+                f"with probability 2^-{bits:.1f}; at most 2^-{demanded_bits:.2f} is "
+                "allowed: raise threshold and degree, or count on fewer colluders"
+            ),
+        )
 
     def _rules(self) -> tuple[tuple[bool, str], ...]:
         t, k = self.threshold, self.degree
@@ -198,12 +257,14 @@ class ProtocolParameters:
                 self.colluders >= 0,
                 f"colluders must be at least 0, not {self.colluders}",
             ),
-            # PROTOCOL §7: one share would be the secret; c corrupt holders hold c.
+            # R3.2-5: one share would be the secret.
+            (t >= MIN_COHORT, f"threshold must be at least 2, not {t}"),
+            # R3.2-6: c corrupt holders hold c shares of every secret.
             (
-                t >= max(2, self.colluders + 1),
+                k > 0 or t >= self.colluders + 1,
                 (
-                    f"threshold must be at least {max(2, self.colluders + 1)} "
-                    f"(two, and more than the {self.colluders} colluders), not {t}"
+                    f"threshold must be at least {self.colluders + 1} (more than the "
+                    f"{self.colluders} colluders), not {t}"
                 ),
             ),
             (
@@ -235,6 +296,13 @@ class ProtocolParameters:
                     "degree must be 0 (complete graph) or an even number between the "
                     f"threshold {t} and min_clients - 2 = {self.min_clients - 2}, "
                     f"not {k}"
+                ),
+            ),
+            (
+                1 <= self.graph_bits <= MAX_GRAPH_BITS if k else self.graph_bits == 0,
+                (
+                    f"graph_bits must be between 1 and {MAX_GRAPH_BITS} on a ring, and "
+                    f"0 on the complete graph, not {self.graph_bits}"
                 ),
             ),
             (
@@ -273,6 +341,7 @@ class ProtocolParameters:
             writer.u32(number)
         writer.blob(self.noise_block)
         self.deadlines.encode_into(writer)
+        writer.blob(Writer().u8(self.graph_bits).getvalue())
         return writer.getvalue()
 
     @classmethod
@@ -302,6 +371,9 @@ class ProtocolParameters:
             ) from None
         modulus, dimension = reader.u64(), reader.u64()
         counts = [reader.u32() for _ in range(7)]
+        noise_block = reader.blob(max_bytes=MAX_NOISE_BLOCK_BYTES)
+        deadlines = RoundDeadlines.decode_from(reader)
+        tail = Reader(reader.blob(max_bytes=MAX_TAIL_BYTES), "tail of the parameters")
         return cls(
             profile=named_profile,
             suite=named_suite,
@@ -314,9 +386,20 @@ class ProtocolParameters:
             min_survivors=counts[4],
             max_dropouts=counts[5],
             colluders=counts[6],
-            noise_block=reader.blob(max_bytes=MAX_NOISE_BLOCK_BYTES),
-            deadlines=RoundDeadlines.decode_from(reader),
+            noise_block=noise_block,
+            deadlines=deadlines,
+            graph_bits=_read_tail(tail, named_profile),
         ).validate()
+
+
+def _read_tail(tail: Reader, profile: Profile) -> int:
+    """Read graph_bits, which is all that the tail of this release's profiles holds."""
+    # The tail of another profile reads differently; it is refused by its name.
+    if profile not in SUPPORTED_PROFILES:
+        return 0
+    graph_bits = tail.u8()
+    tail.end()
+    return graph_bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +409,10 @@ class SessionDescriptor:
     Its id is recomputed by every party from these fields and never taken as given.
 
     Attributes:
-        task_id: Name of the task, at most 256 bytes of UTF-8.
+        aggregator: Name of the server, 1 to 255 bytes of UTF-8.  A client compares it
+            with the one that its connection proved, so that nobody can pass on the
+            session of somebody else.
+        task_id: Name of the task, 1 to 256 bytes of UTF-8.
         session_number: Grows with every session of the task; a client never takes
             part in a number it has seen (PROTOCOL §5.0).
         server_nonce: 32 fresh random bytes.
@@ -334,18 +420,33 @@ class SessionDescriptor:
         parameters: The task's configuration.
     """
 
+    aggregator: str
     task_id: str
     session_number: int
     server_nonce: bytes
     payload_hash: bytes
     parameters: ProtocolParameters
 
-    def validate(self) -> Self:
+    def validate(
+        self, *, demanded_bits: Callable[[int], float] = client_demand
+    ) -> Self:
         """Return self if such a session can exist at all.
+
+        Args:
+            demanded_bits: See `ProtocolParameters.validate`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming the field and its range.
         """
+        for what, name, most in (
+            ("aggregator", self.aggregator, MAX_AGGREGATOR_BYTES),
+            ("task_id", self.task_id, MAX_TASK_ID_BYTES),
+        ):
+            if not 1 <= len(name.encode()) <= most or "\0" in name:
+                raise RemoteProtocolError(
+                    f"{what} must have 1 to {most} bytes of UTF-8 without U+0000",
+                    code=ErrorCode.BAD_CONFIG,
+                )
         if not 0 <= self.session_number <= MAX_SESSION_NUMBER:
             raise RemoteProtocolError(
                 f"session numbers go up to {MAX_SESSION_NUMBER}, "
@@ -357,7 +458,7 @@ class SessionDescriptor:
                 f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
                 code=ErrorCode.BAD_CONFIG,
             )
-        self.parameters.validate()
+        self.parameters.validate(demanded_bits=demanded_bits)
         return self
 
     @property
@@ -375,6 +476,7 @@ class SessionDescriptor:
         """32 bytes that name the session (PROTOCOL §4)."""
         return hash_parts(
             "sid",
+            self.aggregator.encode(),
             self.task_id.encode(),
             self.session_number.to_bytes(8, "big"),
             self.server_nonce,
@@ -385,6 +487,7 @@ class SessionDescriptor:
     def encode(self) -> bytes:
         """Return the canonical encoding."""
         writer = Writer()
+        writer.text(self.aggregator)
         writer.text(self.task_id)
         writer.u64(self.session_number)
         writer.fixed(self.server_nonce)
@@ -401,7 +504,8 @@ class SessionDescriptor:
         """
         reader = Reader(data, "session descriptor")
         try:
-            task_id = reader.text(max_bytes=MAX_TASK_ID_BYTES)
+            aggregator = _read_name(reader, MAX_AGGREGATOR_BYTES)
+            task_id = _read_name(reader, MAX_TASK_ID_BYTES)
             number = reader.u64()
             nonce = reader.fixed(32)
             payload_hash = _read_payload_hash(reader)
@@ -413,12 +517,20 @@ class SessionDescriptor:
                 code=ErrorCode.BAD_ENCODING,
             ) from None
         return cls(
+            aggregator=aggregator,
             task_id=task_id,
             session_number=number,
             server_nonce=nonce,
             payload_hash=payload_hash,
             parameters=parameters,
         ).validate()
+
+
+def _read_name(reader: Reader, max_bytes: int) -> str:
+    name = reader.text(max_bytes=max_bytes)
+    if not name:
+        raise ValueError("a name is empty")
+    return name
 
 
 def _read_payload_hash(reader: Reader) -> bytes:

@@ -3,19 +3,32 @@
 The server proposes, the client compares and leaves with POLICY_VIOLATION, naming the
 floor (PROTOCOL §5.0).  No server setting can lower any of these.
 
-Noise has floors of its own, which need `dpnoise` to evaluate: they live in
-`secagg.distributed_dp`; here stands only whether noise is demanded at all.
+A client has floors of two kinds: those of the cohort (`ClientPolicy`), which the core
+enforces, and those of its privacy (`PrivacyFloors`), which need `dpnoise` to evaluate
+and are enforced by `secagg.client` before a key is made.  Whoever wants none of the
+second kind says so in words (`ExactSumsAccepted`).
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import Profile, ProtocolParameters
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.parameters import Graph, Profile, ProtocolParameters, SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 
-__all__ = ["ClientPolicy"]
+__all__ = [
+    "NO_NOISE_ACKNOWLEDGEMENT",
+    "ClientPolicy",
+    "ExactSumsAccepted",
+    "PrivacyFloors",
+]
 
+NO_NOISE_ACKNOWLEDGEMENT: Final = (
+    "I understand that the sum itself is released without noise"
+)
+
+# 2^-40 for each session stays below 2^-26 over ten thousand of them.
+DEFAULT_MIN_GRAPH_BITS: Final = 40
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
 
@@ -27,6 +40,11 @@ class ClientPolicy:
     Attributes:
         profiles: Threat models that the client accepts.
         suites: Algorithms that the client accepts.
+        aggregators: Names of the servers that the client accepts; None for every one
+            that its connection trusts.
+        graphs: Who may share with whom.  The ring is weaker: it is safe except with a
+            probability, and only against losses that are independent of it.
+        min_graph_bits: On a ring, the session must promise at least this many bits.
         min_clients: Smallest roster that the client shares with.
         max_clients: Largest roster that the client computes for.
         min_survivors: Smallest sum, in number of inputs, that the client unmasks.
@@ -42,6 +60,9 @@ class ClientPolicy:
 
     profiles: frozenset[Profile] = frozenset({Profile.HONEST_CURIOUS_SERVER})
     suites: frozenset[CipherSuite] = frozenset(CipherSuite)
+    aggregators: frozenset[str] | None = None
+    graphs: frozenset[Graph] = frozenset({Graph.COMPLETE})
+    min_graph_bits: int = DEFAULT_MIN_GRAPH_BITS
     min_clients: int = 3
     max_clients: int = 10_000
     min_survivors: int = 3
@@ -52,14 +73,16 @@ class ClientPolicy:
     max_modulus_bits: int = 62
     require_noise: bool = True
 
-    def check(self, parameters: ProtocolParameters) -> None:
+    def check(self, offer: SessionDescriptor) -> None:
         """Compare a proposal with every floor and cap.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor and both values.
                 Stay out of the session, or change the policy on purpose.
         """
-        for holds, complaint in self._rules(parameters):
+        known = self.aggregators is None or offer.aggregator in self.aggregators
+        stranger = (known, f"aggregator {offer.aggregator!r} is not accepted")
+        for holds, complaint in (stranger, *self._rules(offer.parameters)):
             if not holds:
                 raise RemoteProtocolError(
                     f"the session breaks this client's policy: {complaint}",
@@ -77,6 +100,18 @@ class ClientPolicy:
             (
                 proposed.suite in self.suites,
                 f"suite {proposed.suite:#06x} is not accepted",
+            ),
+            (
+                proposed.graph in self.graphs,
+                f"the {proposed.graph} graph is not accepted",
+            ),
+            (
+                proposed.is_complete_graph
+                or proposed.graph_bits >= self.min_graph_bits,
+                (
+                    f"graph_bits is {proposed.graph_bits}, at least "
+                    f"{self.min_graph_bits} is demanded"
+                ),
             ),
             (
                 proposed.min_clients >= self.min_clients,
@@ -142,3 +177,50 @@ class ClientPolicy:
                 "the task releases the sum without noise",
             ),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyFloors:
+    """The privacy that one client insists on; it computes the figures itself.
+
+    Attributes:
+        max_epsilon: Largest epsilon of a whole task, against the server.
+        max_delta: Largest delta of a whole task.
+        statuses: How epsilon must be known: proven, certified, numerical, recalled.
+        min_local_noise_stddev: The client's own noise in the caller's units: what
+            protects it if all others turn out to be inventions of the server.
+    """
+
+    max_epsilon: float
+    max_delta: float
+    statuses: frozenset[str] = frozenset({"proven", "certified"})
+    min_local_noise_stddev: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSumsAccepted:
+    """A waiver of privacy floors, in words.
+
+    An exact sum hides single inputs and nothing else: differences of two sums, or a
+    sum of similar inputs, can reveal a person.
+
+    Attributes:
+        sentence: `NO_NOISE_ACKNOWLEDGEMENT`, written out by whoever takes the
+            responsibility.
+        noised: Floors for tasks that have noise nevertheless; None for no floors.
+
+    Raises:
+        LocalProtocolError: Another sentence.
+    """
+
+    sentence: str
+    noised: PrivacyFloors | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse anything but the whole sentence."""
+        if self.sentence != NO_NOISE_ACKNOWLEDGEMENT:
+            raise LocalProtocolError(
+                "exact sums are accepted with one sentence and no other",
+                next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give privacy '
+                "floors.",
+            )

@@ -22,13 +22,19 @@ Source:
 """
 
 import math
+from typing import Final
 
 __all__ = [
     "bits_of",
+    "client_demand",
     "log_corrupt_holders",
     "log_planned_cut",
     "log_short_of_holders",
+    "server_demand",
 ]
+
+# Far above what two libraries' logarithms differ by, far below what anybody notices.
+_MARGIN_BITS: Final = 0.01
 
 
 def bits_of(log_probability: float) -> float:
@@ -41,6 +47,23 @@ def bits_of(log_probability: float) -> float:
         Bits, inf for the impossible, 0 for a bound of 1 or more.
     """
     return max(0.0, -log_probability / math.log(2.0))
+
+
+def client_demand(graph_bits: int) -> float:
+    """Return the bits a client demands of each of the two chances.
+
+    Together they then stay below 2^-graph_bits, the term that is added to delta.
+    """
+    return graph_bits + 1.0
+
+
+def server_demand(graph_bits: int) -> float:
+    """Return the bits the server demands of each of the two chances.
+
+    A little more than `client_demand`: logarithms are rounded differently on different
+    machines, and no client may refuse what the server has passed.
+    """
+    return client_demand(graph_bits) + _MARGIN_BITS
 
 
 def log_corrupt_holders(

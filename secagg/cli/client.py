@@ -11,8 +11,8 @@ from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
+    from secagg.client.client import Contribution
     from secagg.client.file_input import FileInput
-    from secagg.client.program import ReleasedSum
     from secagg.client.runner import ClientProgress
     from secagg.config import ClientSettings
 
@@ -111,17 +111,19 @@ def client(  # noqa: PLR0913 - one parameter per flag
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),
     )
-    released = asyncio.run(_contribute(settings, source, files, output))
+    contributions = asyncio.run(_contribute(settings, source, files, output))
     output.result(
         {
             "sessions": [
                 {
-                    "session_number": each.outcome.descriptor.session_number,
-                    "inputs": each.outcome.survivors,
+                    "session_number": each.session_number,
+                    "inputs": each.inputs,
                     "privacy": None if each.privacy is None else each.privacy.to_dict(),
-                    **files.of(each.outcome.descriptor.session_number),
+                    "shortened_by": each.shortened_by,
+                    "sessions_left": each.sessions_left,
+                    **files.of(each.session_number),
                 }
-                for each in released
+                for each in contributions
             ],
         }
     )
@@ -150,8 +152,8 @@ async def _contribute(
     source: "FileInput",
     files: _Files,
     output: Output,
-) -> "list[ReleasedSum]":
-    from secagg.client.program import contributor
+) -> "list[Contribution]":
+    from secagg.client.program import client_of
     from secagg.storage.vector_files import write_vector
 
     def show(progress: "ClientProgress") -> None:
@@ -171,25 +173,34 @@ async def _contribute(
         )
         output.line(f"{session}{progress.phase}{joined}{size}{reason}")
 
-    released: list[ReleasedSum] = []
-    async with contributor(
-        settings, source, fetch_sum=files.sum_path is not None, on_progress=show
+    contributions: list[Contribution] = []
+    async with client_of(
+        settings, fetch_sum=files.sum_path is not None, on_progress=show
     ) as one:
-        while len(released) < settings.client.sessions:
-            result = await one.take_part()
-            released.append(result)
-            output.line(f"the sum adds up {result.outcome.survivors} inputs")
-            if result.privacy is not None:
-                stated = result.privacy.server
-                output.line(
-                    f"the task costs this client epsilon {stated.epsilon:.4g} at delta "
-                    f"{stated.delta:.3g} against the server ({stated.status}, "
-                    f"{stated.accountant})"
-                )
-            number = result.outcome.descriptor.session_number
-            if files.sum_path is not None and result.values is not None:
-                write_vector(files.sum_path.of(number), result.values)
-            for path in files.of(number).values():
+        while len(contributions) < settings.client.sessions:
+            given = await one.contribute(source.vector, accept=source.check)
+            contributions.append(given)
+            _describe(given, output)
+            if files.sum_path is not None and given.values is not None:
+                write_vector(files.sum_path.of(given.session_number), given.values)
+            for path in files.of(given.session_number).values():
                 if path is not None:
                     output.line(f"wrote {path}")
-    return released
+    return contributions
+
+
+def _describe(given: "Contribution", output: Output) -> None:
+    output.line(f"the sum adds up {given.inputs} inputs")
+    if given.shortened_by is not None and given.shortened_by > 1.0:
+        output.line(
+            f"the vector was longer than the task allows and was shortened by a factor "
+            f"of {given.shortened_by:.4g} before it entered the sum",
+            style="bold",
+        )
+    if given.privacy is not None:
+        stated = given.privacy.server
+        output.line(
+            f"the task costs this client epsilon {stated.epsilon:.4g} at delta "
+            f"{stated.delta:.3g} against the server ({stated.status}, "
+            f"{stated.accountant}); sessions left in its budget: {given.sessions_left}"
+        )

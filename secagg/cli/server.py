@@ -27,16 +27,15 @@ def server(
     """
     import asyncio
     import os
-    from pathlib import Path
 
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.preflight import check_port, require_all, server_checks
     from secagg.cli.session_view import SessionView
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_server_settings
-    from secagg.server.program import Observer, ServedTask, opened_book, serve
+    from secagg.server.program import Observer, OnReleased, serve
     from secagg.server.sum_files import SumFiles
-    from secagg.server.task_setup import prepare_task, settle_task
+    from secagg.server.task_setup import prepare_task
 
     output = Output(as_json=as_json)
     loaded = load_server_settings(
@@ -54,39 +53,30 @@ def server(
     output.line("checking certificates, directories and port")
     require_all(server_checks(settings))
     check_port(settings)
-    written: list[Path] = []
+    output.line("planning the noise of the task")
+    files: list[SumFiles] = []
 
-    async def run(view: SessionView) -> ServedTask:
-        async with opened_book(settings) as book:
-            output.line("planning the noise of the task")
-            prepared = await settle_task(settings, book)
-            _print_task(prepared, output)
-            files = SumFiles(settings.server.output_dir, prepared)
-
-            async def next_payload(_: int) -> bytes:
-                return prepared.payload
-
-            observer = Observer(
-                listening=lambda address: output.line(
-                    f"listening on {address} for task {settings.task.id!r}"
-                ),
-                progress=view.show,
-                nothing_to_do=output.line,
-            )
-            try:
-                return await serve(
-                    settings,
-                    prepared,
-                    book,
-                    next_payload=next_payload,
-                    on_sum=files.write,
-                    observer=observer,
-                )
-            finally:
-                written.extend(files.written)
+    def host(prepared: "PreparedTask") -> OnReleased:
+        _print_task(prepared, output)
+        files.append(SumFiles(settings.server.output_dir, prepared))
+        return files[0].write
 
     with SessionView(output) as view:
-        served = asyncio.run(run(view))
+        observer = Observer(
+            listening=lambda address: output.line(
+                f"listening on {address} for task {settings.task.id!r}"
+            ),
+            progress=view.show,
+            nothing_to_do=output.line,
+        )
+        served = asyncio.run(
+            serve(
+                settings,
+                on_plan=host,
+                observer=observer,
+            )
+        )
+    written = files[0].written
     for path in written:
         output.line(f"wrote {path}")
     if not served.is_complete:

@@ -111,6 +111,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             max_clients=clients,
             threshold=shares,
             degree=degree,
+            graph_bits=40 if degree else 0,
             min_survivors=survivors,
             max_dropouts=clients,
         ).validate()

@@ -2,9 +2,9 @@
 
 Rule 1: a session of a task with noise is charged in the change that binds its input,
         before the first byte leaves.  Charging it again changes nothing.
-Rule 2: a charge is given back only for a session in whose sum, says the server, this
-        client has no part: as far as the profile trusts the server at all.  Silence,
-        deadlines, errors of a call and this client's own faults give nothing back.
+Rule 2: what becomes of a charge is said by the table of `secagg.protocol.refund` alone
+        and written by the change that ends the session.  Silence, deadlines, errors of
+        a call and this client's own faults give nothing back.
 Rule 3: one task has one description of its noise.  A server that changes it would
         begin a second budget under the first one's name.
 Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
@@ -15,11 +15,10 @@ up; which tasks a client serves is its owner's decision.
 """
 
 from hashlib import sha256
-from typing import Final
 
 from secagg.distributed_dp import NoisedTask
-from secagg.errors import ErrorCode, SecAggError, SessionAbortedError
 from secagg.parameters import SessionDescriptor
+from secagg.protocol import refund
 from secagg.storage.book import (
     Book,
     Charge,
@@ -28,22 +27,7 @@ from secagg.storage.book import (
     is_new_charge,
 )
 
-__all__ = ["GIVEN_BACK", "charge_of", "check_budget", "settlement_of"]
-
-# Endings that the server declares, of sessions in whose sum this client has no part:
-# aborted ones, and (SESSION_OVER) those that went on without it.
-GIVEN_BACK: Final = frozenset(
-    {
-        ErrorCode.ROSTER_TOO_SMALL,
-        ErrorCode.U2_TOO_SMALL,
-        ErrorCode.U3_TOO_SMALL,
-        ErrorCode.TOO_MANY_DROPOUTS,
-        ErrorCode.TOO_FEW_ANSWERS,
-        ErrorCode.RECONSTRUCTION_FAILED,
-        ErrorCode.SESSION_OVER,
-        ErrorCode.CANCELLED,
-    }
-)
+__all__ = ["charge_of", "check_budget", "settlement_of"]
 
 
 def charge_of(descriptor: SessionDescriptor) -> Charge | None:
@@ -79,17 +63,14 @@ async def check_budget(book: Book, offered: SessionDescriptor) -> None:
         is_new_charge(others, charge)
 
 
-def settlement_of(
-    descriptor: SessionDescriptor, ending: SecAggError | None
-) -> Settlement:
-    """Return what becomes of a session's charge, if it has one.
+def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:
+    """Return what the book is told of a session's charge, if it has one.
 
     Args:
         descriptor: The session.
-        ending: The error with which it ended for this client; None when it released a
-            sum.
+        charge: What becomes of it, as `secagg.protocol.refund` has it.
     """
-    is_void = isinstance(ending, SessionAbortedError) and ending.code in GIVEN_BACK
+    is_void = charge is refund.Charge.GIVEN_BACK
     return Settlement(
         task=descriptor.task_id,
         session_id=descriptor.session_id,

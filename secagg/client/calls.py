@@ -67,6 +67,10 @@ class ClientCalls:
         watch: Wait on a stream; poll where that fails.  False always polls.
         on_unreachable: Told why calls do not get through, at most every
             `TELL_SECONDS`; must not block.
+
+    Attributes:
+        has_been_answered: Whether any call was.
+        failure: Why the last call was not; None when it was.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class ClientCalls:
         self._watch = watch
         self._on_unreachable = on_unreachable
         self._silent_until = float("-inf")
+        self.has_been_answered = False
+        self.failure: ServiceError | None = None
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
@@ -97,12 +103,13 @@ class ClientCalls:
         reason = "it did not answer"
         while True:
             try:
-                return await finish_before(
+                answer = await finish_before(
                     self._clock, deadline, self._connection.call(request)
                 )
             except TimeoutError:
                 raise _too_late(reason) from None
             except ServiceError as error:
+                self.failure = error
                 if error.code not in RETRYABLE:
                     raise
                 reason = str(error)
@@ -110,6 +117,9 @@ class ClientCalls:
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
+            else:
+                self.has_been_answered, self.failure = True, None
+                return answer
 
     async def next_offer(
         self, task_id: str, *, after_session: int, deadline: float

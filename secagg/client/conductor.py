@@ -309,7 +309,7 @@ class Conductor:
             return SessionOutcome(self._session.descriptor, state.outcome, residues)
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
-        code, reason = state.outcome.code, state.outcome.reason
+        code, reason = state.code, state.reason
         if self._ended_by_server:
             raise SessionAbortedError(
                 reason,

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from secagg.client.judge import SessionInfo
 from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode, InputError, ServiceError
-from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import encode_integers
 from secagg.storage.vector_files import load_vector, write_bytes
 
@@ -80,25 +80,25 @@ class FileInput:
         vector = self._load(self._source.path)
         return f"{len(vector)} entries of {vector.dtype}"
 
-    def check(self, offered: SessionDescriptor, dimension: int) -> None:
+    def check(self, session: SessionInfo) -> None:
         """Refuse a session that cannot take its vector, before others wait for it.
 
         Raises:
             InputError: The file cannot be used, has another dimension, or does not
                 hold whole numbers in range for a task that releases exact sums.
         """
-        path = self._source.of(offered.session_number)
+        path = self._source.of(session.session_number)
         vector = self._load(path)
-        if len(vector) != dimension:
+        if len(vector) != session.dimension:
             raise InputError(
                 f"{path} has {len(vector)} entries, the task adds up vectors of "
-                f"{dimension}",
+                f"{session.dimension}",
                 next_step="Supply a vector of that length.",
             )
-        if not offered.parameters.noise_block:
-            encode_integers(vector, offered.parameters)
+        if session.privacy is None:
+            encode_integers(vector, session.descriptor.parameters)
 
-    def vector(self, descriptor: SessionDescriptor, payload: bytes) -> npt.NDArray[Any]:
+    def vector(self, session: SessionInfo) -> npt.NDArray[Any]:
         """Write the payload if it is wanted, and return the session's vector.
 
         Raises:
@@ -106,8 +106,8 @@ class FileInput:
             ServiceError: STORAGE_FAILED; the payload cannot be written.
         """
         if self._payload is not None:
-            write_bytes(self._payload.of(descriptor.session_number), payload)
-        return self._load(self._source.of(descriptor.session_number))
+            write_bytes(self._payload.of(session.session_number), session.payload)
+        return self._load(self._source.of(session.session_number))
 
     def _load(self, path: Path) -> npt.NDArray[Any]:
         if path not in self._vectors:

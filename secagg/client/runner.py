@@ -19,6 +19,7 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.client.after_error import Reach
+from secagg.client.budget import check_budget
 from secagg.client.calls import ClientCalls
 from secagg.client.conductor import (
     ClientParts,
@@ -38,6 +39,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Round
+from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
@@ -67,7 +69,9 @@ class ClientRunner:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
         book: The durable book; closed by whoever opened it.
-        policy: The client's floors and caps.
+        policy: The client's floors and caps, as the core enforces them.
+        judge: Raises for a session that this client may not take part in; called on a
+            thread before a key is made, and again before a session is resumed.
         make_input: The application; called on a thread, once per session and again
             after a restart, when it must return the same vector.
         settings: How the client behaves.
@@ -79,6 +83,8 @@ class ClientRunner:
     Attributes:
         reach: How far the last session has come; with an error of `run_session` it
             says what to do (`secagg.client.after_error`).
+        session_id: The session that this client was in last; b"" before and while it
+            waits for one.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -88,6 +94,7 @@ class ClientRunner:
         book: Book,
         *,
         policy: ClientPolicy,
+        judge: Callable[[SessionDescriptor], object],
         make_input: MakeInput,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
@@ -96,8 +103,10 @@ class ClientRunner:
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         self._identity = identity
+        self._connection = connection
         self._book = book
         self._policy = policy
+        self._judge = judge
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -119,6 +128,17 @@ class ClientRunner:
             settings=self._settings,
             on_progress=self._on_progress,
         )
+        self.session_id = b""
+
+    @property
+    def has_been_answered(self) -> bool:
+        """Whether the aggregator has answered any call."""
+        return self._calls.has_been_answered
+
+    @property
+    def failure(self) -> ServiceError | None:
+        """Why the last call was not answered; None when it was."""
+        return self._calls.failure
 
     async def run_session(self, task_id: str) -> SessionOutcome:
         """Take part in one session: one that was interrupted, or the next one.
@@ -137,6 +157,7 @@ class ClientRunner:
                 what to do.
         """
         self.reach = Reach.NO_SESSION
+        self.session_id = b""
         session = await ClientSession.resume(
             task_id,
             self._identity,
@@ -144,12 +165,16 @@ class ClientRunner:
             workers=self._workers,
             policy=self._policy,
         )
+        is_resumed = session is not None
         if session is None:
             session = await self._join(task_id)
         else:
             self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
+        self.session_id = session.session_id
         conductor = Conductor(self._parts, session)
         try:
+            if is_resumed:  # floors may have risen since
+                await self._check(session.descriptor)
             outcome = await conductor.run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if not isinstance(error, ServiceError) or error.code in _FATAL:
@@ -168,19 +193,29 @@ class ClientRunner:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
         seconds = self._settings.offer_seconds
         deadline = float("inf") if seconds is None else self._clock.now() + seconds
-        tally = await self._book.tally(Role.CLIENT, task_id)
         descriptor = await self._calls.next_offer(
-            task_id, after_session=tally.highest_number, deadline=deadline
+            task_id, after_session=0, deadline=deadline
         )
+        # Only now it is proven who numbers these sessions.
+        tally = await self._book.tally(
+            Role.CLIENT, task_id, peer=self._connection.aggregator
+        )
+        if descriptor.session_number <= tally.highest_number:
+            descriptor = await self._calls.next_offer(
+                task_id, after_session=tally.highest_number, deadline=deadline
+            )
         if descriptor.task_id != task_id:
             raise RemoteProtocolError(
                 f"the server offers a session of task {descriptor.task_id!r} "
                 f"instead of {task_id!r}",
                 code=ErrorCode.BAD_CONFIG,
             )
+        descriptor.validate()
+        await self._check(descriptor)
         session = await ClientSession.begin(
             descriptor,
             self._identity,
+            aggregator=self._connection.aggregator,
             book=self._book,
             workers=self._workers,
             policy=self._policy,
@@ -189,11 +224,16 @@ class ClientRunner:
         self._log(telemetry.SESSION_OPENED, session)
         return session
 
+    async def _check(self, offered: SessionDescriptor) -> None:
+        """Refuse what floors, application or budget do not allow."""
+        await self._workers.run(self._judge, offered)
+        await check_budget(self._book, offered)
+
     async def _leave(self, session: ClientSession, error: SecAggError) -> None:
         """End the session for this client and scrub it, whatever state it is in."""
         if session.round is not Round.FINISHED:
             await session.give_up(error.code, str(error))
-        await session.scrub(error)
+        await session.scrub()
         self._log(telemetry.SESSION_ABORTED, session, code=error.code.name)
         self._on_progress(
             ClientProgress(

@@ -21,19 +21,14 @@ from dataclasses import replace
 from typing import Final, Self
 
 from secagg.client.budget import charge_of, settlement_of
-from secagg.errors import (
-    ErrorCode,
-    InternalError,
-    RemoteProtocolError,
-    SecAggError,
-)
-from secagg.messages import Aborted, Released, Round
+from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.kdf import noise_seed
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client
+from secagg.protocol import client, refund
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -98,6 +93,7 @@ class ClientSession:
         descriptor: SessionDescriptor,
         identity: str,
         *,
+        aggregator: str,
         book: Book,
         workers: Workers,
         policy: ClientPolicy,
@@ -112,14 +108,15 @@ class ClientSession:
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
-        offered = SessionOffered(descriptor, identity, seed)
+        offered = SessionOffered(descriptor, identity, aggregator, seed)
         session = cls(offered, book=book, workers=workers, policy=policy)
         if isinstance(session._state, client.Failed):
-            refused = session._state.outcome
+            refused = session._state
             raise RemoteProtocolError(refused.reason, code=refused.code)
         new = NewSession(
             role=Role.CLIENT,
             task=descriptor.task_id,
+            peer=aggregator,
             number=descriptor.session_number,
             header=encode_offer(offered),
         )
@@ -231,26 +228,22 @@ class ClientSession:
             self._state = step.state
         return step.outputs
 
-    async def scrub(self, ending: SecAggError | None = None) -> None:
+    async def scrub(self) -> None:
         """Remove all records of a session that is over, and leave a receipt.
 
-        Args:
-            ending: The error with which it ended for this client; None when it
-                released a sum.
+        What becomes of its charge is settled in the same change.
         """
         if not isinstance(self._state, client.Completed | client.Failed):
             raise InternalError("a session that is not over cannot be scrubbed")
-        await self._end(self._state.outcome, ending)
+        await self._end(self._state)
 
-    async def _end(
-        self, outcome: Released | Aborted, ending: SecAggError | None = None
-    ) -> None:
+    async def _end(self, ended: client.Completed | client.Failed) -> None:
         self._offered.seed.wipe()
         await self._commit(
             Change(
                 key=self._key,
-                end=encode_outcome(outcome),
-                settle=settlement_of(self.descriptor, ending),
+                end=encode_outcome(ended),
+                settle=settlement_of(self.descriptor, ended.charge),
             )
         )
 
@@ -278,8 +271,10 @@ class ClientSession:
         await self.apply(AbortRequested(code, reason))
 
 
-_UNKNOWN_PAST: Final = Aborted(
-    ErrorCode.RESTORED_STATE, "this client's state was put back from an older one"
+_UNKNOWN_PAST: Final = client.Failed(
+    ErrorCode.RESTORED_STATE,
+    "this client's state was put back from an older one",
+    refund.Charge.KEPT,
 )
 
 

@@ -6,7 +6,8 @@ done by an earlier process.
 
 from dataclasses import dataclass
 
-from secagg.messages import Released
+from secagg.messages import Fate
+from secagg.protocol.client_states import Completed
 from secagg.storage.book import Book, Role, SessionState
 from secagg.storage.journal import decode_outcome
 
@@ -15,7 +16,7 @@ __all__ = ["TakenPart", "last_part"]
 
 @dataclass(frozen=True, slots=True)
 class TakenPart:
-    """A session that released a sum to this client.
+    """A session whose sum holds this client's input.
 
     Attributes:
         session_number: Its number within the task.
@@ -27,7 +28,7 @@ class TakenPart:
 
 
 async def last_part(book: Book, task_id: str) -> TakenPart | None:
-    """Return the latest session of a task that released a sum to this client.
+    """Return the latest session of a task whose sum holds this client's input.
 
     Args:
         book: The client's.
@@ -42,7 +43,7 @@ async def last_part(book: Book, task_id: str) -> TakenPart | None:
         stored = await book.load(row.key)
         if stored is None or stored.receipt is None:
             continue
-        outcome = decode_outcome(stored.receipt)
-        if isinstance(outcome, Released):
-            return TakenPart(row.number, outcome.survivors)
+        ending = decode_outcome(stored.receipt)
+        if isinstance(ending, Completed) and ending.outcome.fate is Fate.INCLUDED:
+            return TakenPart(row.number, ending.outcome.survivors)
     return None

@@ -2,7 +2,6 @@
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.settings import (
-    NO_NOISE_ACKNOWLEDGEMENT,
     ClientSettings,
     ServerSettings,
     end_of_task,
@@ -11,7 +10,6 @@ from secagg.config.settings import (
 )
 
 __all__ = [
-    "NO_NOISE_ACKNOWLEDGEMENT",
     "ClientSettings",
     "LoadedSettings",
     "ServerSettings",

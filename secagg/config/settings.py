@@ -19,10 +19,10 @@ from typing import Final
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 __all__ = [
-    "NO_NOISE_ACKNOWLEDGEMENT",
     "ClientSection",
     "ClientSettings",
     "CohortSection",
@@ -38,10 +38,6 @@ __all__ = [
     "load_client_settings",
     "load_server_settings",
 ]
-
-NO_NOISE_ACKNOWLEDGEMENT: Final = (
-    "I understand that the sum itself is released without noise"
-)
 
 _PROFILES: Final = (
     "honest-curious-server",
@@ -211,6 +207,14 @@ class CohortSection:
         high=65_534,
         unit="neighbours",
     )
+    graph_bits: int = setting(
+        "On a ring, sessions that are unsafe with more than one chance in two to this "
+        "are not summed up.",
+        default=40,
+        low=1,
+        high=128,
+        unit="bits",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +363,16 @@ class PolicySection:
 
     profiles: tuple[str, ...] = setting(
         "Threat models that are accepted.", default=("honest-curious-server",)
+    )
+    graphs: tuple[str, ...] = setting(
+        "Who may share with whom: complete, ring.", default=("complete",)
+    )
+    min_graph_bits: int = setting(
+        "On a ring, the session must be safe but for a chance of one in two to this.",
+        default=40,
+        low=1,
+        high=128,
+        unit="bits",
     )
     min_clients: int = setting(
         "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"

@@ -34,7 +34,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.primitives.entropy import SystemEntropy
-from secagg.server.program import opened_book
+from secagg.server.storage import open_storage
 from secagg.server.task_setup import plan_noise, settle_task
 from secagg.transport.certificates import Authority
 
@@ -122,8 +122,11 @@ async def run_demo(
     )
     settings = write_server_settings(layout, planned)
     # The book spares the aggregator the planning.
-    async with opened_book(settings) as book:
-        prepared = await settle_task(settings, book)
+    storage = await open_storage(settings.server.state_dir)
+    try:
+        prepared = await settle_task(settings, storage.book)
+    finally:
+        await storage.close()
     made = await asyncio.to_thread(plan_noise, settings)
     if prepared.report is None:
         raise InternalError("the demo's own settings ask for no noise")

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from secagg.config import ServerSettings, load_server_settings
+from secagg.config import load_server_settings
 from secagg.demo.layout import DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
-from secagg.server.program import Observer, ServedTask, opened_book, serve
+from secagg.server.program import Observer, serve
 from secagg.server.progress import SessionProgress
-from secagg.server.task import SessionSum
-from secagg.server.task_setup import PreparedTask, settle_task
+from secagg.server.server import ReleasedSum
 from secagg.storage.vector_files import write_vector
 
 __all__ = ["main"]
@@ -33,30 +32,24 @@ __all__ = ["main"]
 class Trainer:
     """Hands out the model and improves it by each sum."""
 
-    def __init__(self, layout: DemoLayout, prepared: PreparedTask) -> None:
+    def __init__(self, layout: DemoLayout) -> None:
         self._layout = layout
-        self._prepared = prepared
         self._model = SoftmaxModel.initial()
 
-    async def next_payload(self, _: int) -> bytes:
+    def payload(self, _: int) -> bytes:
         """Return the model as it stands."""
         return self._model.to_bytes()
 
-    async def take_sum(self, released: SessionSum) -> None:
+    async def take_sum(self, released: ReleasedSum) -> None:
         """Improve the model by one noisy sum."""
-        number, noised = released.descriptor.session_number, self._prepared.noised
-        if noised is None:
-            raise ValueError("the demo trains with noise only")
-        estimate = noised.decode(
-            released.residues, session_id=released.descriptor.session_id
-        )
+        number = released.session_number
         path = self._layout.model(number)
         if not path.exists():
-            improved = self._model.improved_by(estimate, released.survivors)
+            improved = self._model.improved_by(released.values, released.inputs)
             write_vector(self._layout.residues(number), released.residues)
             write_vector(path, improved.weights)
         self._model = SoftmaxModel(np.load(path, allow_pickle=False))
-        say("step", session=number, survivors=released.survivors)
+        say("step", session=number, survivors=released.inputs)
 
 
 def _tell(progress: SessionProgress) -> None:
@@ -77,25 +70,6 @@ def _tell(progress: SessionProgress) -> None:
     )
 
 
-async def _serve(layout: DemoLayout, settings: ServerSettings) -> ServedTask:
-    async with opened_book(settings) as book:
-        prepared = await settle_task(settings, book)
-        trainer = Trainer(layout, prepared)
-        observer = Observer(
-            listening=lambda address: say("listening", address=str(address)),
-            progress=_tell,
-            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
-        )
-        return await serve(
-            settings,
-            prepared,
-            book,
-            next_payload=trainer.next_payload,
-            on_sum=trainer.take_sum,
-            observer=observer,
-        )
-
-
 def main(directory: Path) -> int:
     """Serve the demo's task to its end."""
     layout = DemoLayout(directory)
@@ -103,7 +77,20 @@ def main(directory: Path) -> int:
         settings = load_server_settings(
             layout.server_settings, environment=os.environ
         ).settings
-        served = asyncio.run(_serve(layout, settings))
+        trainer = Trainer(layout)
+        observer = Observer(
+            listening=lambda address: say("listening", address=str(address)),
+            progress=_tell,
+            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
+        )
+        served = asyncio.run(
+            serve(
+                settings,
+                payload=trainer.payload,
+                on_plan=lambda _: trainer.take_sum,
+                observer=observer,
+            )
+        )
     except SecAggError as error:
         say(
             "failed",

@@ -67,7 +67,13 @@ class Writer:
         return self._integer(len(value), _LENGTH_BYTES).fixed(value)
 
     def text(self, value: str) -> Self:
-        """Append a string as a length-prefixed UTF-8 blob."""
+        """Append a string as a length-prefixed UTF-8 blob.
+
+        Raises:
+            ValueError: It holds U+0000, which no reader accepts.
+        """
+        if "\0" in value:
+            raise ValueError("a text must not hold U+0000")
         return self.blob(value.encode())
 
     def getvalue(self) -> bytes:
@@ -163,15 +169,21 @@ class Reader:
         """Read a length-prefixed UTF-8 string of at most `max_bytes` bytes.
 
         Raises:
-            CanonicalEncodingError: It is longer, cut off, or no UTF-8.
+            CanonicalEncodingError: It is longer, cut off, no UTF-8, or holds U+0000.
         """
         start = self._position
         try:
-            return self.blob(max_bytes=max_bytes).decode()
+            value = self.blob(max_bytes=max_bytes).decode()
         except UnicodeDecodeError:
             raise CanonicalEncodingError(
                 f"{self._what}: the text at byte {start} is not UTF-8"
             ) from None
+        # R3.1-3: languages disagree on where such a text ends, and so on who it names.
+        if "\0" in value:
+            raise CanonicalEncodingError(
+                f"{self._what}: the text at byte {start} holds U+0000"
+            )
+        return value
 
     def end(self) -> None:
         """Check that nothing follows.

@@ -9,9 +9,18 @@ from secagg.messages import BUNDLE_BYTES, Advert, Delivery, Roster
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
-from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.neighbors import HararyRing, SharingGraph
+from secagg.protocol.ring_safety import holder_bits, ring_risk
+from secagg.ring_odds import client_demand
 
-__all__ = ["check_delivery", "check_roster", "check_survivors", "check_unique_keys"]
+__all__ = [
+    "check_delivery",
+    "check_ring",
+    "check_ring_survivors",
+    "check_roster",
+    "check_survivors",
+    "check_unique_keys",
+]
 
 
 def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) -> int:
@@ -70,6 +79,26 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
                 ) from None
     check_unique_keys(roster.adverts)
     return own_places[0]
+
+
+def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
+    """Check the odds of the ring at the roster's own size (R5.2-8).
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if not isinstance(graph, HararyRing):
+        return
+    bits = holder_bits(
+        graph, colluders=parameters.colluders, threshold=parameters.threshold
+    )
+    if bits < client_demand(parameters.graph_bits):
+        raise RemoteProtocolError(
+            f"on this ring {parameters.colluders} colluders reach the threshold with "
+            f"probability 2^-{bits:.1f}, the session promised "
+            f"2^-{client_demand(parameters.graph_bits):.1f}",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
 
 
 def check_unique_keys(adverts: tuple[Advert, ...]) -> None:
@@ -174,6 +203,27 @@ def check_survivors(
             code=ErrorCode.TOO_MANY_DROPOUTS,
         )
     return survivors
+
+
+def check_ring_survivors(
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
+) -> None:
+    """Check that unmasking U3 shows one sum and not those of parts (R5.5-7).
+
+    Raises:
+        RemoteProtocolError: TOO_MANY_DROPOUTS.
+    """
+    if not isinstance(graph, HararyRing):
+        return
+    risk = ring_risk(
+        graph,
+        survivors,
+        colluders=parameters.colluders,
+        threshold=parameters.threshold,
+    )
+    shortcoming = risk.shortcoming(client_demand(parameters.graph_bits))
+    if shortcoming is not None:
+        raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)
 
 
 def _decode_bitmap(data: bytes, roster_size: int, name: str) -> frozenset[int]:

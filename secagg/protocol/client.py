@@ -140,7 +140,8 @@ TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[_What]], Edge]] = {
     (Answered,    Delivery):           Edge(repeat,       {Answered}),
     (Answered,    Survivors):          Edge(repeat,       {Answered}),
     # the end
-    **{(state,    Released):           Edge(complete,     {Completed}) for state in _LIVE},
+    (Masked,      Released):           Edge(complete,     {Completed}),
+    (Answered,    Released):           Edge(complete,     {Completed}),
     **{(state,    Aborted):            Edge(fail,         {Failed}) for state in _LIVE},
     **{(state,    AbortRequested):     Edge(give_up,      {Failed}) for state in _LIVE},
     **{(state,    what):               Edge(ignore,       {state})
@@ -177,12 +178,12 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
         if isinstance(event, Received):
-            return leave(Aborted(ErrorCode.UNEXPECTED_MESSAGE, complaint))
+            return leave(state, ErrorCode.UNEXPECTED_MESSAGE, complaint)
         raise LocalProtocolError(complaint)
     try:
         result = edge.handler(state, event, policy)
     except RemoteProtocolError as error:
-        return leave(Aborted(error.code, str(error)))
+        return leave(state, error.code, str(error))
     if type(result.state) not in edge.may_enter | {Failed}:
         raise InternalError(f"undeclared transition to {type(result.state).__name__}")
     return result

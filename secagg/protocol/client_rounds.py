@@ -15,10 +15,10 @@ from secagg.messages import (
     Bundles,
     Delivery,
     Envelope,
+    Fate,
     Released,
     Roster,
     Shares,
-    Survivors,
 )
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
@@ -27,7 +27,13 @@ from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import context, share_bundles
-from secagg.protocol.checks import check_delivery, check_roster, check_survivors
+from secagg.protocol.checks import (
+    check_delivery,
+    check_ring,
+    check_ring_survivors,
+    check_roster,
+    check_survivors,
+)
 from secagg.protocol.client_states import (
     Accepted,
     Advertised,
@@ -57,6 +63,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.neighbors import sharing_graph
 from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
+from secagg.protocol.refund import Charge, Standing, charge_after
 
 __all__ = [
     "advertise",
@@ -92,7 +99,15 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
     # PROTOCOL §5.0: every field against the client's own floors, before any key.
     descriptor = event.descriptor.validate()
     parameters = descriptor.parameters
-    policy.check(parameters)
+    # R5.0-1: sid covers the name, so a session that another server opened and this
+    # one passes on gives other keys than those its clients have.
+    if descriptor.aggregator != event.aggregator:
+        raise RemoteProtocolError(
+            f"{event.aggregator!r} offers a session of {descriptor.aggregator!r}",
+            code=ErrorCode.UNAUTHENTICATED,
+            next_step="Tell the operator: somebody passes on the sessions of others.",
+        )
+    policy.check(descriptor)
     facts = SessionFacts(
         parameters=parameters,
         session_id=descriptor.session_id,
@@ -122,10 +137,12 @@ def _own_secrets(
     )
 
 
-def _stream(facts: SessionFacts, seed: SecretBytes, label: bytes) -> SeededEntropy:
+def _stream(
+    facts: SessionFacts, seed: SecretBytes, label: bytes, context: bytes = b""
+) -> SeededEntropy:
     # The session id is part of the label: even a seed used twice by mistake would
     # give unrelated secrets in two sessions.
-    return SeededEntropy(seed, label + b"/" + facts.session_id)
+    return SeededEntropy(seed, label + b"/" + facts.session_id + context)
 
 
 # --- round 1 ------------------------------------------------------------------------
@@ -137,6 +154,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
     roster = Roster.decode(event.envelope.data)
     index = check_roster(facts.parameters, roster, state.advert)
     graph = sharing_graph(facts.parameters, roster)
+    check_ring(facts.parameters, graph)
     ctx1 = context.roster_context(
         facts.ctx0, event.envelope.data, facts.parameters.suite
     )
@@ -151,7 +169,9 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
         encryption_keys=encryption_keys,
         mask_private_key=mask_keys.private_bytes,
         self_mask_seed=self_mask_seed,
-        polynomials=_stream(facts, state.seed, b"polynomials"),
+        # R7.1-2: one roster, one polynomial.  Shares that a client dealt on another
+        # roster of the same session must not add up to t with these.
+        polynomials=_stream(facts, state.seed, b"polynomials", ctx1),
     )
     return Step(
         Shared(
@@ -221,6 +241,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
             _with(state.accepted, event),
             Delivered(
                 roster_size=len(state.roster),
+                graph=state.graph,
                 index=state.index,
                 sharers=sharers,
                 ctx2=ctx2,
@@ -309,11 +330,17 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         roster_size=delivered.roster_size,
         index=delivered.index,
         sharers=delivered.sharers,
-        bitmap=Survivors.decode(event.envelope.data).bitmap,
+        bitmap=event.envelope.data,
     )
+    check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
     answer = delivered.held.answer(survivors)
     return Step(
-        Answered(state.facts, _with(state.accepted, event), answer),
+        Answered(
+            state.facts,
+            _with(state.accepted, event),
+            survivors=event.envelope.data,
+            answer=answer,
+        ),
         (Send(Envelope.of(Shares(answer))),),
     )
 
@@ -340,25 +367,69 @@ def repeat(
     return Step(state, is_repeat=True)
 
 
-def complete(_: ClientState, event: Received, __: ClientPolicy) -> ClientStep:
-    """Take note that a sum was released."""
+def complete(state: Masked | Answered, event: Received, _: ClientPolicy) -> ClientStep:
+    """Believe that a sum was released, as far as it fits what this client did."""
     released = Released.decode(event.envelope.data)
-    return Step(Completed(released), (Finish(None, "a sum was released"),))
+    if isinstance(state, Answered):
+        _check_fate(released.fate)
+        answered = int.from_bytes(state.survivors, "big").bit_count()
+        if released.survivors != answered:
+            raise RemoteProtocolError(
+                f"the sum is said to add up {released.survivors} inputs, this client "
+                f"has answered for {answered}",
+                code=ErrorCode.U3_INVALID,
+            )
+    charge = _charge_of(state, released.fate)
+    return Step(Completed(released, charge), (Finish(None, "a sum was released"),))
 
 
-def fail(_: ClientState, event: Received, __: ClientPolicy) -> ClientStep:
+def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
     """Take note that the server has ended the session without a sum."""
-    return leave(Aborted.decode(event.envelope.data))
+    aborted = Aborted.decode(event.envelope.data)
+    if isinstance(state, Answered):
+        _check_fate(aborted.fate)
+    return leave(state, aborted.code, aborted.reason, fate=aborted.fate)
 
 
-def give_up(_: ClientState, event: AbortRequested, __: ClientPolicy) -> ClientStep:
+def give_up(state: ClientState, event: AbortRequested, _: ClientPolicy) -> ClientStep:
     """Leave the session because this client's runner cannot go on."""
-    return leave(Aborted(event.code, event.reason))
+    return leave(state, event.code, event.reason)
 
 
-def leave(outcome: Aborted) -> ClientStep:
-    """Leave the session; the new state holds no key."""
-    return Step(Failed(outcome), (Finish(outcome.code, outcome.reason),))
+def leave(
+    state: ClientState, code: ErrorCode, reason: str, *, fate: Fate | None = None
+) -> ClientStep:
+    """Leave the session; the new state holds no key.
+
+    Args:
+        state: The state that is left.
+        code: Why.
+        reason: One sentence for people.
+        fate: What the server's last update stated, if one ended the session.
+    """
+    failed = Failed(code, reason, _charge_of(state, fate))
+    return Step(failed, (Finish(code, reason),))
+
+
+def _check_fate(fate: Fate) -> None:
+    """Refuse an ending that denies the U3 for which this client has answered."""
+    if fate is not Fate.INCLUDED:
+        raise RemoteProtocolError(
+            "the server says that this client's input is not in U3, and has had this "
+            "client's answer for a U3 that names it: it lies, or has lost its state",
+            code=ErrorCode.U3_INVALID,
+        )
+
+
+def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
+    match state:
+        case Masked():
+            profile, standing = state.facts.parameters.profile, Standing.MASKED
+        case Answered():
+            profile, standing = state.facts.parameters.profile, Standing.ANSWERED
+        case _:
+            return Charge.NEVER  # no input was bound: the same in every profile
+    return charge_after(profile, standing, fate)
 
 
 def ignore(state: Completed | Failed, _: ClientEvent, __: ClientPolicy) -> ClientStep:

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from secagg.messages import Aborted, Advert, Released, Roster, Round
+from secagg.errors import ErrorCode
+from secagg.messages import Advert, Released, Roster, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
+from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares
 
 __all__ = [
@@ -88,6 +90,7 @@ class Delivered:
 
     Attributes:
         roster_size: |U1|.
+        graph: Who shares with whom.
         index: Own roster index.
         sharers: U2.
         ctx2: Context of U2.
@@ -96,6 +99,7 @@ class Delivered:
     """
 
     roster_size: int
+    graph: SharingGraph
     index: int
     sharers: frozenset[int]
     ctx2: bytes
@@ -133,31 +137,53 @@ class Masked(ReadyForInput):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Round 4 is done.  All keys are gone; the answer is kept for retries only."""
+    """Round 4 is done.  All keys are gone; the answer is kept for retries only.
+
+    Attributes:
+        facts: Public facts.
+        accepted: Digest of the message that opened each round.
+        survivors: Bitmap of the U3 that was answered; no other may follow.
+        answer: What was answered, as sent.
+    """
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 
     facts: SessionFacts
     accepted: Accepted
+    survivors: bytes
     answer: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A sum was released."""
+    """A sum was released.
+
+    Attributes:
+        outcome: What the server said.
+        charge: What becomes of the session's charge.
+    """
 
     ROUND: ClassVar[Round] = Round.FINISHED
 
     outcome: Released
+    charge: Charge
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The session is over for this client; no key is left."""
+    """The session is over for this client; no key is left.
+
+    Attributes:
+        code: Why.
+        reason: One sentence for people.
+        charge: What becomes of the session's charge.
+    """
 
     ROUND: ClassVar[Round] = Round.FINISHED
 
-    outcome: Aborted
+    code: ErrorCode
+    reason: str
+    charge: Charge
 
 
 ClientState = (

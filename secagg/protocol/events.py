@@ -49,10 +49,19 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class AbortRequested:
-    """The operator, the application or the machinery ends the session."""
+    """The operator, the application or the machinery ends the session.
+
+    Attributes:
+        code: Why.
+        reason: One sentence for people.
+        discard_unmasked: On the server, the session is ended even when the secrets
+            of U3 are rebuilt already, which costs every client of U3 its charge
+            without a sum to show for it; otherwise the request is refused then.
+    """
 
     code: ErrorCode
     reason: str
+    discard_unmasked: bool = False
 
 
 # --- events of the server -----------------------------------------------------------
@@ -73,10 +82,17 @@ class RoundClosed:
 
 @dataclass(frozen=True, slots=True)
 class SumComputed:
-    """The runner has removed the masks; the packed sum lies in the spool."""
+    """The runner has removed the masks; the packed sum lies in the spool.
+
+    Attributes:
+        sum_hash: SHA-256 of the packed sum.
+        size: Its bytes.
+        kept_until: Until when it can be fetched, in Unix seconds; 0 for no promise.
+    """
 
     sum_hash: bytes
     size: int
+    kept_until: int = 0
 
 
 ServerEvent = Received | RoundClosed | SumComputed | AbortRequested
@@ -92,11 +108,13 @@ class SessionOffered:
     Attributes:
         descriptor: The offer, decoded; its id is recomputed from it.
         identity: The client's own name, as in its certificate.
+        aggregator: The server's name, as its connection has proven it.
         seed: 32 fresh random bytes from which all secrets of the session derive.
     """
 
     descriptor: SessionDescriptor
     identity: str
+    aggregator: str
     seed: SecretBytes
 
 

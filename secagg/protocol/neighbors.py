@@ -13,7 +13,6 @@ Source:
 
 import hashlib
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -45,9 +44,6 @@ class SharingGraph(Protocol):
 
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
         """Return how many holders of `dealer` are in `alive`, a set of clients."""
-
-    def is_connected(self, alive: frozenset[int]) -> bool:
-        """Return whether masks link all of `alive`, so that only their sum shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +80,6 @@ class CompleteGraph:
     ) -> int:
         """See `SharingGraph`."""
         return len(alive)
-
-    def is_connected(self, alive: frozenset[int]) -> bool:  # noqa: ARG002 - all are
-        """See `SharingGraph`."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +136,6 @@ class HararyRing:
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
         """See `SharingGraph`."""
         return len(alive.intersection(self.neighbors(dealer)))
-
-    def is_connected(self, alive: frozenset[int]) -> bool:
-        """See `SharingGraph`."""
-        # Walking around the ring, the next one alive is a neighbour unless k/2 in a
-        # row are lost.  One such gap leaves an arc, a second one cuts it in two.
-        places = sorted(self.position[index] for index in alive)
-        steps = [b - a for a, b in pairwise(places)]
-        if places:
-            steps.append(places[0] + len(self.order) - places[-1])
-        return sum(step > self.degree // 2 for step in steps) <= 1
 
 
 def sharing_graph(parameters: ProtocolParameters, roster: Roster) -> SharingGraph:

@@ -29,7 +29,7 @@ drawn, and honest clients are lost independently of the order.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +40,10 @@ from secagg.ring_odds import bits_of, log_corrupt_holders
 __all__ = [
     "RingRisk",
     "cannot_be_cut",
-    "client_demand",
     "holder_bits",
     "log_cut",
     "ring_risk",
-    "server_demand",
 ]
-
-# Far above what two libraries' logarithms differ by, far below what anybody notices.
-_MARGIN_BITS: Final = 0.01
 
 _Living = npt.NDArray[np.bool_]
 _Counts = npt.NDArray[np.signedinteger[Any]]
@@ -91,23 +86,6 @@ class RingRisk:
                 f"2^-{demanded_bits:.1f} is accepted"
             )
         return None
-
-
-def client_demand(graph_bits: int) -> float:
-    """Return the bits a client demands of each of the two chances.
-
-    Together they then stay below 2^-graph_bits, the term that is added to delta.
-    """
-    return graph_bits + 1.0
-
-
-def server_demand(graph_bits: int) -> float:
-    """Return the bits the server demands of each of the two chances.
-
-    A little more than `client_demand`: logarithms are rounded differently on different
-    machines, and no client may refuse what the server has passed.
-    """
-    return client_demand(graph_bits) + _MARGIN_BITS
 
 
 def holder_bits(graph: HararyRing, *, colluders: int, threshold: int) -> float:

@@ -37,7 +37,9 @@ from secagg.messages import (
     Bundles,
     Delivery,
     Envelope,
+    Fate,
     Message,
+    Released,
     Round,
     Shares,
     Survivors,
@@ -55,6 +57,7 @@ from secagg.protocol.events import (
 from secagg.protocol.outputs import ServerOutput
 from secagg.protocol.server_rounds import (
     abort_requested,
+    abort_summing,
     close_advertise_keys,
     close_masked_input,
     close_share_keys,
@@ -78,6 +81,7 @@ from secagg.protocol.server_states import (
     Summing,
     Unmasking,
 )
+from secagg.ring_odds import server_demand
 
 __all__ = [
     "TRANSITIONS",
@@ -90,6 +94,7 @@ __all__ = [
     "ShareKeys",
     "Summing",
     "Unmasking",
+    "ending_for",
     "fork",
     "is_over",
     "is_round_full",
@@ -108,7 +113,7 @@ class Edge(NamedTuple):
     may_enter: AbstractSet[type[ServerState]]
 
 
-_LIVE: Final = (AdvertiseKeys, ShareKeys, MaskedInputCollection, Unmasking, Summing)
+_OPEN: Final = (AdvertiseKeys, ShareKeys, MaskedInputCollection, Unmasking)
 
 # fmt: off
 TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[Message | ServerEvent]], Edge]] = {
@@ -122,7 +127,8 @@ TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[Message | ServerEvent]]
     (Unmasking,             Shares):         Edge(record_shares,        {Unmasking}),
     (Unmasking,             RoundClosed):    Edge(close_unmasking,      {Summing, Failed}),
     (Summing,               SumComputed):    Edge(complete,             {Completed}),
-    **{(state,              AbortRequested): Edge(abort_requested,      {Failed}) for state in _LIVE},
+    (Summing,               AbortRequested): Edge(abort_summing,        {Failed}),
+    **{(state,              AbortRequested): Edge(abort_requested,      {Failed}) for state in _OPEN},
 }
 # fmt: on
 
@@ -143,7 +149,7 @@ def start(
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
-    descriptor.validate()
+    descriptor.validate(demanded_bits=server_demand)
     return AdvertiseKeys(
         Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
         invited=invited,
@@ -283,22 +289,39 @@ def update_for(state: ServerState, identity: str) -> Envelope | None:
     Returns:
         The message that opens the current round for this client, how the session
         ended, or None if there is nothing for it yet.  A client that is no longer
-        part of the session gets `Aborted` with SESSION_OVER.
+        part of the session gets `Aborted` with SESSION_OVER.  Either ending says what
+        became of this client's input.
     """
     match state:
         case AdvertiseKeys():
             return None
-        case Failed():
-            return Envelope.of(state.outcome)
+        case Completed() | Failed():
+            return Envelope.of(ending_for(state.outcome, state.survivors, identity))
     index = state.cohort.index_of.get(identity)
     if index is None:
         return _left_out("the roster was fixed without this client")
     return _opening(state, index)
 
 
+def ending_for(
+    outcome: Released | Aborted, survivors: AbstractSet[str], identity: str
+) -> Released | Aborted:
+    """Return how a session ended, as one client is told (PROTOCOL §5.6).
+
+    Args:
+        outcome: Of a `Completed` or `Failed` state.
+        survivors: Of the same state: U3 by name, empty when it was never fixed.
+        identity: Who asks.
+    """
+    if identity in survivors:
+        return replace(outcome, fate=Fate.INCLUDED)
+    if isinstance(outcome, Released):
+        return _over("the sum was released without this client's input")
+    return outcome
+
+
 def _opening(
-    state: ShareKeys | MaskedInputCollection | Unmasking | Summing | Completed,
-    index: int,
+    state: ShareKeys | MaskedInputCollection | Unmasking | Summing, index: int
 ) -> Envelope | None:
     """Return what opens the current round for a client of the roster."""
     match state:
@@ -308,12 +331,14 @@ def _opening(
             return _delivery(state, index)
         case Unmasking() | Summing():
             return _unmask_request(state, index)
-        case Completed():
-            return Envelope.of(state.outcome)
 
 
 def _left_out(reason: str) -> Envelope:
-    return Envelope.of(Aborted(ErrorCode.SESSION_OVER, reason))
+    return Envelope.of(_over(reason))
+
+
+def _over(reason: str) -> Aborted:
+    return Aborted(Fate.LEFT_OUT, ErrorCode.SESSION_OVER, reason)
 
 
 def _delivery(state: MaskedInputCollection, index: int) -> Envelope:

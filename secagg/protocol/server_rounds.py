@@ -16,19 +16,22 @@ from secagg.messages import (
     Advert,
     Bundles,
     Envelope,
+    Fate,
     Released,
     Roster,
     Round,
     Shares,
     Upload,
 )
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
-from secagg.protocol.neighbors import SharingGraph, sharing_graph
+from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
 from secagg.protocol.outputs import ComputeSum, DropClient, ServerOutput, Step
+from secagg.protocol.ring_safety import ring_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
     AdvertiseKeys,
@@ -43,9 +46,11 @@ from secagg.protocol.server_states import (
     Summing,
     Unmasking,
 )
+from secagg.ring_odds import server_demand
 
 __all__ = [
     "abort_requested",
+    "abort_summing",
     "close_advertise_keys",
     "close_masked_input",
     "close_share_keys",
@@ -179,7 +184,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     """Fix U2 and deliver the bundles (PROTOCOL §5.2)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     everybody = frozenset(range(len(cohort.roster)))
-    sharers = _core_of(cohort.graph, frozenset(state.bundles), parameters.threshold)
+    sharers = frozenset(state.bundles)
     dropped = _drops(cohort, everybody - sharers, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(sharers) < needed:
@@ -189,6 +194,17 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             needed,
             "shared keys",
             ErrorCode.U2_TOO_SMALL,
+            dropped,
+        )
+    # R5.3-10: going on without such a client would let colluders choose, by their
+    # silence, who is lost where on the ring.
+    stranded = _short_of_holders(cohort, sharers, sharers, parameters.threshold)
+    if stranded is not None:
+        return _abort(
+            state.session,
+            ErrorCode.DISPUTED,
+            f"too few neighbours of {stranded!r} have shared their keys, "
+            f"{parameters.threshold} are needed",
             dropped,
         )
     bitmap = encode_set(sharers, len(cohort.roster))
@@ -203,24 +219,6 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
         ),
         dropped,
     )
-
-
-def _core_of(
-    graph: SharingGraph, members: frozenset[int], threshold: int
-) -> frozenset[int]:
-    """Peel off clients with fewer than `threshold` holders left (PROTOCOL §11).
-
-    On the complete graph this is all or nothing; on a ring, a client whose holders
-    are gone could neither be unmasked nor cut out later.
-    """
-    core = members
-    while True:
-        kept = frozenset(
-            index for index in core if graph.count_holders(index, core) >= threshold
-        )
-        if kept == core:
-            return core
-        core = kept
 
 
 # --- round 2 ------------------------------------------------------------------------
@@ -269,30 +267,18 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             f"{parameters.max_dropouts} are tolerated",
             dropped,
         )
-    orphan = next(
-        (
-            index
-            for index in sorted(state.sharers)
-            if cohort.graph.count_holders(index, survivors) < parameters.threshold
-        ),
-        None,
-    )
+    orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
     if orphan is not None:
         return _abort(
             state.session,
-            ErrorCode.TOO_FEW_ANSWERS,
-            f"too few neighbours of {cohort.roster.adverts[orphan].identity!r} are "
-            f"left to rebuild its secrets, {parameters.threshold} are needed",
-            dropped,
-        )
-    if not cohort.graph.is_connected(survivors):
-        # The masks between the parts would be known, and each part's sum with them.
-        return _abort(
-            state.session,
             ErrorCode.TOO_MANY_DROPOUTS,
-            "the lost clients cut the ring into parts, whose sums would be seen",
+            f"too few neighbours of {orphan!r} are left to rebuild its secrets, "
+            f"{parameters.threshold} are needed",
             dropped,
         )
+    shortcoming = _shortcoming(parameters, cohort.graph, survivors)
+    if shortcoming is not None:
+        return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, shortcoming, dropped)
     # PROTOCOL §5.5: U3 is fixed here, and journalled before any client hears of it.
     return Step(
         Unmasking(
@@ -306,6 +292,31 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         ),
         dropped,
     )
+
+
+def _short_of_holders(
+    cohort: Cohort, dealers: frozenset[int], left: frozenset[int], threshold: int
+) -> str | None:
+    """Name a dealer with fewer than `threshold` holders among those left, if any."""
+    for dealer in sorted(dealers):
+        if cohort.graph.count_holders(dealer, left) < threshold:
+            return cohort.roster.adverts[dealer].identity
+    return None
+
+
+def _shortcoming(
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
+) -> str | None:
+    """Say why the sum over U3 would show more than itself; None if not (R5.3-9)."""
+    if not isinstance(graph, HararyRing):
+        return None
+    risk = ring_risk(
+        graph,
+        survivors,
+        colluders=parameters.colluders,
+        threshold=parameters.threshold,
+    )
+    return risk.shortcoming(server_demand(parameters.graph_bits))
 
 
 # --- round 4 ------------------------------------------------------------------------
@@ -353,6 +364,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
                 f"answered for {cohort.roster.adverts[dealer].identity!r}",
                 ErrorCode.TOO_FEW_ANSWERS,
                 silent,
+                survivors=_names(cohort, state.survivors),
             )
     try:
         rebuilt = reconstruction.rebuild(
@@ -365,7 +377,10 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             answers=state.shares,
         )
     except RemoteProtocolError as error:
-        return _abort(state.session, error.code, str(error), silent)
+        survivors = _names(cohort, state.survivors)
+        return _abort(
+            state.session, error.code, str(error), silent, survivors=survivors
+        )
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     job = ComputeSum(
         session_id=descriptor.session_id,
@@ -392,13 +407,46 @@ def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
 
 def complete(state: Summing, event: SumComputed) -> ServerStep:
     """Release the sum."""
-    released = Released(event.sum_hash, event.size, len(state.survivors))
-    return Step(Completed(state.session, state.cohort, outcome=released))
+    survivors = _names(state.cohort, state.survivors)
+    released = Released(
+        Fate.INCLUDED,
+        event.sum_hash,
+        event.size,
+        len(survivors),
+        event.kept_until,
+    )
+    return Step(
+        Completed(state.session, state.cohort, outcome=released, survivors=survivors)
+    )
 
 
 def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
     """End the session on request of the operator or the machinery."""
-    return _abort(state.session, event.code, event.reason)
+    # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
+    survivors = (
+        _names(state.cohort, state.survivors)
+        if isinstance(state, Unmasking)
+        else frozenset[str]()
+    )
+    return _abort(state.session, event.code, event.reason, survivors=survivors)
+
+
+def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
+    """Throw away a sum that could be known already, if that is really meant."""
+    if not event.discard_unmasked:
+        raise LocalProtocolError(
+            "the session is being summed up: its clients are charged whether or not "
+            "the sum is released",
+            next_step="Wait for the sum, or discard it expressly.",
+        )
+    survivors = _names(state.cohort, state.survivors)
+    failed = Failed(
+        state.session,
+        Aborted(Fate.LEFT_OUT, event.code, event.reason),
+        survivors,
+        was_unmasked=True,
+    )
+    return Step(failed)
 
 
 def _too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
@@ -408,8 +456,11 @@ def _too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
     did: str,
     code: ErrorCode,
     drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
 ) -> ServerStep:
-    return _abort(session, code, f"{alive} clients {did}, {needed} are needed", drops)
+    reason = f"{alive} clients {did}, {needed} are needed"
+    return _abort(session, code, reason, drops, survivors=survivors)
 
 
 def _abort(
@@ -417,8 +468,15 @@ def _abort(
     code: ErrorCode,
     reason: str,
     drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
 ) -> ServerStep:
-    return Step(Failed(session, Aborted(code, reason)), drops)
+    fate = Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED
+    return Step(Failed(session, Aborted(fate, code, reason), survivors), drops)
+
+
+def _names(cohort: Cohort, indices: AbstractSet[int]) -> frozenset[str]:
+    return frozenset(cohort.roster.adverts[index].identity for index in indices)
 
 
 # --- shared by the rounds -----------------------------------------------------------

@@ -179,21 +179,37 @@ class Summing(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class Completed(Rostered):
-    """A sum exists; every secret is gone."""
+    """A sum exists; every secret is gone.
+
+    Attributes:
+        outcome: What the clients of U3 are told.
+        survivors: U3, by name: whom it costs something, whenever they ask.
+    """
 
     ROUND: ClassVar[Round] = Round.FINISHED
 
     outcome: Released
+    survivors: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The session is over without a sum; every secret is gone."""
+    """The session is over without a sum; every secret is gone.
+
+    Attributes:
+        session: What every state holds.
+        outcome: What everybody outside of U3 is told.
+        survivors: U3, by name; empty when it was never fixed.
+        was_unmasked: The secrets of U3 had been rebuilt: this server could have known
+            the sum (PROTOCOL §5.6).
+    """
 
     ROUND: ClassVar[Round] = Round.FINISHED
 
     session: Session
     outcome: Aborted
+    survivors: frozenset[str] = frozenset()
+    was_unmasked: bool = False
 
 
 ServerState = (

@@ -12,12 +12,15 @@ What may be asked, and what it is answered with, is the table of `secagg.wire.ca
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from secagg.messages import Envelope
 from secagg.wire.calls import Reference, Request, WatchSession
 
-__all__ = ["AggregatorConnection", "AggregatorService"]
+__all__ = ["UNCERTIFIED_AGGREGATOR", "AggregatorConnection", "AggregatorService"]
+
+# The name of an aggregator without a certificate: in memory, or plaintext for tests.
+UNCERTIFIED_AGGREGATOR: Final = "aggregator"
 
 _Answer = TypeVar("_Answer")
 
@@ -28,6 +31,10 @@ class AggregatorConnection(Protocol):
     @property
     def identity(self) -> str:
         """As whom the calls are made."""
+
+    @property
+    def aggregator(self) -> str:
+        """Who answers them, as the transport has proven it; after the first call."""
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and return the answer."""

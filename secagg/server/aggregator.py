@@ -31,7 +31,9 @@ from secagg.errors import (
 from secagg.messages import MAX_IDENTITY_BYTES, Envelope, Released
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
@@ -82,6 +84,7 @@ class Aggregator:
     Args:
         book: The durable book; closed by whoever opened it.
         spool: Uploads, payloads and sums.
+        name: Under which it offers sessions: that of its certificate.
         clock: Time; the machine's by default.
         entropy: Nonces and graph seeds; the operating system's by default.
         workers: Threads for blocking calls.
@@ -94,6 +97,7 @@ class Aggregator:
         book: Book,
         spool: Spool,
         *,
+        name: str = UNCERTIFIED_AGGREGATOR,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -116,6 +120,7 @@ class Aggregator:
             publish=self._feed.publish,
         )
         self._sessions = SessionBook(
+            name,
             self._context,
             kept_sessions=self._limits.kept_sums,
             keep_seconds=self._limits.keep_seconds,
@@ -309,7 +314,7 @@ class Aggregator:
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
         """
-        task.parameters.validate()
+        task.parameters.validate(demanded_bits=server_demand)
         if task.task_id in self._tasks:
             raise LocalProtocolError(f"task {task.task_id!r} runs already")
         self._tasks[task.task_id] = task
@@ -330,7 +335,11 @@ class Aggregator:
                 receipts.append(await self._sum_of(task, runner, on_sum))
                 runner = None
             if runner is not None:  # fewer sums are wanted than when it was opened
-                await runner.abort(ErrorCode.CANCELLED, "the task has all its sums")
+                await runner.abort(
+                    ErrorCode.CANCELLED,
+                    "the task has all its sums",
+                    discard_unmasked=True,
+                )
                 await self._sessions.finish(runner)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
@@ -447,9 +456,9 @@ class Aggregator:
 
     def _check_caller(self, identity: str) -> None:
         self._last_call = self._context.clock.now()
-        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES:
+        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise RemoteProtocolError(
-                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes",
+                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
                 code=ErrorCode.UNAUTHENTICATED,
             )
 

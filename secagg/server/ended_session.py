@@ -1,8 +1,8 @@
 """A session that is over, as an earlier process left it."""
 
-from secagg.errors import ErrorCode
-from secagg.messages import Aborted, Envelope, Released, Round
+from secagg.messages import Envelope, Round
 from secagg.parameters import SessionDescriptor
+from secagg.protocol.server import ending_for
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
 from secagg.wire.calls import BlobChunk, FetchChunk, Wait
@@ -27,17 +27,16 @@ class EndedSession:
         return self._receipt.descriptor
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
-        """Return how the session ended, for those who took part."""
+        """Return how the session ended, as this client is told."""
         if after is Round.FINISHED:
             return None
         if identity in self._receipt.finishers:
             self._told.add(identity)
-        outcome = self._receipt.outcome
-        if isinstance(outcome, Released) and identity not in self._receipt.members:
-            outcome = Aborted(
-                ErrorCode.SESSION_OVER, "the roster was fixed without this client"
-            )
-        return Envelope.of(outcome)
+        survivors = frozenset(self._receipt.survivors)
+        if self._receipt.was_restored:
+            # Nobody knows whose input was summed: whoever asks counts as a survivor.
+            survivors |= {identity}
+        return Envelope.of(ending_for(self._receipt.outcome, survivors, identity))
 
     def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
         """Return what a client is told that knows the end already."""

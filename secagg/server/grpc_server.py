@@ -18,7 +18,8 @@ from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
@@ -42,10 +43,15 @@ from secagg.telemetry import (
 )
 from secagg.transport.address import Address
 from secagg.transport.certificate_expiry import warn_before_expiry
-from secagg.transport.channel_options import SERVER_OPTIONS, SERVICE
+from secagg.transport.channel_options import (
+    HEALTH_SERVER_OPTIONS,
+    HEALTH_SERVICE,
+    SERVER_OPTIONS,
+    SERVICE,
+)
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import CALLS, Call, WatchSession
-from secagg.wire.codec import refuse
+from secagg.wire.codec import parse, refuse
 
 __all__ = ["GrpcServer", "run_until_signalled"]
 
@@ -121,6 +127,23 @@ async def _body(bodies: AsyncIterator[bytes]) -> bytes:
     async for body in bodies:
         return body
     raise refuse("the call has no message")
+
+
+def _health_handler(health: HealthServicer) -> grpc.GenericRpcHandler:
+    """Return health's `Check` as a handler that reads its request like all others.
+
+    gRPC's own would have every caller's request in memory, up to the largest message,
+    before anybody could refuse the call.
+    """
+
+    async def check(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
+        request = parse(health_pb2.HealthCheckRequest(), await _body(bodies))
+        answer: Message = await health.Check(request, context)
+        return answer.SerializeToString()
+
+    return grpc.method_handlers_generic_handler(
+        HEALTH_SERVICE, {"Check": grpc.stream_unary_rpc_method_handler(check)}
+    )
 
 
 def _stopping() -> ServiceError:
@@ -207,16 +230,15 @@ class GrpcServer:
                 AdmissionInterceptor(limits or CallLimits(), now),
             ],
         )
-        server.add_generic_rpc_handlers((servicer.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        server.add_generic_rpc_handlers((servicer.handler(), _health_handler(health)))
         bound = _listen(server, address, identity)
         servers: tuple[grpc.aio.Server, ...] = (server,)
         bound_health = None
         if health_address is not None:
             probed = grpc.aio.server(
-                options=SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
+                options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
             )
-            health_pb2_grpc.add_HealthServicer_to_server(health, probed)
+            probed.add_generic_rpc_handlers((_health_handler(health),))
             bound_health = _listen(probed, health_address, None)
             servers = (server, probed)
         for name in ("", SERVICE):

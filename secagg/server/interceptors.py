@@ -7,7 +7,7 @@ Rule 2: the caller's identity comes from the verified certificate, over TLS 1.3,
 Rule 3: whatever fails becomes a status with a numbered detail.  What was not meant
         to fail becomes INTERNAL without its text, and goes to the log.
 Rule 4: one identity's calls are limited in number at once and over time, so that no
-        client can keep the others out.
+        client can keep the others out; those that need none, by certificate.
 
 What a call means is none of its business.
 """
@@ -16,6 +16,7 @@ What a call means is none of its business.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -60,6 +61,8 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 _CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
+# Before what is no identity; no name of a client has it.
+_ANYBODY: Final = "/"
 
 # Remembered callers beyond those with open calls; one record takes about 300 bytes.
 _MAX_REMEMBERED: Final = 65_536
@@ -112,9 +115,8 @@ class _AroundInterceptor(grpc.aio.ServerInterceptor, ABC):
         method = handler_call_details.method
         if handler is None or method not in ACCESS:
             return None  # gRPC answers UNIMPLEMENTED
-        # All handlers behind these interceptors are asynchronous.  Ours read their
-        # request themselves, so that nothing of it is read before this admits the call;
-        # health's has a small one.
+        # All handlers behind these interceptors are asynchronous and read their request
+        # themselves, so that nothing of it is read before this admits the call.
         if handler.stream_stream is not None:
             stream = cast("_Handler[AsyncIterator[Any]]", handler.stream_stream)
 
@@ -126,24 +128,15 @@ class _AroundInterceptor(grpc.aio.ServerInterceptor, ABC):
                         yield response
 
             return grpc.stream_stream_rpc_method_handler(surrounded_stream)
-        unary = cast(
-            "_Handler[Awaitable[Any]]", handler.stream_unary or handler.unary_unary
-        )
+        unary = cast("_Handler[Awaitable[bytes]]", handler.stream_unary)
 
-        async def surrounded(request: Any, context: CallContext) -> Any:  # noqa: ANN401 - bytes or health's own
+        async def surrounded(
+            requests: AsyncIterator[Any], context: CallContext
+        ) -> bytes:
             async with self._around(method, context, is_stream=False):
-                return await unary(request, context)
+                return await unary(requests, context)
 
-        wrapped = (
-            grpc.stream_unary_rpc_method_handler
-            if handler.stream_unary is not None
-            else grpc.unary_unary_rpc_method_handler
-        )
-        return wrapped(
-            surrounded,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return grpc.stream_unary_rpc_method_handler(surrounded)
 
 
 # --- errors -------------------------------------------------------------------------
@@ -198,6 +191,10 @@ class Authenticator(Protocol):
         """Return the caller's name, or raise ServiceError UNAUTHENTICATED."""
         ...
 
+    def holder_of(self, context: CallContext) -> str:
+        """Return as whom a call is counted that needs no identity: no client's name."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TLSAuthenticator:
@@ -238,6 +235,11 @@ class TLSAuthenticator:
             )
         return peer.name
 
+    def holder_of(self, context: CallContext) -> str:
+        """Name the certificate: its holder may be anybody whom the authority knows."""
+        certificates = list(context.auth_context().get("x509_pem_cert", []))
+        return _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataAuthenticator:
@@ -253,6 +255,10 @@ class MetadataAuthenticator:
             if key == TEST_IDENTITY_KEY and isinstance(value, str):
                 return PeerIdentity("tests", Role.CLIENT, value).name
         raise _unauthenticated(f"the call has no {TEST_IDENTITY_KEY}")
+
+    def holder_of(self, context: CallContext) -> str:  # noqa: ARG002 - no certificates
+        """Return the same for everybody."""
+        return _ANYBODY
 
 
 def _unauthenticated(complaint: str) -> ServiceError:
@@ -277,9 +283,13 @@ class AuthenticationInterceptor(_AroundInterceptor):
         *,
         is_stream: bool,  # noqa: ARG002 - the same for both
     ) -> AsyncIterator[None]:
-        if ACCESS[method] is Access.CLIENT:
-            # Never reset: a call has a context of its own, which ends with it.
-            _CALLER.set(self._authenticator.identity_of(context))
+        whose = (
+            self._authenticator.identity_of
+            if ACCESS[method] is Access.CLIENT
+            else self._authenticator.holder_of
+        )
+        # Never reset: a call has a context of its own, which ends with it.
+        _CALLER.set(whose(context))
         yield
 
 
@@ -336,10 +346,7 @@ class AdmissionInterceptor(_AroundInterceptor):
     async def _around(
         self, method: str, context: CallContext, *, is_stream: bool
     ) -> AsyncIterator[None]:
-        del context
-        if ACCESS[method] is Access.ANYBODY:
-            yield
-            return
+        del method, context
         usage = self._usage_of(caller())
         self._admit(usage, is_stream=is_stream)
         if is_stream:

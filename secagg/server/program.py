@@ -1,4 +1,4 @@
-"""The aggregator process: settings, certificates, storage and transport, put together.
+"""The aggregator process: settings become a `Server` that runs one task.
 
 Rule 1: everything that can be wrong before the first client comes is found before the
         port opens: settings, certificates, budget, storage.
@@ -17,40 +17,26 @@ What is printed is decided by whoever calls.
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
 
 from secagg.config import ServerSettings, end_of_task
-from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Released
+from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.runtime.clock import SystemClock
-from secagg.runtime.workers import Workers
-from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer, run_until_signalled
-from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
+from secagg.server.grpc_server import run_until_signalled
 from secagg.server.patience import until
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
-from secagg.server.task import NextPayload, OnSum, TaskDefinition
-from secagg.server.task_setup import PreparedTask
-from secagg.storage.book import Book, SessionState
-from secagg.storage.book import Role as BookRole
-from secagg.storage.open_book import open_state
-from secagg.storage.spool import UploadSpool
+from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
+from secagg.server.task_setup import PreparedTask, settle_task
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["Observer", "ServedTask", "opened_book", "serve"]
+__all__ = ["Observer", "OnReleased", "ServedTask", "serve"]
 
-# A client polls a few times a minute at most.  A server that is started again only for
-# those that missed the last sum waits no longer for them.
-_SETTLE_SECONDS: Final = 15.0
+# Takes a sum; called again with the same session after a crash.
+OnReleased = Callable[[ReleasedSum], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +68,21 @@ class ServedTask:
     is_complete: bool
 
 
-@asynccontextmanager
-async def opened_book(settings: ServerSettings) -> AsyncIterator[Book]:
-    """Open the server's durable book, and close it in the end.
-
-    Raises:
-        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
-    """
-    book = await open_state(settings.server.state_dir)
-    try:
-        yield book
-    finally:
-        await book.close()
-
-
-async def serve(  # noqa: PLR0913 - the parts of one process
+async def serve(
     settings: ServerSettings,
-    prepared: PreparedTask,
-    book: Book,
     *,
-    next_payload: NextPayload,
-    on_sum: OnSum,
+    on_plan: Callable[[PreparedTask], OnReleased],
     observer: Observer,
+    payload: Callable[[int], bytes] | None = None,
 ) -> ServedTask:
     """Run the task of `settings` to its end.
 
     Args:
         settings: Where to listen, where to store, whom to invite.
-        prepared: Parameters of the sessions, from `settle_task`.
-        book: From `opened_book`.
-        next_payload: Called before each session with the number of sums so far, those
-            of earlier processes included.
-        on_sum: Called with each sum; repeated with the same session after a crash.
+        on_plan: Called once with what is going to run, before the port opens; returns
+            what takes each sum, repeated with the same session after a crash.
         observer: Told what happens.
+        payload: As in `Server.add_task`.
 
     Returns:
         The sessions of this process.
@@ -127,160 +95,93 @@ async def serve(  # noqa: PLR0913 - the parts of one process
             first: ROSTER_TOO_SMALL if a session was waiting for clients, else
             TASK_OVER.
     """
-    address = Address.parse(settings.server.listen)
-    identity = TLSIdentity.load(
-        certificate=settings.tls.certificate,
-        private_key=settings.tls.key,
-        authority=settings.tls.ca,
-        role=Role.SERVER,
-    )
-    spool = UploadSpool(settings.server.state_dir / "spool")
-    released = await _sums_released(book, settings.task.id)
-    missing = max(0, settings.task.sessions - released)
-    spent = f"task {settings.task.id!r} has released its {released} sums"
-    keep_seconds = settings.server.keep_seconds
-    if not missing:
-        keep_seconds = min(keep_seconds, _SETTLE_SECONDS)
-        observer.nothing_to_do(
-            f"{spent}; waiting at most {keep_seconds:g} seconds for clients "
-            "that missed the last one"
-        )
-    noised = prepared.noised
-    served = await _serve(
-        settings,
-        TaskDefinition(
-            task_id=settings.task.id,
-            parameters=prepared.parameters,
-            invited=frozenset(settings.task.invited) or None,
-            sessions=missing,
-            allowed=None if noised is None else noised.budget.sessions,
-            max_attempts=settings.task.attempts,
+    server = Server(
+        settings.server.listen,
+        identity=TLSIdentity.load(
+            certificate=settings.tls.certificate,
+            private_key=settings.tls.key,
+            authority=settings.tls.ca,
+            role=Role.SERVER,
         ),
-        address=address,
-        identity=identity,
-        book=book,
-        spool=spool,
-        next_payload=lambda count: next_payload(released + count),
-        on_sum=on_sum,
-        observer=observer,
-        keep_seconds=keep_seconds,
+        state_dir=settings.server.state_dir,
+        health_listen=settings.server.health_listen,
+        grace_seconds=settings.server.drain_seconds,
+        keep_seconds=settings.server.keep_seconds,
+        on_progress=observer.progress,
     )
-    if not missing:
-        raise ServiceError(
-            f"{spent}; its budget is spent",
-            code=ErrorCode.TASK_OVER,
-            next_step="Choose a new task.id for a new series of sums.",
+    async with server:
+        prepared = await settle_task(settings, server.book)
+        on_sum = on_plan(prepared)
+        task = await server.add_task(
+            settings.task.id,
+            prepared,
+            sessions=settings.task.sessions,
+            payload=payload,
+            invited=frozenset(settings.task.invited) or None,
+            attempts=settings.task.attempts,
         )
-    return served
-
-
-async def _serve(  # noqa: PLR0913 - the parts of one process
-    settings: ServerSettings,
-    task: TaskDefinition,
-    *,
-    address: Address,
-    identity: TLSIdentity,
-    book: Book,
-    spool: UploadSpool,
-    next_payload: NextPayload,
-    on_sum: OnSum,
-    observer: Observer,
-    keep_seconds: float,
-) -> ServedTask:
-    workers, cores = Workers(), os.cpu_count() or 1
-    with ThreadPoolExecutor(cores, "secagg-masks") as mask_threads:
-        aggregator = Aggregator(
-            book,
-            spool,
-            workers=workers,
-            masks=MaskExecutor(mask_threads, workers, parts=cores),
-            limits=AggregatorLimits(keep_seconds=settings.server.keep_seconds),
-        )
-        watching = asyncio.create_task(_watch(aggregator, observer))
-        running: asyncio.Task[tuple[SessionReceipt, ...]] | None = None
-        ending: asyncio.Task[None] | None = None
+        if server.transport is None:
+            raise InternalError("a server with an address listens")
+        is_over = task.released_before >= settings.task.sessions
+        spent = f"task {task.task_id!r} has released its {task.released_before} sums"
+        if is_over:
+            server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
+            observer.nothing_to_do(
+                f"{spent}; waiting at most {server.settle_seconds:g} seconds for "
+                "clients that missed the last one"
+            )
+        ending = asyncio.create_task(_end_in_time(settings, server))
         try:
-            await aggregator.recover()
-            running = asyncio.create_task(
-                aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
-            )
-            await asyncio.sleep(0)  # the task is known before anybody can ask for it
-            ending = asyncio.create_task(_end_in_time(settings, aggregator))
-            health = settings.server.health_listen
-            server = await GrpcServer.start(
-                aggregator,
-                address,
-                identity=identity,
-                health_address=None if health is None else Address.parse(health),
-            )
             is_complete = await run_until_signalled(
-                server,
-                _finish(
-                    aggregator,
-                    running,
-                    lambda: observer.listening(server.address),
-                    keep_seconds=keep_seconds,
-                ),
-                drain=lambda: _drain(aggregator),
+                server.transport,
+                _finish(server, task, on_sum, observer),
+                drain=lambda: _drain(server),
                 grace_seconds=settings.server.drain_seconds,
             )
-            receipts = running.result() if is_complete else ()
-            return ServedTask(receipts, is_complete)
         finally:
-            for each in (ending, running):
-                if each is not None:
-                    each.cancel()
-                    await asyncio.wait({each})
-            await aggregator.close()
-            await watching
+            ending.cancel()
+            await asyncio.wait({ending})
+        server.drain()  # the transport has stopped: nobody is waited for
+        if is_over:
+            raise ServiceError(
+                f"{spent}; its budget is spent",
+                code=ErrorCode.TASK_OVER,
+                next_step="Choose a new task.id for a new series of sums.",
+            )
+        return ServedTask(await task.wait() if is_complete else (), is_complete)
 
 
 async def _finish(
-    aggregator: Aggregator,
-    running: asyncio.Task[tuple[SessionReceipt, ...]],
-    announce: Callable[[], None],
-    *,
-    keep_seconds: float,
+    server: Server,
+    task: RunningTask,
+    on_sum: OnReleased,
+    observer: Observer,
 ) -> None:
-    announce()  # now, and not before, a signal drains
-    await asyncio.wait({running})  # a signal that ends this wait skips the settling
-    if not running.cancelled() and isinstance(running.exception(), ServiceError):
-        # The session is not over; it goes on after a restart, which must not wait.
-        keep_seconds = min(keep_seconds, _SETTLE_SECONDS)
-    await aggregator.settle(at_most_seconds=keep_seconds)
-    await running
+    observer.listening(server.address)  # now, and not before, a signal drains
+    try:
+        async for released in task.sums():
+            await on_sum(released)
+    except SecAggError as error:
+        if isinstance(error, ServiceError):
+            # The session is not over; it goes on after a restart, which must not wait.
+            server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
+        await server.settle()
+        raise
+    await server.settle()  # a signal that ends the loop skips this
 
 
-async def _end_in_time(settings: ServerSettings, aggregator: Aggregator) -> None:
+async def _end_in_time(settings: ServerSettings, server: Server) -> None:
     """End the task at its end date, if it has one."""
     moment = end_of_task(settings.task)
     if moment is not None:
         await until(
             moment,
-            lambda: aggregator.end_task(
+            lambda: server.end_task(
                 settings.task.id, f"the end date of the task has come ({moment})"
             ),
             clock=SystemClock(),
         )
 
 
-async def _drain(aggregator: Aggregator) -> None:
-    aggregator.drain()
-
-
-async def _watch(aggregator: Aggregator, observer: Observer) -> None:
-    async for progress in aggregator.progress():
-        observer.progress(progress)
-
-
-async def _sums_released(book: Book, task_id: str) -> int:
-    """Count the sums of a task that earlier processes released."""
-    count = 0
-    for row in await book.sessions(
-        role=BookRole.SERVER, task=task_id, state=SessionState.ENDED
-    ):
-        stored = await book.load(row.key)
-        if stored is not None and stored.receipt is not None:
-            receipt = SessionReceipt.decode(stored.receipt)
-            count += isinstance(receipt.outcome, Released)
-    return count
+async def _drain(server: Server) -> None:
+    server.drain()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import Aborted, Released
+from secagg.messages import Aborted, Fate, Released
 from secagg.parameters import SessionDescriptor
 
 __all__ = ["SessionReceipt"]
@@ -39,6 +39,10 @@ class SessionReceipt:
         shared: |U2|.
         uploaded: |U3|.
         revealed: |U5|.
+        survivors: U3 by name, from the moment it was fixed.
+        was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
+        was_restored: Without a sum only: the state was put back while it ran, so that
+            nobody knows whose inputs were summed.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -51,6 +55,9 @@ class SessionReceipt:
     shared: int = 0
     uploaded: int = 0
     revealed: int = 0
+    survivors: tuple[str, ...] = ()
+    was_unmasked: bool = False
+    was_restored: bool = False
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -64,9 +71,15 @@ class SessionReceipt:
                 "sum_sha256": outcome.sum_hash.hex(),
                 "sum_bytes": outcome.size,
                 "survivors": outcome.survivors,
+                "kept_until": outcome.kept_until,
             }
         else:
-            ended = {"abort_code": int(outcome.code), "abort_reason": outcome.reason}
+            ended = {
+                "abort_code": int(outcome.code),
+                "abort_reason": outcome.reason,
+                "was_unmasked": self.was_unmasked,
+                "was_restored": self.was_restored,
+            }
         return {
             "format": _FORMAT,
             "task_id": descriptor.task_id,
@@ -81,6 +94,7 @@ class SessionReceipt:
                 "U3": self.uploaded,
                 "U5": self.revealed,
             },
+            "survivors": list(self.survivors),
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -100,15 +114,22 @@ class SessionReceipt:
         try:
             fields = json.loads(data)
             ended = fields["outcome"]
+            survivors = tuple(fields["survivors"])
             outcome: Released | Aborted
             if "sum_sha256" in ended:
                 outcome = Released(
+                    Fate.INCLUDED,
                     bytes.fromhex(ended["sum_sha256"]),
                     ended["sum_bytes"],
                     ended["survivors"],
+                    ended["kept_until"],
                 )
             else:
-                outcome = Aborted(ErrorCode(ended["abort_code"]), ended["abort_reason"])
+                outcome = Aborted(
+                    Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED,
+                    ErrorCode(ended["abort_code"]),
+                    ended["abort_reason"],
+                )
             return cls(
                 descriptor=SessionDescriptor.decode(
                     bytes.fromhex(fields["descriptor"])
@@ -119,6 +140,9 @@ class SessionReceipt:
                 shared=fields["sets"]["U2"],
                 uploaded=fields["sets"]["U3"],
                 revealed=fields["sets"]["U5"],
+                survivors=survivors,
+                was_unmasked=ended.get("was_unmasked", False),
+                was_restored=ended.get("was_restored", False),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

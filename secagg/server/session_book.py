@@ -31,6 +31,7 @@ from secagg.storage.book import (
     NewSession,
     NumberTakenError,
     Role,
+    SessionsSpentError,
     SessionState,
 )
 from secagg.storage.spool import PAYLOAD, SUM
@@ -51,8 +52,14 @@ class SessionBook:
     """
 
     def __init__(
-        self, context: RunnerContext, *, kept_sessions: int, keep_seconds: float
+        self,
+        aggregator: str,
+        context: RunnerContext,
+        *,
+        kept_sessions: int,
+        keep_seconds: float,
     ) -> None:
+        self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
@@ -121,8 +128,9 @@ class SessionBook:
                 ) from None
             if stored.restored:
                 await runner.abort(
-                    ErrorCode.RESTORED_STATE,
+                    ErrorCode.STORAGE_FAILED,
                     "the aggregator's state was put back: what it had sent is unknown",
+                    discard_unmasked=True,
                 )
         ended = await self._book.sessions(
             role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
@@ -159,6 +167,7 @@ class SessionBook:
         self, task: TaskDefinition, number: int, payload: bytes, *, attempt: int
     ) -> SessionRunner:
         descriptor = SessionDescriptor(
+            aggregator=self._aggregator,
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
@@ -170,19 +179,21 @@ class SessionBook:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
             )
-        answer = await self._book.commit(
-            Change(
-                key=record.session_key,
-                create=NewSession(
-                    role=Role.SERVER,
-                    task=task.task_id,
-                    number=number,
-                    header=record.encode_header(),
-                    allowed=task.allowed,
-                ),
-                round=Round.ADVERTISE_KEYS,
-            )
+        new = NewSession(
+            role=Role.SERVER,
+            task=task.task_id,
+            number=number,
+            header=record.encode_header(),
+            allowed=task.allowed,
         )
+        try:
+            answer = await self._book.commit(
+                Change(key=record.session_key, create=new, round=Round.ADVERTISE_KEYS)
+            )
+        except (NumberTakenError, SessionsSpentError):
+            # There is no such session, and nobody else would remove its payload.
+            await self._workers.run(self._context.spool.remove, descriptor.session_id)
+            raise
         if not isinstance(answer, Committed):
             raise InternalError("a session that begins stands nowhere else")
         return self._adopt(record, Position(answer.sequence, answer.chain))
@@ -202,13 +213,16 @@ class SessionBook:
                 continue
             same = (
                 runner.descriptor.parameters == task.parameters
+                and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
             if same and fitting is None:
                 fitting = runner
                 continue
             await runner.abort(
-                ErrorCode.CANCELLED, "the configuration of the task has changed"
+                ErrorCode.CANCELLED,
+                "the configuration of the task has changed",
+                discard_unmasked=True,
             )
             await self.finish(runner)
         return fitting

@@ -109,7 +109,9 @@ class SessionFacts:
             reason=reason,
         )
 
-    def receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
+    def receipt(
+        self, state: server.Completed | server.Failed, *, was_restored: bool
+    ) -> SessionReceipt:
         """Return what is left of the session."""
         ctx0 = context.session_context(self._descriptor)
         sent = {which: len(of) for which, of in state.session.accepted.items()}
@@ -121,6 +123,9 @@ class SessionFacts:
             shared=self._sharers,
             uploaded=sent.get(Round.MASKED_INPUT_COLLECTION, 0),
             revealed=sent.get(Round.UNMASKING, 0),
+            survivors=tuple(sorted(state.survivors)),
+            was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
+            was_restored=was_restored and isinstance(state, server.Failed),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),

@@ -35,7 +35,7 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.messages import Aborted, Envelope, Released, Round, Upload
+from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
@@ -272,7 +272,7 @@ class SessionRunner:
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""
-        update = server.update_for(self._state, identity)
+        update = self._update_for(identity)
         if update is None or (after is not None and after >= update.kind.ROUND):
             return None
         if update.kind.ROUND is Round.FINISHED:
@@ -300,6 +300,13 @@ class SessionRunner:
             RemoteProtocolError: See `Readable.piece`.
         """
         return self._readable.piece(self._state, identity, request)
+
+    def _update_for(self, identity: str) -> Envelope | None:
+        state = self._state
+        if self._is_restored and isinstance(state, server.Failed):
+            # Nobody knows whose input was summed: everybody's counts as if it was.
+            return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
+        return server.update_for(state, identity)
 
     async def watch(
         self, identity: str, after: Round | None
@@ -350,9 +357,16 @@ class SessionRunner:
         if is_short_of_clients(self._state):
             await self.abort(ErrorCode.ROSTER_TOO_SMALL, reason)
 
-    async def abort(self, code: ErrorCode, reason: str) -> None:
-        """End the session without a sum; nothing happens if it is over."""
-        await self._advance(lambda _: AbortRequested(code, reason))
+    async def abort(
+        self, code: ErrorCode, reason: str, *, discard_unmasked: bool = False
+    ) -> None:
+        """End the session without a sum; nothing happens if it is over.
+
+        Raises:
+            LocalProtocolError: The sum is being computed, and `discard_unmasked` does
+                not say to throw it away (PROTOCOL §5.6).
+        """
+        await self._advance(lambda _: AbortRequested(code, reason, discard_unmasked))
 
     async def finish(self) -> None:
         """Scrub the session, which is over, and leave its receipt.
@@ -375,7 +389,7 @@ class SessionRunner:
 
     def receipt(self) -> SessionReceipt:
         """Return what is left of the session; only after its end."""
-        return self._facts.receipt(self._ended())
+        return self._facts.receipt(self._ended(), was_restored=self._is_restored)
 
     def _ended(self) -> server.Completed | server.Failed:
         if isinstance(self._state, server.Completed | server.Failed):
@@ -682,7 +696,8 @@ class SessionRunner:
             packed = await context.masks.compute_sum(job, context.spool)
         except ServiceError as error:
             # An upload is gone for good: trying again would not bring it back.
-            await self.abort(error.code, f"the sum could not be computed: {error}")
+            reason = f"the sum could not be computed: {error}"
+            await self.abort(error.code, reason, discard_unmasked=True)
             return
         await self._patiently(
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed)

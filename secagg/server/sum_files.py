@@ -9,8 +9,7 @@ Rule 2: the report says what was released under which guarantee, in full; it nee
 import asyncio
 from pathlib import Path
 
-from secagg.plain_sums import decode_integers
-from secagg.server.task import SessionSum
+from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.vector_files import write_json, write_vector
 
@@ -29,33 +28,25 @@ class SumFiles:
         self._prepared = prepared
         self.written: list[Path] = []
 
-    async def write(self, released: SessionSum) -> None:
-        """Write both files; a `secagg.server.task.OnSum`.
+    async def write(self, released: ReleasedSum) -> None:
+        """Write both files.
 
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open on the disk.
         """
         await asyncio.to_thread(self._write, released)
 
-    def _write(self, released: SessionSum) -> None:
-        number = released.descriptor.session_number
-        noised = self._prepared.noised
-        values = (
-            decode_integers(released.residues, released.descriptor.parameters.modulus)
-            if noised is None
-            else noised.decode(
-                released.residues, session_id=released.descriptor.session_id
-            )
-        )
+    def _write(self, released: ReleasedSum) -> None:
+        number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
         write_vector(sum_path, values)
         write_json(
             report_path,
             {
-                "task": released.descriptor.task_id,
+                "task": released.receipt.descriptor.task_id,
                 "session_number": number,
-                "inputs": released.survivors,
+                "inputs": released.inputs,
                 "file": sum_path.name,
                 "dimension": int(values.shape[0]),
                 "privacy": self._privacy(),

@@ -9,9 +9,9 @@ Rule 2: what is left open in the settings gets the safest value that works: a ma
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from secagg.config import ServerSettings
 from secagg.distributed_dp import (
@@ -22,14 +22,21 @@ from secagg.distributed_dp import (
     PrivacyReport,
     plan,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
 from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+from secagg.policy import ExactSumsAccepted
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
 from secagg.storage.book import Book
 from secagg.wire.limits import check_transportable
 
 __all__ = [
+    "Cohort",
     "PreparedTask",
     "plan_noise",
     "prepare_task",
@@ -42,9 +49,63 @@ _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """Who takes part in a session, and how many may be lost.
+
+    Attributes:
+        min_clients: Smallest cohort that starts.
+        max_clients: Largest cohort; a session starts as soon as it is full.
+        min_survivors: Fewest inputs that a released sum adds up.
+        threshold: Shares that rebuild a secret; None for one more than half of
+            max_clients (of the degree on a ring), so that two disjoint groups cannot
+            both rebuild secrets.
+        max_dropouts: Most clients lost after sharing; None for as many as the
+            survivors allow.
+        colluders: Clients assumed to help the server.
+        degree: Neighbours of each client on a ring; 0 means the complete graph.
+        graph_bits: On a ring, how unlikely a session that unmasks more than one sum
+            has to be: 2^-graph_bits.
+        profile: Named threat model.
+        deadlines: Longest duration of each round.
+    """
+
+    min_clients: int
+    max_clients: int
+    min_survivors: int
+    threshold: int | None = None
+    max_dropouts: int | None = None
+    colluders: int = 0
+    degree: int = 0
+    graph_bits: int = 40
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
+
+    def parameters(self, *, dimension: int, modulus: int) -> ProtocolParameters:
+        """Return the parameters of sessions without noise, not yet validated."""
+        half = (self.degree or self.max_clients) // 2
+        max_dropouts = self.max_dropouts
+        if max_dropouts is None:
+            max_dropouts = self.max_clients - self.min_survivors
+        return ProtocolParameters(
+            profile=self.profile,
+            modulus=modulus,
+            dimension=dimension,
+            min_clients=self.min_clients,
+            max_clients=self.max_clients,
+            threshold=self.threshold or half + 1,
+            degree=self.degree,
+            graph_bits=self.graph_bits if self.degree else 0,
+            min_survivors=self.min_survivors,
+            max_dropouts=max(0, max_dropouts),
+            colluders=self.colluders,
+            deadlines=self.deadlines,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
-    """What a server is about to run.
+    """What a server is about to run; make it with `from_plan` or `exact`.
 
     Attributes:
         parameters: Of every session of the task.
@@ -59,7 +120,62 @@ class PreparedTask:
     noised: NoisedTask | None
     report: PrivacyReport | None
     forecast_rmse: float | None
-    payload: bytes
+    payload: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def from_plan(cls, made: Plan, cohort: Cohort, *, spare: int = 0) -> Self:
+        """Join a plan of noise with a cohort; takes up to seconds.
+
+        Args:
+            made: From `secagg.plan`, whose clients, min_survivors and colluders are
+                the cohort's.
+            cohort: Who takes part.
+            spare: How many of the plan's steps are spare sessions, for those that end
+                when they may have shown something.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
+        """
+        # Modulus and dimension are the plan's.
+        protocol = cohort.parameters(dimension=1, modulus=2)
+        noised = NoisedTask.from_plan(made, protocol, spare=spare)
+        check_transportable(noised.parameters)
+        return cls(
+            noised.parameters,
+            noised,
+            noised.report(),
+            math.sqrt(made.forecast.expected_mse),
+        )
+
+    @classmethod
+    def exact(
+        cls,
+        waiver: ExactSumsAccepted,
+        cohort: Cohort,
+        *,
+        dimension: int,
+        modulus_bits: int = _DEFAULT_BITS_WITHOUT_NOISE,
+    ) -> Self:
+        """Prepare a task that releases sums of whole numbers without noise.
+
+        Args:
+            waiver: Says in words that this is meant.
+            cohort: Who takes part.
+            dimension: Entries of one vector.
+            modulus_bits: Sums are exact modulo 2^modulus_bits.
+
+        Raises:
+            LocalProtocolError: There is no waiver.
+            RemoteProtocolError: BAD_CONFIG, naming the number that cannot be.
+        """
+        if not isinstance(waiver, ExactSumsAccepted):
+            raise LocalProtocolError(
+                "exact sums are released with a waiver only",
+                next_step="Give ExactSumsAccepted(...) with its sentence.",
+            )
+        parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
+        check_transportable(parameters.validate())
+        return cls(parameters, None, None, None)
 
 
 async def settle_task(settings: ServerSettings, book: Book) -> PreparedTask:
@@ -202,30 +318,24 @@ def _work_out(settings: ServerSettings) -> RememberedTask:
 
 def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
     cohort, rounds = settings.cohort, settings.rounds
-    # A majority, so that two disjoint groups cannot both rebuild secrets.
-    threshold = cohort.threshold or (cohort.degree or cohort.max_clients) // 2 + 1
-    max_dropouts = cohort.max_dropouts
-    if max_dropouts is None:
-        max_dropouts = cohort.max_clients - cohort.min_survivors
     bits = settings.vector.modulus_bits or _DEFAULT_BITS_WITHOUT_NOISE
-    return ProtocolParameters(
-        profile=Profile.from_label(settings.task.profile),
-        modulus=1 << bits,
-        dimension=settings.vector.dimension,
+    return Cohort(
         min_clients=cohort.min_clients,
         max_clients=cohort.max_clients,
-        threshold=threshold,
-        degree=cohort.degree,
         min_survivors=cohort.min_survivors,
-        max_dropouts=max(0, max_dropouts),
+        threshold=cohort.threshold or None,
+        max_dropouts=cohort.max_dropouts,
         colluders=cohort.colluders,
+        degree=cohort.degree,
+        graph_bits=cohort.graph_bits,
+        profile=Profile.from_label(settings.task.profile),
         deadlines=RoundDeadlines(
             advertise_keys=rounds.advertise_keys,
             share_keys=rounds.share_keys,
             masked_input=rounds.masked_input,
             unmasking=rounds.unmasking,
         ),
-    )
+    ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)
 
 
 def _read_payload(settings: ServerSettings) -> bytes:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round, Upload
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import add_into, reduce_in_place, zeros
 from secagg.primitives.prg import add_masks
@@ -66,6 +66,8 @@ def accepting(parameters: ProtocolParameters) -> ClientPolicy:
     """Return a policy that takes part in whatever was configured."""
     return ClientPolicy(
         profiles=frozenset({parameters.profile}),
+        graphs=frozenset(Graph),
+        min_graph_bits=1,
         min_clients=2,
         max_clients=parameters.max_clients,
         min_survivors=2,
@@ -85,6 +87,7 @@ class InProcessSession:
             demands it.
         policy: What all clients insist on; by default they accept everything.
         session_number: Of the task.
+        aggregator: Name of the server.
         task_id: Name of the task.
         seed_of: Returns the seed of a client's secrets, 32 bytes.
         server_nonce: 32 bytes.
@@ -95,6 +98,7 @@ class InProcessSession:
     inputs: Sequence[Residues | NoisedVector]
     policy: ClientPolicy | None = None
     session_number: int = 1
+    aggregator: str = "aggregator"
     task_id: str = "test-task"
     seed_of: Callable[[int], bytes] = lambda n: hashlib.sha256(b"%d" % n).digest()
     server_nonce: bytes = hashlib.sha256(b"nonce").digest()
@@ -110,6 +114,7 @@ class InProcessSession:
     def __post_init__(self) -> None:
         """Offer the session; no message is delivered yet."""
         self.descriptor = SessionDescriptor(
+            aggregator=self.aggregator,
             task_id=self.task_id,
             session_number=self.session_number,
             server_nonce=self.server_nonce,
@@ -176,7 +181,8 @@ class InProcessSession:
         """Offer the session to a client."""
         seed = SecretBytes(self.seed_of(number))
         return self.to_client(
-            number, SessionOffered(self.descriptor, identity_of(number), seed)
+            number,
+            SessionOffered(self.descriptor, identity_of(number), self.aggregator, seed),
         )
 
     def update(self, number: int) -> tuple[ClientOutput, ...]:

@@ -15,10 +15,16 @@ runtimes.
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    printable,
+)
 from secagg.messages import (
     DIGEST_BYTES,
     KINDS,
+    MAX_REASON_BYTES,
     Aborted,
     Envelope,
     Message,
@@ -28,6 +34,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.client_states import Completed, Failed
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -38,6 +45,7 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.book import Record
 
@@ -82,10 +90,12 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
             body = Writer().u8(event.round).blob(event.graph_seed)
         case SumComputed():
             kind = _SUM_COMPUTED
-            body = Writer().fixed(event.sum_hash).u64(event.size)
+            body = Writer().fixed(event.sum_hash)
+            body.u64(event.size).u64(event.kept_until)
         case AbortRequested():
             kind = _ABORT_REQUESTED
-            body = Writer().u16(event.code).text(event.reason)
+            body = Writer().u16(event.code).text(_shown(event.reason))
+            body.flag(event.discard_unmasked)
         case InputBound():
             kind = _INPUT_BOUND
             body = Writer().fixed(event.digest)
@@ -115,7 +125,8 @@ def decode_client_event(record: Record) -> ClientEvent:
 def encode_offer(offered: SessionOffered) -> bytes:
     """Return the header of a client's session; it holds the seed."""
     writer = Writer().u16(_SESSION_OFFERED).blob(offered.descriptor.encode())
-    return writer.text(offered.identity).fixed(offered.seed.reveal()).getvalue()
+    writer.text(offered.identity).text(offered.aggregator)
+    return writer.fixed(offered.seed.reveal()).getvalue()
 
 
 def decode_offer(header: bytes) -> SessionOffered:
@@ -127,12 +138,20 @@ def decode_offer(header: bytes) -> SessionOffered:
     return _read(_tagged(header), "offer", _OFFERS)
 
 
-def encode_outcome(outcome: Released | Aborted) -> bytes:
-    """Return the record of how a session ended."""
-    return Writer().u16(outcome.KIND).fixed(outcome.encode()).getvalue()
+def encode_outcome(ended: Completed | Failed) -> bytes:
+    """Return the receipt of how a session ended for a client."""
+    writer = Writer()
+    match ended:
+        case Completed():
+            writer.u16(Released.KIND).text(ended.charge)
+            writer.fixed(ended.outcome.encode())
+        case Failed():
+            writer.u16(Aborted.KIND).text(ended.charge)
+            writer.u16(ended.code).text(_shown(ended.reason))
+    return writer.getvalue()
 
 
-def decode_outcome(receipt: bytes) -> Released | Aborted:
+def decode_outcome(receipt: bytes) -> Completed | Failed:
     """Read what `encode_outcome` wrote.
 
     Raises:
@@ -160,6 +179,10 @@ def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
     return event
 
 
+def _shown(reason: str) -> str:
+    return printable(reason, max_bytes=MAX_REASON_BYTES)
+
+
 def _text(reader: Reader) -> str:
     return reader.text(max_bytes=_MAX_FIELD_BYTES)
 
@@ -183,8 +206,10 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 _SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
     **_messages(FROM_CLIENTS),
     _ROUND_CLOSED: lambda r, _: RoundClosed(Round(r.u8()), _blob(r)),
-    _SUM_COMPUTED: lambda r, _: SumComputed(r.fixed(DIGEST_BYTES), r.u64()),
-    _ABORT_REQUESTED: lambda r, _: AbortRequested(ErrorCode(r.u16()), _text(r)),
+    _SUM_COMPUTED: lambda r, _: SumComputed(r.fixed(DIGEST_BYTES), r.u64(), r.u64()),
+    _ABORT_REQUESTED: lambda r, _: AbortRequested(
+        ErrorCode(r.u16()), _text(r), r.flag()
+    ),
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
@@ -196,11 +221,23 @@ _OFFERS: Final[_Readers[SessionOffered]] = {
     _SESSION_OFFERED: lambda r, _: SessionOffered(
         SessionDescriptor.decode(_blob(r)),
         _text(r),
+        _text(r),
         SecretBytes(r.fixed(_SEED_BYTES)),
     ),
 }
 
-_OUTCOMES: Final[_Readers[Released | Aborted]] = {
-    Released.KIND: lambda r, _: Released.decode(r.fixed(r.remaining)),
-    Aborted.KIND: lambda r, _: Aborted.decode(r.fixed(r.remaining)),
+
+def _completed(reader: Reader, _: str) -> Completed:
+    charge = Charge(_text(reader))
+    return Completed(Released.decode(reader.fixed(reader.remaining)), charge)
+
+
+def _failed(reader: Reader, _: str) -> Failed:
+    charge = Charge(_text(reader))
+    return Failed(ErrorCode(reader.u16()), _text(reader), charge)
+
+
+_OUTCOMES: Final[_Readers[Completed | Failed]] = {
+    Released.KIND: _completed,
+    Aborted.KIND: _failed,
 }

@@ -68,12 +68,13 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
 
 
 async def open_state(
-    directory: Path, *, mark: Path | None = None, accept_restored: bool = False
+    directory: Path | None, *, mark: Path | None = None, accept_restored: bool = False
 ) -> Book:
     """Open the book of a party that keeps its state in a directory.
 
     Args:
-        directory: Made, readable by its owner only, when it does not exist.
+        directory: Made, readable by its owner only, when it does not exist; None for a
+            book that lasts as long as the object.
         mark: As for `open_book`.
         accept_restored: As for `open_book`.
 
@@ -81,10 +82,8 @@ async def open_state(
         SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
             made.
     """
-    path = _made(directory) / _FILE
-    return await open_book(
-        f"{_SQLITE}{path}", mark=mark, accept_restored=accept_restored
-    )
+    url = _MEMORY if directory is None else f"{_SQLITE}{_made(directory) / _FILE}"
+    return await open_book(url, mark=mark, accept_restored=accept_restored)
 
 
 def _made(directory: Path) -> Path:

@@ -1,9 +1,11 @@
 """Small cohorts for tests, and a session that remembers what passed."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from secagg.parameters import ProtocolParameters
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import ClientEvent, ServerEvent
@@ -13,14 +15,25 @@ from secagg.simulation.driver import InProcessSession
 __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
+    "accept_every_offer",
     "one_hot",
     "parameters_for",
+    "with_noise",
 ]
 
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(
-    min_clients=2, min_survivors=2, require_majority=False, require_noise=False
+    graphs=frozenset(Graph),
+    min_graph_bits=1,
+    min_clients=2,
+    min_survivors=2,
+    require_majority=False,
+    require_noise=False,
 )
+
+
+def accept_every_offer(_: SessionDescriptor) -> None:
+    """Judge nothing; for tests of what runs below the judgement."""
 
 
 def parameters_for(
@@ -39,8 +52,26 @@ def parameters_for(
         "threshold": threshold,
         "min_survivors": max(2, threshold),
         "max_dropouts": clients,
+        "graph_bits": 40 if overrides.get("degree") else 0,
     }
     return ProtocolParameters(**(fields | overrides))
+
+
+@cache
+def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolParameters:
+    """Return parameters of a task with a privacy budget of some sessions."""
+    made = plan(
+        clients=parameters.max_clients,
+        dimension=parameters.dimension,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=steps,
+        min_survivors=parameters.min_survivors,
+        colluders=parameters.colluders,
+    )
+    return NoisedTask.from_plan(made, parameters).parameters
 
 
 def one_hot(number: int, dimension: int, modulus: int) -> UnsignedArray:

@@ -277,6 +277,11 @@ class CrashingConnection:
         self._switch = switch
         self.identity: Final = inner.identity
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._inner.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Die before or after the call."""
         with self._switch.around(CALLS[type(request)].name):
@@ -299,6 +304,11 @@ class MortalConnection:
         self._died = asyncio.Event()
         switch.on_death(self._died.set)
         self.identity: Final = inner.identity
+
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._inner.aggregator
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call; it breaks when the process at the other end dies."""

@@ -2,6 +2,9 @@
 
 Everything runs on one event loop and one `ManualClock`; books and spools stand for
 disks and survive the processes.  Inputs are one-hot, so that a sum says who is in it.
+
+When a task is over, a knowledge ledger checks what server and corrupt clients can
+compute together.
 """
 
 import asyncio
@@ -23,10 +26,10 @@ from secagg.errors import (
 from secagg.messages import Released
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
-from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.events import PlainVector
+from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -35,9 +38,9 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
-from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.book import Book, ChargeState, Role, SessionState
 from secagg.storage.spool import MemorySpool, Spool
-from secagg.testing.cohorts import LENIENT_POLICY
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,
     CrashingConnection,
@@ -47,8 +50,14 @@ from secagg.testing.crash_points import (
     SimulatedCrashError,
 )
 from secagg.testing.inline_book import inline_book
+from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.testing.observed_connection import (
+    CorruptEntropy,
+    ObservedConnection,
+    TaskObserver,
+)
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Request
 
@@ -84,7 +93,9 @@ class Deployment:
         tamper: Stands between a client's link and the aggregator.
         settings: Of every client.
         max_attempts: Sessions per sum.
+        allowed: Sessions that the budget of the task covers; None without one.
         limits: Of the aggregator.
+        corrupt: Clients whose secrets the adversary has; they run as the others do.
     """
 
     clock: ManualClock
@@ -102,8 +113,12 @@ class Deployment:
     settings: ClientSettings = ClientSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
+    allowed: int | None = None
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
+    corrupt: frozenset[int] = frozenset()
+
+    observer: TaskObserver = field(default_factory=TaskObserver)
     server_book: Book = field(default_factory=inline_book)
     spool: Spool = field(default_factory=MemorySpool)
     client_books: dict[int, Book] = field(default_factory=dict)
@@ -121,11 +136,15 @@ class Deployment:
 
         Args:
             absent: Clients that never start.
+
+        Raises:
+            ForbiddenKnowledgeError: The adversary knows more than it may.
         """
         serving = asyncio.ensure_future(self.serve())
         present = [n for n in range(self.clients) if n not in absent]
         endings = await asyncio.gather(*(self.take_part(n) for n in present))
         await serving
+        check(self.observer.facts, charged=await self.charged())
         return dict(zip(present, endings, strict=True))
 
     # --- the aggregator ---------------------------------------------------------------
@@ -163,12 +182,14 @@ class Deployment:
             limits=self.limits,
         )
         await aggregator.recover()
+        released = await self._released()
         self.aggregator = aggregator
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
-            sessions=self.sessions - await self._released(),
+            sessions=self.sessions - released,
             max_attempts=self.max_attempts,
+            allowed=self.allowed,
         )
         try:
             await aggregator.run_task(
@@ -224,15 +245,21 @@ class Deployment:
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
         book = self.client_books.setdefault(number, inline_book())
+        connection = CrashingConnection(link, switch)
+        entropy: Entropy = _entropy(f"client {number} {len(switch.points)}")
+        if number in self.corrupt:
+            facts = self.observer.facts
+            entropy = CorruptEntropy(entropy, identity_of(number), facts)
         return ClientRunner(
             identity_of(number),
-            CrashingConnection(link, switch),
+            ObservedConnection(connection, self.observer),
             CrashingBook(book, switch),
             policy=self.policy,
+            judge=accept_every_offer,
             make_input=make_input,
             settings=self.settings,
             clock=self.clock,
-            entropy=_entropy(f"client {number} {len(switch.points)}"),
+            entropy=entropy,
             workers=Workers(general=inline),
         )
 
@@ -250,12 +277,32 @@ class Deployment:
         )
 
     def _input(self, number: int) -> MakeInput:
-        def make(descriptor: SessionDescriptor, _: bytes, __: bytes) -> PlainVector:
-            return PlainVector(one_hot_input(number, descriptor.parameters))
+        def make(
+            descriptor: SessionDescriptor, _: bytes, __: bytes
+        ) -> PlainVector | NoisedVector:
+            vector = one_hot_input(number, descriptor.parameters)
+            block = descriptor.parameters.noise_block
+            # Its noise share is nothing, so that a sum still says who is in it.
+            return NoisedVector(vector, block) if block else PlainVector(vector)
 
         return make
 
     # --- what must hold ---------------------------------------------------------------
+
+    async def charged(self) -> dict[str, int]:
+        """Return how many sessions each client has paid for.
+
+        As its own book says, what was given back taken off.  Without noise nothing is
+        charged there, and every session counts for which an input was masked.
+        """
+        if not self.parameters.noise_block:
+            return {name: len(known) for name, known in self.observer.masked.items()}
+        spent = {}
+        for number, book in self.client_books.items():
+            rows = await book.charges(TASK_ID)
+            kept = [row for row in rows if row.state is not ChargeState.VOID]
+            spent[identity_of(number)] = len(kept)
+        return spent
 
     def expected_sum(self, numbers: set[int]) -> UnsignedArray:
         """Return the sum of some clients' inputs modulo m."""

@@ -62,6 +62,11 @@ class LossyConnection:
         """Return how many different messages left, by session and call."""
         return {key: len(contents) for key, contents in self._messages.items()}
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._reached().aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Note and send, as the script says."""
         if isinstance(request, SendMessage):

@@ -29,6 +29,11 @@ class LyingConnection:
         self._lies = lies
         self.identity: Final = inner.identity
 
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._inner.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and lie about the answer."""
         answer = await self._inner.call(request)

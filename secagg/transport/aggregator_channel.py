@@ -12,23 +12,20 @@ gRPC shows a client no certificate; docs/decisions/0014 has what else was possib
 """
 
 import asyncio
-from typing import Final
 
 import grpc
 import grpc.aio
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
 from secagg.transport.handshake import Expected, meet
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["TEST_AGGREGATOR", "AggregatorChannel"]
-
-# Who the aggregator is where plaintext for tests proves nothing.
-TEST_AGGREGATOR: Final = "aggregator"
+__all__ = ["AggregatorChannel"]
 
 
 class AggregatorChannel:
@@ -60,7 +57,7 @@ class AggregatorChannel:
         self._is_closed = False
         self._opening = asyncio.Lock()
         if identity is None:
-            self._peer = PeerIdentity("tests", Role.SERVER, TEST_AGGREGATOR)
+            self._peer = PeerIdentity("tests", Role.SERVER, UNCERTIFIED_AGGREGATOR)
             return
         if aggregator is not None:
             try:

@@ -16,6 +16,7 @@ from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = [
     "CLIENT_OPTIONS",
+    "HEALTH_SERVER_OPTIONS",
     "HEALTH_SERVICE",
     "SERVER_OPTIONS",
     "SERVICE",
@@ -43,6 +44,9 @@ MAX_CONNECTION_GRACE_MS: Final = 5 * 60_000
 # Open calls of one connection; a client needs a handful.
 MAX_CONCURRENT_STREAMS: Final = 32
 
+# A health check carries the name of a service.
+MAX_HEALTH_BYTES: Final = 1024
+
 RETRY_ATTEMPTS: Final = 4
 
 _LIMITS: Final[_Options] = [
@@ -63,6 +67,12 @@ SERVER_OPTIONS: Final[_Options] = [
     ("grpc.max_concurrent_streams", MAX_CONCURRENT_STREAMS),
     # Otherwise a second aggregator on the same port takes half of the clients.
     ("grpc.so_reuseport", 0),
+]
+
+# The port without certificates takes requests from anybody: no more than a name.
+HEALTH_SERVER_OPTIONS: Final[_Options] = [
+    (key, MAX_HEALTH_BYTES if key == "grpc.max_receive_message_length" else value)
+    for key, value in SERVER_OPTIONS
 ]
 
 _SERVICE_CONFIG: Final = {

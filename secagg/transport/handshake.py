@@ -98,7 +98,7 @@ async def meet(
         return await finish_before(
             clock,
             clock.now() + HANDSHAKE_SECONDS,
-            _meet(address, identity, expected),
+            _meet(address, identity, expected, clock),
         )
     except TimeoutError:
         raise _unreachable(
@@ -110,10 +110,10 @@ async def meet(
 
 
 async def _meet(
-    address: Address, identity: TLSIdentity, expected: Expected
+    address: Address, identity: TLSIdentity, expected: Expected, clock: Clock
 ) -> PeerIdentity:
     context = _context(identity, checks_host=expected.name is None)
-    connected = await _connect(address)
+    connected = await _connect(address, clock)
     try:
         # Closes the socket whatever happens.
         reader, writer = await asyncio.open_connection(
@@ -153,7 +153,7 @@ def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
     return context
 
 
-async def _connect(address: Address) -> socket.socket:
+async def _connect(address: Address, clock: Clock) -> socket.socket:
     """Return a connected socket; the first of the host's addresses that answers."""
     loop = asyncio.get_running_loop()
     try:
@@ -166,11 +166,15 @@ async def _connect(address: Address) -> socket.socket:
             "Check the spelling of client.server and this machine's DNS.",
         ) from None
     failure: OSError | None = None
+    # Silence at one of them, as of IPv6 that leads nowhere, leaves time for the others.
+    share = HANDSHAKE_SECONDS / max(1, len(found))
     for family, kind, protocol, _, where in found:
         attempt = socket.socket(family, kind, protocol)
         try:
             attempt.settimeout(0.0)
-            await loop.sock_connect(attempt, where)
+            await finish_before(
+                clock, clock.now() + share, loop.sock_connect(attempt, where)
+            )
         except OSError as error:
             attempt.close()
             failure = error
@@ -179,6 +183,8 @@ async def _connect(address: Address) -> socket.socket:
             raise
         else:
             return attempt
+    if isinstance(failure, TimeoutError):
+        raise failure
     if isinstance(failure, ConnectionRefusedError):
         raise _unreachable(
             f"{address} refuses connections: nothing listens there",

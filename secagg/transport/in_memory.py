@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from secagg.errors import SecAggError
 from secagg.messages import Envelope
-from secagg.runtime.connection import AggregatorService
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorService
 from secagg.wire.calls import Reference, Request, WatchSession
 from secagg.wire.errors import seen_by_peer
 
@@ -36,11 +36,13 @@ class InMemoryConnection:
 
     Attributes:
         identity: As whom the calls are made.
+        aggregator: Who answers them.
     """
 
     def __init__(self, service: AggregatorService, identity: str) -> None:
         self._service = service
         self.identity: Final = identity
+        self.aggregator: Final = UNCERTIFIED_AGGREGATOR
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""

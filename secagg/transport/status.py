@@ -70,6 +70,7 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.DEADLINE: _S.ABORTED,
     _C.RECONSTRUCTION_FAILED: _S.ABORTED,
     _C.TOO_FEW_ANSWERS: _S.ABORTED,
+    _C.DISPUTED: _S.ABORTED,
     # The service around it.
     _C.INTERNAL: _S.INTERNAL,
     _C.UNKNOWN_SESSION: _S.NOT_FOUND,

@@ -35,6 +35,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
     ERROR_CODE_BAD_ENCODING: _ClassVar[ErrorCode]
     ERROR_CODE_TOO_FEW_ANSWERS: _ClassVar[ErrorCode]
+    ERROR_CODE_DISPUTED: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_SESSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_INVITED: _ClassVar[ErrorCode]
@@ -54,6 +55,7 @@ class Fault(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAULT_SERVICE: _ClassVar[Fault]
     FAULT_SESSION: _ClassVar[Fault]
     FAULT_AGGREGATOR: _ClassVar[Fault]
+    FAULT_TIMING: _ClassVar[Fault]
 ERROR_CODE_UNSPECIFIED: ErrorCode
 ERROR_CODE_BAD_VERSION: ErrorCode
 ERROR_CODE_BAD_CONFIG: ErrorCode
@@ -82,6 +84,7 @@ ERROR_CODE_PAYLOAD_MISMATCH: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
 ERROR_CODE_BAD_ENCODING: ErrorCode
 ERROR_CODE_TOO_FEW_ANSWERS: ErrorCode
+ERROR_CODE_DISPUTED: ErrorCode
 ERROR_CODE_UNKNOWN_SESSION: ErrorCode
 ERROR_CODE_UNAUTHENTICATED: ErrorCode
 ERROR_CODE_NOT_INVITED: ErrorCode
@@ -98,6 +101,7 @@ FAULT_CALLER: Fault
 FAULT_SERVICE: Fault
 FAULT_SESSION: Fault
 FAULT_AGGREGATOR: Fault
+FAULT_TIMING: Fault
 
 class ErrorDetail(_message.Message):
     __slots__ = ("code", "fault", "message", "next_step", "retry_after_ms", "sender", "alive", "needed", "next_offset")

@@ -12,6 +12,7 @@ from typing import Final, cast
 from google.protobuf.message import DecodeError
 
 from secagg.errors import (
+    FIRST_LOCAL,
     ErrorCode,
     RemoteProtocolError,
     SecAggError,
@@ -33,10 +34,8 @@ from secagg.wire.limits import (
 
 __all__ = ["TRAVELLING", "decode_error", "encode_error", "seen_by_peer"]
 
-# From 60 on, numbers are about this machine: misuse, settings, files.
-_FIRST_LOCAL: Final = 60
 # The errors that a peer may be told of.
-TRAVELLING: Final = frozenset(code for code in ErrorCode if code < _FIRST_LOCAL)
+TRAVELLING: Final = frozenset(code for code in ErrorCode if code < FIRST_LOCAL)
 
 
 def encode_error(error: SecAggError) -> bytes:

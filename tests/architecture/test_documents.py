@@ -100,6 +100,17 @@ def test_the_python_of_the_readme_runs(capsys):
     assert capsys.readouterr().out
 
 
+def test_the_python_of_the_guide_for_embedders_runs(capsys):
+    path = ROOT / "docs" / "embed.md"
+    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    together = {}  # later blocks use what earlier ones have made
+    for block in blocks:
+        exec(compile(block, path.name, "exec"), together)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "0 + 1 + 2 = [3 3 3 3]"
+    assert len(others) == 3
+
+
 def unit(role: str) -> str:
     return (ROOT / "deploy" / "systemd" / f"secagg-{role}.service").read_text()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Aborted, Released
+from secagg.messages import Aborted, Fate, Released
 from secagg.parameters import SessionDescriptor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
@@ -18,6 +18,7 @@ from secagg.storage.book import Record, Role, StoredSession
 from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
@@ -29,13 +30,15 @@ RECEIPTS = [
         descriptor=DESCRIPTOR,
         outcome=outcome,
         members=("a", "b"),
+        survivors=("a",),
+        was_unmasked=isinstance(outcome, Aborted),
         finishers=("a",),
         contexts=(bytes(32),),
         seconds=(("UNMASKING", 0.5),),
     )
     for outcome in (
-        Released(bytes(32), 10, 2),
-        Aborted(ErrorCode.DEADLINE, "late"),
+        Released(Fate.INCLUDED, bytes(32), 10, 2, 0),
+        Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "late"),
     )
 ]
 

@@ -12,7 +12,6 @@ from secagg.messages import (
     Aborted,
     Delivery,
     Envelope,
-    Released,
     Roster,
     Round,
 )
@@ -32,15 +31,17 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.outputs import Finish
-from secagg.simulation import InProcessSession, identity_of
+from secagg.protocol.refund import Charge
+from secagg.simulation import identity_of
 from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 5
 
 
 def new_session(**overrides):
     fields = {"dimension": 4, "threshold": 3} | overrides
-    return InProcessSession(
+    return ObservedSession(
         parameters_for(CLIENTS, **fields),
         [one_hot(number, 4, 1 << 20) for number in range(CLIENTS)],
     )
@@ -70,7 +71,7 @@ def refusal(session, number, event):
     state = session.clients[number]
     assert isinstance(state, client.Failed), state
     assert {type(output) for output in outputs} == {Finish}
-    return state.outcome.code
+    return state.code
 
 
 def with_advert(roster, index, **changes):
@@ -143,7 +144,7 @@ def test_a_bad_roster_is_refused(change, code):
 
 
 def test_a_ring_without_a_seed_is_refused():
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(8, dimension=4, threshold=3, degree=4, min_clients=6),
         [one_hot(number, 4, 1 << 20) for number in range(8)],
     )
@@ -227,7 +228,7 @@ def test_u2_below_the_smallest_sum_is_refused_although_the_threshold_is_met():
 
 
 def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(10, dimension=4, threshold=3, degree=4, min_clients=6),
         [one_hot(number, 4, 1 << 20) for number in range(10)],
     )
@@ -347,16 +348,17 @@ ACCEPTABLE = {
     ids=lambda change: next(iter(change)),
 )
 def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
-    STRICT.check(parameters_for(CLIENTS, **ACCEPTABLE))
+    acceptable = parameters_for(CLIENTS, **ACCEPTABLE)
+    STRICT.check(ObservedSession(acceptable, []).descriptor)
     proposal = parameters_for(CLIENTS, **(ACCEPTABLE | change))
-    session = InProcessSession(
+    session = ObservedSession(
         proposal, [one_hot(n, 4, 1 << 20) for n in range(CLIENTS)], policy=STRICT
     )
     session.offer(0)
     state = session.clients[0]
     assert isinstance(state, client.Failed)
-    assert state.outcome.code is ErrorCode.POLICY_VIOLATION
-    reason = state.outcome.reason
+    assert state.code is ErrorCode.POLICY_VIOLATION
+    reason = state.reason
     assert (
         next(iter(change)).split("_")[0] in reason
         or "modulus" in change
@@ -366,10 +368,11 @@ def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
 
 def test_profiles_and_suites_outside_the_policy_are_refused():
     parameters = parameters_for(CLIENTS, dimension=4, threshold=3)
+    offer = ObservedSession(parameters, []).descriptor
     with pytest.raises(RemoteProtocolError) as profile:
-        replace(LENIENT_POLICY, profiles=frozenset()).check(parameters)
+        replace(LENIENT_POLICY, profiles=frozenset()).check(offer)
     with pytest.raises(RemoteProtocolError) as suite:
-        replace(LENIENT_POLICY, suites=frozenset()).check(parameters)
+        replace(LENIENT_POLICY, suites=frozenset()).check(offer)
     assert profile.value.code is suite.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -482,13 +485,48 @@ def test_a_vector_that_does_not_fit_is_the_callers_fault_and_loses_nothing(vecto
     assert session.clients[0] is state
 
 
+def test_a_session_of_another_aggregator_than_the_connected_one_is_refused():
+    """One operator cannot pass on the session of another one, with its clients."""
+    session = new_session()
+    seed = SecretBytes(b"s" * 32)
+    offered = SessionOffered(session.descriptor, identity_of(0), "relay", seed)
+    assert refusal(session, 0, offered) is ErrorCode.UNAUTHENTICATED
+
+
+def test_a_policy_may_name_the_aggregators():
+    offer = new_session().descriptor
+    for names in ({"aggregator"}, {"another", "aggregator"}):
+        replace(LENIENT_POLICY, aggregators=frozenset(names)).check(offer)
+    for names in ({"another"}, {}):
+        with pytest.raises(RemoteProtocolError, match="'aggregator'") as caught:
+            replace(LENIENT_POLICY, aggregators=frozenset(names)).check(offer)
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_the_name_of_the_aggregator_enters_every_key():
+    offer = new_session().descriptor
+    relayed = replace(offer, aggregator="relay")
+    assert offer.session_id != relayed.session_id
+
+
+@pytest.mark.parametrize(
+    "change", [{"aggregator": ""}, {"aggregator": "a" * 256}, {"task_id": "a\0b"}]
+)
+def test_no_session_has_an_impossible_name(change):
+    with pytest.raises(RemoteProtocolError) as caught:
+        replace(new_session().descriptor, **change).validate()
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
 def test_a_second_offer_is_the_callers_fault():
     session = new_session()
     session.offer(0)
     with pytest.raises(LocalProtocolError):
         session.to_client(
             0,
-            SessionOffered(session.descriptor, identity_of(0), SecretBytes(b"s" * 32)),
+            SessionOffered(
+                session.descriptor, identity_of(0), "aggregator", SecretBytes(b"s" * 32)
+            ),
         )
 
 
@@ -500,7 +538,7 @@ def test_a_message_that_only_clients_send_or_that_comes_too_early_ends_the_sessi
     session.offer(0)
     event = Received(Envelope(kind, b""))
     expected = ErrorCode.UNEXPECTED_MESSAGE
-    if kind in {Roster, Released, Aborted}:
+    if kind in {Roster, Aborted}:
         expected = ErrorCode.BAD_ENCODING  # they may come now, but not empty
     assert refusal(session, 0, event) is expected
 
@@ -511,7 +549,7 @@ def test_nothing_that_arrives_after_the_end_changes_it(kind):
     session.offer(0)
     session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "too late"))
     ended = session.clients[0]
-    assert ended == client.Failed(Aborted(ErrorCode.DEADLINE, "too late"))
+    assert ended == client.Failed(ErrorCode.DEADLINE, "too late", Charge.NEVER)
     assert session.to_client(0, Received(Envelope(kind, b""))) == ()
     assert session.to_client(0, AbortRequested(ErrorCode.INTERNAL, "")) == ()
     assert session.clients[0] is ended

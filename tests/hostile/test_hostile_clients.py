@@ -45,7 +45,7 @@ SIZE = packed_size(DIMENSION, 20)
 STRANGE_NAMES = (
     "x" * 255,
     "\u202egnirts",  # written from right to left
-    "\x00\x1b[2J",
+    "\x01\x1b[2J",
     "../../etc/passwd",
     "Ω\u0301" * 60,
     identity_of(0) + "\u200b",  # looks like another client

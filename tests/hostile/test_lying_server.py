@@ -2,7 +2,8 @@
 
 The aggregator is the real one; what stands between it and one client answers what a
 liar would.  Whatever it answers, the client ends in a typed error or with a sum, sends
-one message per round, and keeps no secret of a session that it has left.
+one message per round, and keeps no secret of a session that it has left.  Liar and
+colluder together know at most the sum (`Deployment.run` checks it).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from secagg.messages import (
     Aborted,
     Delivery,
     Envelope,
+    Fate,
     Released,
     Roster,
     Round,
@@ -26,6 +28,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.storage.book import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
@@ -48,6 +51,7 @@ from secagg.wire.calls import (
 
 CLIENTS = 4
 VICTIM = 2
+COLLUDER = 3
 POLLING = ClientSettings(offer_seconds=600.0, watch=False)
 
 
@@ -67,9 +71,10 @@ def run(lies, kind=LyingConnection, **options):
         fields = {"payload": b"a query", "settings": POLLING} | options
         deployment = Deployment(
             clock,
-            parameters_for(CLIENTS, dimension=7, threshold=3),
+            parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1),
             CLIENTS,
             tamper=tamper,
+            corrupt={COLLUDER},
             **fields,
         )
         return deployment, await deployment.run()
@@ -135,7 +140,11 @@ LIES = {
                 lambda d: replace(
                     d,
                     parameters=replace(
-                        d.parameters, min_survivors=2, threshold=2, min_clients=2
+                        d.parameters,
+                        min_survivors=2,
+                        threshold=2,
+                        min_clients=2,
+                        colluders=0,
                     ),
                 ),
             )
@@ -285,18 +294,14 @@ LIES = {
     ),
     # the sum
     "a sum of another size": (
-        {
-            GetUpdate: instead(
-                Released, lambda u: Released(u.sum_hash, u.size + 1, u.survivors)
-            )
-        },
+        {GetUpdate: instead(Released, lambda u: replace(u, size=u.size + 1))},
         ErrorCode.BAD_VECTOR,
     ),
     "a sum with another hash": (
         {
             GetUpdate: instead(
                 Released,
-                lambda u: Released(flipped(u.sum_hash), u.size, u.survivors),
+                lambda u: replace(u, sum_hash=flipped(u.sum_hash)),
             )
         },
         ErrorCode.PAYLOAD_MISMATCH,
@@ -473,7 +478,9 @@ def test_a_session_that_was_left_is_not_joined_again():
     deployment, endings = run(
         {
             GetOffer: replay,
-            GetUpdate: instead(Roster, lambda _: Aborted(ErrorCode.CANCELLED, "later")),
+            GetUpdate: instead(
+                Roster, lambda _: Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, "later")
+            ),
         }
     )
     assert isinstance(endings[VICTIM], RemoteProtocolError)
@@ -517,7 +524,12 @@ def test_no_session_number_breaks_the_database(tmp_path):
         deployment.sums[0].descriptor, session_number=(1 << 63) - 1
     ).validate()
     assert SessionDescriptor.decode(largest.encode()) == largest
-    assert ask(book.tally(Role.CLIENT, TASK_ID)).highest_number == 0
+    assert (
+        ask(
+            book.tally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR)
+        ).highest_number
+        == 0
+    )
     ask(book.close())
 
 

@@ -43,6 +43,7 @@ from secagg.server.task import TaskDefinition
 from secagg.storage.book import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
+from secagg.testing.cohorts import accept_every_offer
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection
@@ -269,6 +270,7 @@ class Run:
                     link,
                     self.books[number],
                     policy=POLICY,
+                    judge=accept_every_offer,
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
                     workers=workers,

@@ -19,7 +19,8 @@ from secagg.protocol.client_states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received
 from secagg.protocol.outputs import Send
 from secagg.simulation.driver import accepting
-from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
+from secagg.testing.cohorts import one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 6
 
@@ -31,7 +32,7 @@ def _session(request):
 
 def masked_session(degree=0, **overrides):
     """Return a session whose clients have all uploaded and await U3."""
-    session = RecordedSession(
+    session = ObservedSession(
         parameters_for(
             CLIENTS, dimension=6, threshold=3, degree=degree, min_clients=CLIENTS
         )
@@ -102,7 +103,7 @@ def test_a_second_different_request_ends_the_session_without_an_answer(session):
     outputs = session.to_client(0, asked_for({0, 1, 2}))
     assert not revealed_by(outputs)
     assert isinstance(session.clients[0], Failed)
-    assert session.clients[0].outcome.code is ErrorCode.EQUIVOCATION
+    assert session.clients[0].code is ErrorCode.EQUIVOCATION
     assert not hasattr(session.clients[0], "answer")
 
 
@@ -134,7 +135,7 @@ def test_a_restart_between_two_different_requests_does_not_help_the_server(sessi
     assert isinstance(session.clients[0], Answered)
     outputs = session.to_client(0, asked_for({0, 1, 2}))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.EQUIVOCATION
+    assert session.clients[0].code is ErrorCode.EQUIVOCATION
 
 
 def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
@@ -177,11 +178,11 @@ def test_no_sequence_of_requests_and_restarts_yields_both_kinds(bitmaps, restart
 )
 def test_an_impossible_set_of_survivors_is_refused(session, survivors, code):
     assert ask(session, 0, survivors) == {}
-    assert session.clients[0].outcome.code is code
+    assert session.clients[0].code is code
 
 
 def test_survivors_outside_u2_are_refused():
-    session = RecordedSession(
+    session = ObservedSession(
         parameters_for(CLIENTS, dimension=6, threshold=3),
         [one_hot(number, 6, 1 << 20) for number in range(CLIENTS)],
     )
@@ -192,7 +193,7 @@ def test_survivors_outside_u2_are_refused():
     session.play(Round.MASKED_INPUT_COLLECTION, range(CLIENTS - 1))
     outputs = session.to_client(0, asked_for(range(CLIENTS)))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.U3_INVALID
+    assert session.clients[0].code is ErrorCode.U3_INVALID
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x3f\x00", b"\x4f"])
@@ -200,24 +201,24 @@ def test_a_malformed_bitmap_is_refused(bitmap):
     session = masked_session()
     outputs = session.to_client(0, request(bitmap))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.BAD_ENCODING
+    assert session.clients[0].code is ErrorCode.BAD_ENCODING
 
 
 def test_more_losses_than_promised_are_not_unmasked():
     session = masked_session(max_dropouts=1, min_clients=3)
     assert ask(session, 0, {0, 1, 2, 3}) == {}
-    assert session.clients[0].outcome.code is ErrorCode.TOO_MANY_DROPOUTS
+    assert session.clients[0].code is ErrorCode.TOO_MANY_DROPOUTS
 
 
 def test_requests_before_an_input_is_in_are_refused():
-    session = RecordedSession(
+    session = ObservedSession(
         parameters_for(3, dimension=2, threshold=2),
         [one_hot(number, 2, 1 << 20) for number in range(3)],
     )
     session.play(Round.ADVERTISE_KEYS)
     outputs = session.to_client(0, request(encode_set({0, 1, 2}, 3)))
     assert not revealed_by(outputs)
-    assert session.clients[0].outcome.code is ErrorCode.UNEXPECTED_MESSAGE
+    assert session.clients[0].code is ErrorCode.UNEXPECTED_MESSAGE
 
 
 def test_collecting_split_views_never_rebuilds_both_secrets_of_a_victim():

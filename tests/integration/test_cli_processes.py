@@ -23,23 +23,35 @@ PATIENCE_SECONDS = 120
 PAUSING_CLIENT = """
 import asyncio, sys
 from pathlib import Path
+from secagg import Address, Client, GrpcConnection, Role, TLSIdentity
 from secagg.config import load_client_settings
-from secagg.demo.participant import PausingConnection
-from secagg.client.program import contributor
 from secagg.client.file_input import FileInput
+from secagg.client.program import client_policy, privacy_floors
+from secagg.testing.pausing_connection import PausingConnection
 
 async def main(config, vector, before, *overrides):
     settings = load_client_settings(
         Path(config), environment={}, overrides=overrides
     ).settings
-    async with contributor(
-        settings,
-        FileInput(Path(vector)),
-        through=lambda connection: PausingConnection(
-            connection, session_number=1, before=before
+    identity = TLSIdentity.load(
+        certificate=settings.tls.certificate,
+        private_key=settings.tls.key,
+        authority=settings.tls.ca,
+        role=Role.CLIENT,
+    )
+    source = FileInput(Path(vector))
+    address = Address.parse(settings.client.server)
+    async with GrpcConnection(address, identity=identity) as connection, Client(
+        PausingConnection(
+            connection, session_number=1, before=before,
+            on_pause=lambda: print('{"event": "paused"}', flush=True),
         ),
+        task=settings.client.task,
+        floors=privacy_floors(settings),
+        cohort=client_policy(settings),
+        state_dir=settings.client.state_dir,
     ) as one:
-        await one.take_part()
+        await one.contribute(source.vector, accept=source.check)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -347,6 +359,7 @@ def test_every_session_takes_a_file_of_its_own_and_hands_out_its_payload(program
             f"sum-{number}-1.npy",
             f"sum-{number}-2.npy",
         ]
+        assert [each["shortened_by"] for each in said["sessions"]] == [1.0, 1.0]
         assert said["sessions"][1]["payload"] == f"payload-{number}-2.bin"
     finish(server)
     for number in (1, 2, 3):

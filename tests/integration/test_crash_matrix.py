@@ -4,15 +4,16 @@ A crash point lies before and after each thing that outlives a process: a write 
 journal or the spool, a message to a peer.  Each test kills one process at one of them,
 starts it again on the same disk, and lets the task go on.
 
-What must hold: the same sum as without the crash, or a typed abort; and nobody ever
-sends two different messages for the same round.
+What must hold: the same sum as without the crash, or a typed abort; nobody ever sends
+two different messages for the same round; and the server knows no more than that sum
+together with one client, another one at every point (`Deployment.run` checks it).
 """
 
 import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.messages import Released
+from secagg.protocol import client
 from secagg.protocol.events import PlainVector
 from secagg.storage.book import Role, SessionState
 from secagg.storage.journal import decode_outcome
@@ -29,7 +30,7 @@ CRASHING = 2
 
 
 def run(**options):
-    parameters = parameters_for(CLIENTS, dimension=7, threshold=3)
+    parameters = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
 
     async def main(clock):
         deployment = Deployment(
@@ -100,7 +101,7 @@ def test_the_matrix_covers_every_round():
 
 @pytest.mark.parametrize("at", named(SERVER_POINTS))
 def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(at):
-    deployment, endings = run(server_crash=CrashSwitch(at))
+    deployment, endings = run(server_crash=CrashSwitch(at), corrupt={at % CLIENTS})
     assert deployment.server_restarts == 1
     assert_safe_and_exact(deployment, range(CLIENTS))
     assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS
@@ -109,7 +110,9 @@ def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(at):
 @pytest.mark.parametrize("at", named(LOSSY_SERVER_POINTS))
 def test_the_same_with_a_lost_client(at):
     deployment, endings = run(
-        server_crash=CrashSwitch(at), fault_of=one_client_uploads_nothing
+        server_crash=CrashSwitch(at),
+        fault_of=one_client_uploads_nothing,
+        corrupt={at % CLIENTS},
     )
     assert deployment.server_restarts == 1
     assert_safe_and_exact(deployment, range(1, CLIENTS))
@@ -119,7 +122,7 @@ def test_the_same_with_a_lost_client(at):
 @pytest.mark.parametrize("at", named(CLIENT_POINTS))
 def test_a_client_killed_anywhere_never_contradicts_itself(at):
     switch = CrashSwitch(at)
-    deployment, endings = run(client_crash={CRASHING: switch})
+    deployment, endings = run(client_crash={CRASHING: switch}, corrupt={at % CLIENTS})
     assert switch.is_dead
     assert_safe_and_exact(deployment, range(CLIENTS))
     book = deployment.client_books[CRASHING]
@@ -129,7 +132,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
             # It finished and died before it could say so; its receipt says it.
             (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
             outcome = decode_outcome(ask(book.load(row.key)).receipt)
-            assert isinstance(outcome, Released)
+            assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)
 

@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secagg.client.file_input import FileInput
-from secagg.client.program import contributor
+from secagg.client.client import Client
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.program import client_policy, privacy_floors
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.program import Observer, opened_book, serve
+from secagg.server.program import Observer, serve
 from secagg.server.sum_files import SumFiles
-from secagg.server.task_setup import prepare_task
 from secagg.testing.lying_connection import LyingConnection
+from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import RevealShares
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
@@ -61,24 +64,19 @@ class Site:
             environment={},
             overrides=[f"server.listen={self.address}", *overrides],
         ).settings
-        prepared = prepare_task(settings)
 
-        async def next_payload(_):
-            return b""
+        def host(prepared):
+            return SumFiles(settings.server.output_dir, prepared).write
 
-        async with opened_book(settings) as book:
-            return await serve(
-                settings,
-                prepared,
-                book,
-                next_payload=next_payload,
-                on_sum=SumFiles(settings.server.output_dir, prepared).write,
-                observer=Observer(
-                    listening=self._listens,
-                    progress=lambda _: None,
-                    nothing_to_do=self.notices.append,
-                ),
-            )
+        return await serve(
+            settings,
+            on_plan=host,
+            observer=Observer(
+                listening=self._listens,
+                progress=lambda _: None,
+                nothing_to_do=self.notices.append,
+            ),
+        )
 
     def _listens(self, address):
         self.address = str(address)
@@ -96,12 +94,25 @@ class Site:
                 "policy.require_noise=false",
             ],
         ).settings
-        async with contributor(
-            settings,
-            FileInput(self.directory / f"n-{number}.npy"),
-            through=lambda connection: HeldAfterReveal(connection, let_go),
-        ) as client:
-            return await client.take_part()
+        identity = TLSIdentity.load(
+            certificate=settings.tls.certificate,
+            private_key=settings.tls.key,
+            authority=settings.tls.ca,
+            role=Role.CLIENT,
+        )
+        async with (
+            GrpcConnection(
+                Address.parse(settings.client.server), identity=identity
+            ) as connection,
+            Client(
+                HeldAfterReveal(connection, let_go),
+                task=settings.client.task,
+                floors=privacy_floors(settings),
+                cohort=client_policy(settings),
+                state_dir=settings.client.state_dir,
+            ) as client,
+        ):
+            return await client.contribute(np.load(self.directory / f"n-{number}.npy"))
 
 
 @pytest.fixture

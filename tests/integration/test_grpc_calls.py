@@ -54,6 +54,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 SESSION = bytes(range(32))
 DIGEST = hashlib.sha256(b"vector").digest()
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="digits",
     session_number=3,
     server_nonce=bytes(32),

@@ -18,7 +18,9 @@ from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,
+    HEALTH_SERVICE,
     KEEPALIVE_CLIENT_MS,
+    MAX_HEALTH_BYTES,
     SERVER_OPTIONS,
     SERVICE,
     TEST_IDENTITY_KEY,
@@ -110,6 +112,45 @@ async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
             assert caught.value.code() is refusal
         gate.opened.set()
         await only
+
+
+async def test_health_checks_are_limited_before_their_body_is_asked_for():
+    """They need no identity, and would be a way round all limits."""
+    limits = CallLimits(calls_at_once=1, calls_per_second=1e6, burst=1000)
+    async with (
+        await serving(ScriptedService(), limits) as server,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        check = channel.stream_unary(f"/{HEALTH_SERVICE}/Check")
+        # Calls whose request is never sent, nor its end: one waits, one is refused.
+        calls = {asyncio.ensure_future(_outcome(check(timeout=30))) for _ in "ab"}
+        done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert [each.result() for each in done] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+        for each in waiting:
+            each.cancel()
+
+
+async def _outcome(call):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code()
+
+
+async def test_the_health_port_takes_no_more_than_a_name():
+    async with (
+        await GrpcServer.start(
+            ScriptedService(),
+            LOOPBACK,
+            insecure_for_tests=True,
+            health_address=LOOPBACK,
+        ) as server,
+        grpc.aio.insecure_channel(str(server.health_address)) as channel,
+    ):
+        check = channel.unary_unary(f"/{HEALTH_SERVICE}/Check")
+        assert await check(b"", timeout=30) == b"\x08\x01"
+        assert await _outcome(check(bytes(MAX_HEALTH_BYTES + 1), timeout=30)) is (
+            grpc.StatusCode.RESOURCE_EXHAUSTED
+        )
 
 
 async def test_a_call_without_a_request_is_refused():

@@ -19,6 +19,7 @@ from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.storage.spool import MemorySpool
+from secagg.testing.cohorts import accept_every_offer
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
@@ -102,6 +103,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
                 connection,
                 inline_book(),
                 policy=ClientPolicy(require_noise=False),
+                judge=accept_every_offer,
                 make_input=make_input,
                 settings=ClientSettings(watch=watch),
                 workers=workers,

@@ -1,5 +1,6 @@
 """Who may call, over real mutual TLS on loopback."""
 
+import asyncio
 import dataclasses
 import datetime as dt
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from cryptography.x509 import UniformResourceIdentifier
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.grpc_server import GrpcServer
-from secagg.server.interceptors import ACCESS
+from secagg.server.interceptors import ACCESS, CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import status
@@ -205,6 +206,32 @@ async def test_a_method_that_is_not_in_the_table_does_not_exist():
                 await channel.unary_unary(method)(b"", timeout=10)
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         await channel.close()
+
+
+async def test_health_needs_no_identity_and_is_counted_by_certificate(deployment):
+    check = "/grpc.health.v1.Health/Check"
+
+    def channel(server, identity):
+        return grpc.aio.secure_channel(
+            str(server.address), identity.channel_credentials()
+        )
+
+    async with (
+        await GrpcServer.start(
+            ScriptedService(),
+            LOOPBACK,
+            identity=deployment.server(),
+            limits=CallLimits(calls_at_once=1),
+        ) as server,
+        channel(server, deployment.forge([])) as nobody,
+        channel(server, deployment.client()) as other,
+    ):
+        # Requests that are never sent: one call is let in and waits, one is refused.
+        calls = [nobody.stream_unary(check)(timeout=30) for _ in "ab"]
+        waits = [asyncio.ensure_future(call.code()) for call in calls]
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert [code.result() for code in done] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+        assert await other.unary_unary(check)(b"", timeout=30) == b"\x08\x01"
 
 
 async def test_a_call_without_tls_reaches_nobody(deployment):

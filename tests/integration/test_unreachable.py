@@ -171,6 +171,34 @@ async def test_silence_is_not_waited_for_longer_than_a_handshake_takes(deploymen
     assert "nothing answers at 127.0.0.1" in str(error)
 
 
+async def test_a_silent_address_of_the_host_leaves_time_for_the_next(
+    deployment, monkeypatch
+):
+    """As IPv6 that leads nowhere: gRPC would find the other way, and so must we."""
+    clock, loop, waiting = ManualClock(), asyncio.get_running_loop(), asyncio.Event()
+    connect, silent = loop.sock_connect, ("192.0.2.1", 1)
+
+    async def sock_connect(attempt, where):
+        if where == silent:
+            waiting.set()
+            await asyncio.Event().wait()
+        await connect(attempt, where)
+
+    async with serving(deployment.server(), deployment.client()) as (address, client):
+
+        async def getaddrinfo(host, port, **_):
+            found = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+            return [(*found, silent), (*found, (host, port))]
+
+        monkeypatch.setattr(loop, "sock_connect", sock_connect)
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        meeting = asyncio.ensure_future(meet(address, client, EXPECTED, clock))
+        await waiting.wait()
+        clock.advance(HANDSHAKE_SECONDS / 2)
+        async with asyncio.timeout(30):  # only reached when the next is never tried
+            assert (await meeting).name == "agg"
+
+
 async def test_a_server_that_goes_away_is_named_later_too(deployment):
     """After the first call it is gRPC that notices, and its text is not ours."""
     server = await GrpcServer.start(

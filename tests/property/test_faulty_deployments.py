@@ -2,7 +2,9 @@
 
 Invariants of every run: each released sum is exactly the sum of the inputs of the
 clients that its receipt counts; everything else ends in a typed error; nobody ever
-sends two different messages for the same round; nothing secret is left behind.
+sends two different messages for the same round; nothing secret is left behind; and
+server and colluders together know the released sums, and at most one for each session
+that their members have paid for (`Deployment.run` checks it).
 """
 
 import numpy as np
@@ -55,6 +57,7 @@ silences = st.dictionaries(
     st.integers(0, CLIENTS - 1), st.sampled_from(METHODS[1:6]), max_size=2
 )
 crashes = st.dictionaries(st.integers(0, CLIENTS - 1), st.integers(0, 40), max_size=2)
+colluders = st.frozensets(st.integers(0, CLIENTS - 1), max_size=2)
 
 
 def survivors_in(total, modulus):
@@ -68,12 +71,18 @@ def survivors_in(total, modulus):
     silences=silences,
     crashes=crashes,
     server_crash=st.none() | st.integers(0, 60),
+    corrupt=colluders,
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_faults_give_an_exact_sum_or_a_typed_error(
-    watch, faults, silences, crashes, server_crash
+def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR0917 - kinds of faults
+    watch, faults, silences, crashes, server_crash, corrupt
 ):
-    parameters = parameters_for(CLIENTS, dimension=CLIENTS + 1, threshold=2)
+    parameters = parameters_for(
+        CLIENTS,
+        dimension=CLIENTS + 1,
+        threshold=2 + len(corrupt),
+        colluders=len(corrupt),
+    )
     silent = set()
 
     def fault_of(number, method, count):
@@ -93,6 +102,7 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(
             server_crash=CrashSwitch(server_crash),
             client_crash={n: CrashSwitch(at) for n, at in crashes.items()},
             settings=ClientSettings(watch=watch, offer_seconds=600.0),
+            corrupt=corrupt,
         )
         return deployment, await deployment.run()
 

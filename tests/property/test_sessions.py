@@ -1,4 +1,8 @@
-"""Whole sessions in memory: any losses give the exact sum or a typed abort."""
+"""Whole sessions in memory: any losses give the exact sum or a typed abort.
+
+Whatever happens, server and colluders together know no more than one sum over all
+honest survivors.
+"""
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
 
 MODULI = [2, 1 << 8, 1 << 16, 1 << 20, 1 << 32, 1 << 48, 1_000_003]
 LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
@@ -42,15 +47,28 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
     lost = data.draw(
         st.dictionaries(st.integers(0, clients - 1), LOSSES), label="lost before"
     )
-    session = InProcessSession(
-        parameters_for(clients, dimension=11, threshold=threshold, modulus=modulus),
+    corrupt = data.draw(
+        st.frozensets(st.integers(0, clients - 1), max_size=threshold - 2),
+        label="corrupt",
+    )
+    session = ObservedSession(
+        parameters_for(
+            clients,
+            dimension=11,
+            threshold=threshold,
+            modulus=modulus,
+            colluders=len(corrupt),
+        ),
         [one_hot(number, 11, modulus) for number in range(clients)],
+        corrupt=corrupt,
     )
     result = run_session(session, lost)
+    known = session.check()
     answering = clients - sum(1 for which in lost.values() if which < Round.FINISHED)
     if answering >= threshold:
         assert result.code is None
     if result.code is None:
+        assert len(known) == 1
         assert result.survivors == survivors_of(clients, lost)
         assert result.total.tolist() == expected_sum(result.survivors, 11, modulus)
         assert all(
@@ -71,7 +89,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
             # Round 0 can end without a session for a client; everywhere else the
             # client is told.
             assert isinstance(state, client.Failed)
-            assert state.outcome.code in {result.code, ErrorCode.SESSION_OVER}
+            assert state.code in {result.code, ErrorCode.SESSION_OVER}
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
@@ -83,7 +101,7 @@ def test_any_losses_on_a_ring_give_the_survivors_sum_or_a_typed_abort(data, modu
     lost = data.draw(
         st.dictionaries(st.integers(0, clients - 1), LOSSES, max_size=6), label="lost"
     )
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(
             clients,
             dimension=17,
@@ -95,6 +113,7 @@ def test_any_losses_on_a_ring_give_the_survivors_sum_or_a_typed_abort(data, modu
         [one_hot(number, 17, modulus) for number in range(clients)],
     )
     result = run_session(session, lost)
+    session.check()
     if result.code is None:
         # A ring may have to leave out a client whose holders are gone (PROTOCOL §11).
         assert set(result.survivors) <= set(survivors_of(clients, lost))
@@ -118,7 +137,7 @@ def test_full_attendance_on_a_ring_leaves_nobody_out():
 @given(data=st.data())
 def test_duplicates_and_reordering_within_a_round_change_nothing(data):
     clients = 5
-    session = InProcessSession(
+    session = ObservedSession(
         parameters_for(clients, dimension=7, threshold=3),
         [one_hot(number, 7, 1 << 20) for number in range(clients)],
     )
@@ -136,6 +155,7 @@ def test_duplicates_and_reordering_within_a_round_change_nothing(data):
         for message in data.draw(st.permutations(pending), label="order"):
             session.to_server(message)
         session.close(which)
+    assert len(session.check()) == 1
     assert isinstance(session.server_state, server.Completed)
     assert session.total.tolist() == expected_sum(range(clients), 7, 1 << 20)
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.distributed_dp import NoisedTask, NoisePolicy, plan
+from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.messages import Round
+from secagg.policy import PrivacyFloors
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
@@ -45,7 +46,7 @@ def _task():
     return NoisedTask.from_plan(made_plan(), protocol())
 
 
-LENIENT = NoisePolicy(max_epsilon=6.0, max_delta=1e-4)
+LENIENT = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4)
 
 
 def test_the_block_carries_the_whole_task_to_the_client(task):

@@ -10,6 +10,7 @@ from secagg.messages import (
     Bundles,
     Delivery,
     Envelope,
+    Fate,
     Released,
     Roster,
     Shares,
@@ -29,8 +30,8 @@ SAMPLES = [
     Roster((ADVERT,), b"g" * 32),
     Delivery(b"\x07", b"bundles"),
     Survivors(b"\x03"),
-    Released(b"h" * 32, 25, 3),
-    Aborted(ErrorCode.DEADLINE, "too late"),
+    Released(Fate.INCLUDED, b"h" * 32, 25, 3, 1_800_000_000),
+    Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"),
 ]
 
 
@@ -67,19 +68,39 @@ def test_every_cut_of_a_message_and_every_byte_too_many_is_refused(message):
 
 
 def test_what_a_liar_gives_as_its_reason_is_safe_to_show():
-    data = Writer().u16(ErrorCode.DEADLINE).text("\x1b[2Jline\nline\u202e").getvalue()
+    data = (
+        Writer()
+        .u8(0)
+        .u16(ErrorCode.DEADLINE)
+        .text("\x1b[2Jline\nline\u202e")
+        .getvalue()
+    )
     aborted = Aborted.decode(data)
     assert aborted.code is ErrorCode.DEADLINE
     assert aborted.reason == " [2Jline line "
 
 
 def test_an_end_with_a_code_of_a_later_release_is_still_an_end():
-    aborted = Aborted.decode(Writer().u16(65535).text("why").getvalue())
-    assert aborted == Aborted(ErrorCode.INTERNAL, "why")
+    aborted = Aborted.decode(Writer().u8(2).u16(65535).text("why").getvalue())
+    assert aborted == Aborted(Fate.INCLUDED, ErrorCode.INTERNAL, "why")
+
+
+@pytest.mark.parametrize("fate", [0, 3, 255])
+def test_a_sum_without_a_set_and_a_fate_without_a_meaning_are_refused(fate):
+    released = bytearray(Released(Fate.INCLUDED, b"h" * 32, 25, 3, 0).encode())
+    aborted = bytearray(Aborted(Fate.INCLUDED, ErrorCode.DEADLINE, "").encode())
+    released[0] = aborted[0] = fate
+    for kind, data in ((Released, released), (Aborted, aborted)):
+        if (kind, fate) == (Aborted, 0):
+            assert Aborted.decode(bytes(data)).fate is Fate.NEVER_FIXED
+            continue
+        with pytest.raises(RemoteProtocolError) as caught:
+            kind.decode(bytes(data))
+        assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
 def test_our_own_reason_is_cut_to_what_a_reader_accepts():
-    long = Aborted(ErrorCode.CANCELLED, "ü\n" * 2000)
+    long = Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, "ü\n" * 2000)
     read = Aborted.decode(long.encode())
     assert len(read.reason.encode()) <= 1000
     assert read.reason.startswith("ü ü")

@@ -77,6 +77,7 @@ def test_the_reference_shares_no_code_with_us():
 def test_offers(case):
     fields, numbers = case["fields"], case["fields"]["parameters"]
     descriptor = SessionDescriptor(
+        aggregator=fields["aggregator"],
         task_id=fields["task_id"],
         session_number=fields["session_number"],
         server_nonce=bytes_of(fields, "server_nonce"),
@@ -94,6 +95,7 @@ def test_offers(case):
             colluders=numbers["colluders"],
             noise_block=numbers["noise_block"].encode(),
             deadlines=RoundDeadlines(*numbers["deadlines"]),
+            graph_bits=numbers["graph_bits"],
         ),
     )
     assert descriptor.encode().hex() == case["offer"]

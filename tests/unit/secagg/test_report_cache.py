@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from secagg import distributed_dp, report_cache
-from secagg.distributed_dp import NoisedTask, NoisePolicy, PrivacyReport, plan
+from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
+from secagg.policy import PrivacyFloors
 from secagg.report_cache import privacy_report
 
 
@@ -112,7 +113,7 @@ def test_a_report_survives_json_even_when_nothing_is_guaranteed(task):
 
 def test_floors_are_judged_by_the_report_that_is_given(task):
     report = task.report()
-    policy = NoisePolicy(max_epsilon=8.0, max_delta=1e-5)
+    policy = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
     assert task.check(policy, report=report) is report
     worse = replace(report, server=replace(report.server, epsilon=9.0))
     with pytest.raises(RemoteProtocolError) as caught:

@@ -103,8 +103,9 @@ class VectorClient:
 
     def advertise(self):
         seed = SecretBytes(bytes(32))
+        descriptor = descriptor_of(self.session)
         offered = SessionOffered(
-            descriptor_of(self.session), self.row["identity"], seed
+            descriptor, self.row["identity"], descriptor.aggregator, seed
         )
         return self.sent(Advert, offered)
 
@@ -193,7 +194,7 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
             act()
     outputs = ours.step(client_event(case))
     assert isinstance(ours.state, client.Failed), ours.state
-    assert ours.state.outcome.code == case["code"]
+    assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
 
 
@@ -390,6 +391,7 @@ def plans(draw, session_vectors):
         min_survivors=min_survivors,
         max_dropouts=draw(st.integers(0, 4)),
         colluders=colluders,
+        graph_bits=draw(st.integers(1, 3)) if degree else 0,
     )
     names = draw(
         st.permutations([f"c{'-' * (place % 3)}{place}" for place in range(count)])

@@ -65,16 +65,27 @@ def parameters(**changes: Any) -> ref.Parameters:
 
 def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
     payload_hash = changes.pop("payload_hash", b"")
-    return ref.Offer(task_id, 7, counting(0, 32), payload_hash, parameters(**changes))
+    return ref.Offer(
+        "sums-1", task_id, 7, counting(0, 32), payload_hash, parameters(**changes)
+    )
 
 
 def offers() -> list[dict[str, Any]]:
-    ring = {"suite": 2, "min_clients": 6, "degree": 4}
+    ring = {"suite": 2, "min_clients": 6, "degree": 4, "graph_bits": 40}
     chosen = {
         "complete graph, no payload, exact sum": offer(),
         "ring, other suite, payload": offer(payload_hash=counting(0xC0, 32), **ring),
         "noise block, task id beyond ASCII": offer(
             "aufgäbe-€", noise_block=NOISE_BLOCK
+        ),
+        "ring whose colluders outnumber the threshold": offer(
+            min_clients=100,
+            max_clients=1000,
+            threshold=30,
+            degree=40,
+            min_survivors=40,
+            colluders=30,
+            graph_bits=40,
         ),
         "largest modulus": offer(modulus=2**62, dim=2**30),
     }
@@ -82,6 +93,7 @@ def offers() -> list[dict[str, Any]]:
     for name, made in chosen.items():
         rules = made.parameters
         fields = {
+            "aggregator": made.aggregator,
             "task_id": made.task_id,
             "session_number": made.session_number,
             "server_nonce": made.server_nonce.hex(),

@@ -47,6 +47,7 @@ BAD_VECTOR = 20
 RECONSTRUCTION_FAILED = 22
 BAD_ENCODING = 26
 TOO_FEW_ANSWERS = 27
+DISPUTED = 31
 UNAUTHENTICATED = 41
 SESSION_OVER = 43
 
@@ -111,9 +112,12 @@ class Decoder:
 
     def text(self, most: int, least: int = 0) -> str:
         try:
-            return self.blob(most, least).decode("utf-8")
+            words = self.blob(most, least).decode("utf-8")
         except UnicodeDecodeError:
             raise Refused(BAD_ENCODING) from None
+        if chr(0) in words:
+            raise Refused(BAD_ENCODING)
+        return words
 
     def end(self) -> None:
         if self._rest:
@@ -138,6 +142,7 @@ class Parameters:
     colluders: int
     noise_block: bytes
     deadlines: tuple[int, int, int, int]
+    graph_bits: int = 0
 
     def encode(self) -> bytes:
         counts = (
@@ -158,6 +163,7 @@ class Parameters:
             + b"".join(u32(count) for count in counts)
             + blob(self.noise_block)
             + b"".join(u32(seconds) for seconds in self.deadlines)
+            + blob(bytes([self.graph_bits]))
         )
 
     @staticmethod
@@ -168,20 +174,24 @@ class Parameters:
         profile, suite = decoder.number(2), decoder.number(2)
         if profile not in PROFILES or suite not in KEY_SIZES:
             raise Refused(BAD_CONFIG)
+        numbers = [decoder.number(8), decoder.number(8)]
+        numbers += [decoder.number(4) for _ in range(7)]
+        noise_block = decoder.blob(4096)
+        deadlines = tuple(decoder.number(4) for _ in range(4))
+        tail = decoder.blob(512)
+        graph_bits = 0
+        if profile in PROFILES_HERE:
+            inside = Decoder(tail)
+            graph_bits = inside.number(1)
+            inside.end()
         return Parameters(
             version,
             profile,
             suite,
-            decoder.number(8),
-            decoder.number(8),
-            *(decoder.number(4) for _ in range(7)),
-            noise_block=decoder.blob(4096),
-            deadlines=(
-                decoder.number(4),
-                decoder.number(4),
-                decoder.number(4),
-                decoder.number(4),
-            ),
+            *numbers,
+            noise_block=noise_block,
+            deadlines=deadlines,
+            graph_bits=graph_bits,
         )
 
     def check(self) -> None:
@@ -193,21 +203,33 @@ class Parameters:
             2 <= self.modulus <= 2**62,
             1 <= self.dim <= 2**30,
             2 <= self.min_clients <= self.max_clients <= 65535,
-            self.threshold >= max(2, self.colluders + 1),
+            self.threshold >= 2,
+            self.degree > 0 or self.threshold >= self.colluders + 1,
             self.threshold <= self.min_survivors <= self.min_clients,
             self.min_survivors >= self.colluders + 2,
             self.max_dropouts <= self.max_clients,
             self.degree == 0 or ring,
             all(1 <= seconds <= 7 * DAY_SECONDS for seconds in self.deadlines),
+            self.graph_bits == 0 if self.degree == 0 else 1 <= self.graph_bits <= 128,
         )
         if not all(rules):
             raise Refused(BAD_CONFIG)
+        if self.degree > 0 and not self.is_drawn_safely(self.min_clients):
+            raise Refused(BAD_CONFIG)
+
+    def is_drawn_safely(self, count: int) -> bool:
+        """E1 of §11.2 at a size of the roster, as a client judges it."""
+        from reference_ring import corrupt_holders  # noqa: PLC0415 - built on this
+
+        bits = corrupt_holders(count, self.degree, self.threshold, self.colluders)
+        return bits >= self.graph_bits + 1
 
 
 @dataclass(frozen=True)
 class Offer:
     """§3.2."""
 
+    aggregator: str
     task_id: str
     session_number: int
     server_nonce: bytes
@@ -216,7 +238,8 @@ class Offer:
 
     def encode(self) -> bytes:
         return (
-            text(self.task_id)
+            text(self.aggregator)
+            + text(self.task_id)
             + u64(self.session_number)
             + self.server_nonce
             + blob(self.payload_hash)
@@ -227,7 +250,8 @@ class Offer:
     def decode(data: bytes) -> "Offer":
         decoder = Decoder(data)
         offer = Offer(
-            decoder.text(256),
+            decoder.text(255, least=1),
+            decoder.text(256, least=1),
             decoder.number(8),
             decoder.take(32),
             decoder.blob_or_nothing(32),
@@ -282,6 +306,7 @@ def session_id(offer: Offer) -> bytes:
     return digest(
         offer.parameters.suite,
         "sid",
+        offer.aggregator.encode(),
         offer.task_id.encode(),
         u64(offer.session_number),
         offer.server_nonce,

@@ -18,6 +18,7 @@ from reference import (
     BAD_SHARE_CIPHERTEXT,
     BAD_SIGNATURE,
     BUNDLE_SIZE,
+    DISPUTED,
     DUPLICATE_KEY,
     EQUIVOCATION,
     POLICY_VIOLATION,
@@ -55,6 +56,7 @@ from reference import (
     pack,
     rebuild,
     residue_bits,
+    ring_order,
     session_id,
     share_at,
     unpack,
@@ -67,6 +69,7 @@ from reference_keys import (
     check_public_key,
     public_key,
 )
+from reference_ring import is_safe
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,6 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def removed_repeatedly(
-    sent: set[int], around: list[list[int]], threshold: int
-) -> set[int]:
-    """§5.2: drop whoever has too few holders, until nobody has."""
-    left = set(sent)
-    while True:
-        poor = {v for v in left if len(left.intersection(around[v])) < threshold}
-        if not poor:
-            return left
-        left -= poor
-
-
 @dataclass
 class View:
     """What both sides derive from the same bytes."""
@@ -106,6 +97,7 @@ class View:
     sid: bytes = b""
     contexts: list[bytes] = field(default_factory=list)  # ctx0, ctx1, ctx2, ctx3
     adverts: list[Advert] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
     neighbours: list[list[int]] = field(default_factory=list)
     holders: list[list[int]] = field(default_factory=list)
     sharers: set[int] = field(default_factory=set)
@@ -126,6 +118,8 @@ class View:
         count = len(self.adverts)
         self.neighbours = neighbours(rules.suite, rules.degree, graph_seed, count)
         self.holders = holders(rules.degree, self.neighbours)
+        if rules.degree > 0:
+            self.order = ring_order(rules.suite, graph_seed, count)
         self.contexts.append(context_1(rules.suite, self.contexts[0], roster))
 
     def set_sharers(self, data: bytes) -> None:
@@ -139,6 +133,10 @@ class View:
         self.contexts.append(
             context_3(self.offer.parameters.suite, self.contexts[2], data)
         )
+
+    def short_of_holders(self, dealers: set[int], left: set[int]) -> bool:
+        threshold = self.offer.parameters.threshold
+        return any(len(left.intersection(self.holders[d])) < threshold for d in dealers)
 
     def add_mask(self, total: list[int], key: tuple[bytes, bytes], sign: int) -> None:
         modulus = self.offer.parameters.modulus
@@ -216,6 +214,8 @@ class Client:
             raise Refused(DUPLICATE_KEY)
         if bool(graph_seed) != (rules.degree > 0) or len(adverts) < rules.degree + 2:
             raise Refused(POLICY_VIOLATION)
+        if rules.degree > 0 and not rules.is_drawn_safely(len(adverts)):
+            raise Refused(POLICY_VIOLATION)
 
     def _neighbours(self) -> list[int]:
         return self.view.neighbours[self.index]
@@ -279,6 +279,8 @@ class Client:
         if len(members) < view.floor:
             raise Refused(U3_TOO_SMALL)
         if len(view.sharers - members) > view.offer.parameters.max_dropouts:
+            raise Refused(TOO_MANY_DROPOUTS)
+        if view.order and not is_safe(view.offer.parameters, view.order, members, 0.0):
             raise Refused(TOO_MANY_DROPOUTS)
         view.set_survivors(survivors)
         held = dict(self.received)
@@ -370,10 +372,11 @@ class Server:
 
     def close_sharing(self) -> bytes:
         view = self.view
-        threshold = view.offer.parameters.threshold
-        sharers = removed_repeatedly(set(self.bundles), view.holders, threshold)
+        sharers = set(self.bundles)
         if len(sharers) < view.floor:
             raise Refused(U2_TOO_SMALL)
+        if view.short_of_holders(sharers, sharers):
+            raise Refused(DISPUTED)
         data = bitmap(sharers, len(view.adverts))
         view.set_sharers(data)
         return data
@@ -393,9 +396,10 @@ class Server:
             raise Refused(U3_TOO_SMALL)
         if len(view.sharers - survivors) > rules.max_dropouts:
             raise Refused(TOO_MANY_DROPOUTS)
-        for dealer in view.sharers:
-            if len(survivors.intersection(view.holders[dealer])) < rules.threshold:
-                raise Refused(TOO_FEW_ANSWERS)
+        if view.short_of_holders(view.sharers, survivors):
+            raise Refused(TOO_MANY_DROPOUTS)
+        if view.order and not is_safe(rules, view.order, survivors, 0.01):
+            raise Refused(TOO_MANY_DROPOUTS)
         data = bitmap(survivors, len(view.adverts))
         view.set_survivors(data)
         return data

@@ -19,16 +19,19 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
         "cut short": (good[:-1], ref.BAD_ENCODING),
         "one byte more": (good + b"\0", ref.BAD_ENCODING),
         "nothing at all": (b"", ref.BAD_ENCODING),
-        "task id of 257 bytes": (
-            ref.text("x" * 257) + good[4 + len(run.offer.task_id) :],
-            ref.BAD_ENCODING,
-        ),
-        "task id is no UTF-8": (
-            ref.blob(b"\xff") + good[4 + len(run.offer.task_id) :],
-            ref.BAD_ENCODING,
-        ),
     }
-    task_id, rest = good[: 4 + len(run.offer.task_id)], good[head:]
+    aggregator, task_id = ref.text(run.offer.aggregator), ref.text(run.offer.task_id)
+    tail = good[len(aggregator + task_id) :]
+    for name, most in (("aggregator", 255), ("task id", 256)):
+        for fault, field in {
+            f"of {most + 1} bytes": ref.text("x" * (most + 1)),
+            "of no bytes": ref.text(""),
+            "is no UTF-8": ref.blob(b"\xff"),
+            "holds U+0000": ref.text("a" + chr(0) + "b"),
+        }.items():
+            names = field + task_id if name == "aggregator" else aggregator + field
+            raw[f"{name} {fault}"] = (names + tail, ref.BAD_ENCODING)
+    task_id, rest = aggregator + task_id, good[head:]
     nonce = run.offer.server_nonce
     for size in (31, 33):
         hashed = task_id + ref.u64(1) + nonce + ref.blob(bytes(size)) + rest
@@ -44,6 +47,9 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
     raw["profile of another release, cut short"] = (other, ref.BAD_ENCODING)
     long = ref.Parameters(**(vars(run.offer.parameters) | {"noise_block": bytes(4097)}))
     raw["noise block too long"] = (good[:head] + long.encode(), ref.BAD_ENCODING)
+    for name, size in (("empty", 0), ("of two bytes", 2), ("beyond 512 bytes", 513)):
+        raw[f"tail {name}"] = (good[:-5] + ref.blob(bytes(size)), ref.BAD_ENCODING)
+    ring = {"degree": 4, "threshold": 3, "min_survivors": 3, "graph_bits": 40}
     changes: dict[str, dict[str, Any]] = {
         "profile of another release": {"profile": 2},
         "unknown suite": {"suite": 3},
@@ -60,9 +66,13 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
         "more survivors than clients": {"min_survivors": 7},
         "survivors within the colluders' reach": {"colluders": 3},
         "more losses than clients": {"max_dropouts": 9},
-        "odd degree": {"degree": 3, "threshold": 2, "min_survivors": 3},
-        "degree below the threshold": {"degree": 2, "threshold": 4},
-        "degree too large for the cohort": {"degree": 6},
+        "odd degree": ring | {"degree": 3},
+        "degree below the threshold": ring | {"degree": 2, "threshold": 4},
+        "degree too large for the cohort": ring | {"degree": 6},
+        "ring without bits": ring | {"graph_bits": 0},
+        "ring of too many bits": ring | {"graph_bits": 129},
+        "bits without a ring": {"graph_bits": 40},
+        "ring that its colluders reach": ring | {"colluders": 3, "min_survivors": 5},
         "deadline of no time": {"deadlines": (60, 0, 60, 60)},
         "deadline beyond a week": {"deadlines": (60, 60, 60, 604801)},
     }
@@ -76,10 +86,10 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
 
 def refusals(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
-    complete, ring, _, corrected = runs
+    complete, ring, scattered, corrected = runs
     return {
         "offers": list(offers(complete)),
         "client": list(client_refusals(complete, ring)),
         "server": list(server_refusals(complete, ring)),
-        "closings": list(closings(complete, corrected)),
+        "closings": list(closings(complete, scattered, corrected)),
     }

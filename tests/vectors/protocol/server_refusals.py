@@ -147,7 +147,7 @@ def server_contradictions(run: Run) -> Iterator[dict[str, Any]]:
         yield server_case(run, sender, round_number, named, message)
 
 
-def closings(run: Run, corrected: Run) -> Iterator[dict[str, Any]]:
+def closings(run: Run, ring: Run, corrected: Run) -> Iterator[dict[str, Any]]:
     """Sessions that the server has to abort when a round closes."""
     few = {
         1: ("too few shared", ref.U2_TOO_SMALL, 3),
@@ -157,19 +157,33 @@ def closings(run: Run, corrected: Run) -> Iterator[dict[str, Any]]:
     for round_number, (name, code, absent) in few.items():
         yield closing(run, round_number, (name, code), absent)
     yield closing(run, 2, ("too many lost", ref.TOO_MANY_DROPOUTS), 1)
+    order = ring.server_order()
+    for round_number, name, code, places in (
+        # Place 3 keeps the holder at place 5 only.
+        (1, "a sharer without holders", ref.DISPUTED, (1, 2, 4)),
+        (2, "a sharer whose holders are lost", ref.TOO_MANY_DROPOUTS, (1, 2, 4)),
+        (2, "two gaps cut the ring", ref.TOO_MANY_DROPOUTS, (1, 2, 6, 7)),
+    ):
+        absent_names = tuple(order[place] for place in places)
+        yield closing(ring, round_number, (name, code), absent_names)
     # Three of five answer, one of them lies, and three are needed: none can be spared.
     named = ("wrong share that cannot be done without", ref.RECONSTRUCTION_FAILED)
     yield closing(corrected, 4, named, 2)
 
 
 def closing(
-    run: Run, round_number: int, named: tuple[str, int], absent: int
+    run: Run,
+    round_number: int,
+    named: tuple[str, int],
+    absent: int | tuple[str, ...],
 ) -> dict[str, Any]:
+    """Close a round without some senders, or without so many of the last ones."""
     server = played_server(run, round_number)
     field = FIELDS[round_number]
     close = {1: server.close_sharing, 2: server.close_uploads, 4: server.sum}
     present = [row["identity"] for row in run.record["clients"] if row[field]]
-    senders = receive_all(run, server, round_number, tuple(present[-absent:]))
+    gone = tuple(present[-absent:]) if isinstance(absent, int) else absent
+    senders = receive_all(run, server, round_number, gone)
     case = {
         "name": named[0],
         "success": False,

@@ -42,6 +42,13 @@ class Run:
     def client(self, identity: str) -> Client:
         return Client(self.offer, self.secrets[identity])
 
+    def server_order(self) -> list[str]:
+        """The identities in the order of the ring."""
+        names = sorted(self.plan.identities, key=lambda name: name.encode())
+        suite = self.offer.parameters.suite
+        order = ref.ring_order(suite, self.plan.graph_seed, len(names))
+        return [names[client] for client in order]
+
     def row(self, identity: str) -> dict[str, Any]:
         return next(r for r in self.record["clients"] if r["identity"] == identity)
 
@@ -82,7 +89,7 @@ class Game:
         plan.parameters.check()
         self.plan = plan
         self.offer = ref.Offer(
-            f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters
+            "sums-1", f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters
         )
         self.secrets = {
             name: secrets_of(plan, place) for place, name in enumerate(plan.identities)
@@ -251,30 +258,35 @@ def ring() -> Plan:
         min_clients=8,
         threshold=3,
         degree=6,
+        graph_bits=40,
         min_survivors=4,
         max_dropouts=2,
+        colluders=0,
     )
     names = [f"client-{place}" for place in range(11, 1, -1)]
     lost = dict(zip([names[i] for i in (2, 7, 4, 9)], ROUNDS, strict=True))
     return Plan("ring", rules, names, counting(0xF0, 32), lost)
 
 
-def thinned() -> Plan:
-    """A ring in which one client is removed, and then another one because of that."""
+def scattered() -> Plan:
+    """A ring without colluders that keeps one path of masks, and just so."""
     rules = parameters(
         modulus=2**33,
-        dim=12,
+        dim=10,
         min_clients=6,
         threshold=2,
         degree=4,
+        graph_bits=40,
         min_survivors=3,
+        max_dropouts=4,
+        colluders=0,
     )
-    names = [f"c{place:02}" for place in range(12)]
+    names = [f"c{place:02}" for place in range(10)]
     seed = counting(0xA0, 32)
     order = ref.ring_order(rules.suite, seed, len(names))
-    # Place 3 keeps the holder at place 5 only; without place 3, so does 5 that at 7.
-    lost = {names[order[place]]: "ShareKeys" for place in (1, 2, 4, 6)}
-    return Plan("thinned", rules, names, seed, lost)
+    # Two places in a row are lost: a gap.  A second one would cut the ring.
+    lost = {names[order[place]]: "MaskedInputCollection" for place in (1, 2, 6)}
+    return Plan("scattered", rules, names, seed, lost)
 
 
 def corrected() -> Plan:
@@ -292,4 +304,4 @@ def corrected() -> Plan:
 
 def sessions() -> list[Run]:
     """Play all of them."""
-    return [play(make()) for make in (complete, ring, thinned, corrected)]
+    return [play(make()) for make in (complete, ring, scattered, corrected)]

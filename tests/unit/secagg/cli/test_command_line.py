@@ -470,8 +470,8 @@ def test_a_missing_input_is_refused(deployment, capsys):
 
 
 def test_a_server_that_does_not_answer_is_named(deployment, capsys):
-    # Nothing listens on port 1.
-    assert run_client(deployment, "--json") == 58
+    # Nothing listens on port 1; at least one attempt must have time to find out.
+    assert run_client(deployment, "--set=client.wait_seconds=1", "--json") == 58
     error = error_of(capsys)
     assert "127.0.0.1:1" in error["message"]
     assert "client.server" in error["next_step"]

@@ -6,34 +6,20 @@ import numpy as np
 import pytest
 
 from secagg import distributed_dp
-from secagg.client.program import contributor
-from secagg.config import ClientSettings
-from secagg.config.settings import ClientSection, PolicySection, TLSSection
+from secagg.client.client import Client
 from secagg.distributed_dp import NoisedTask, plan
-from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
+from secagg.policy import ClientPolicy, PrivacyFloors
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.spool import MemorySpool
 from secagg.testing.inline_book import inline_book
-from secagg.transport.certificates import Authority
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
 DIMENSION = 4
-
-
-class Ones:
-    """An application whose input is a vector of ones."""
-
-    def check(self, offered, dimension):
-        del offered
-        if dimension != DIMENSION:
-            raise InputError("another dimension")
-
-    def vector(self, descriptor, payload):
-        del descriptor, payload
-        return np.ones(DIMENSION)
+FLOORS = {"max_epsilon": 8.0, "max_delta": 1e-5}
 
 
 def parameters_for_one_session(spare=0) -> ProtocolParameters:
@@ -62,28 +48,6 @@ def parameters_for_one_session(spare=0) -> ProtocolParameters:
 
 
 @pytest.fixture
-def settings_of(tmp_path):
-    authority = Authority.create()
-    authority.issued().write(tmp_path, "ca")
-
-    def settings(name, **policy):
-        authority.issue_client(name).write(tmp_path, name)
-        return ClientSettings(
-            client=ClientSection(
-                server="127.0.0.1:1", task="t", state_dir=tmp_path / f"{name}-state"
-            ),
-            tls=TLSSection(
-                ca=tmp_path / "ca.pem",
-                certificate=tmp_path / f"{name}.pem",
-                key=tmp_path / f"{name}.key",
-            ),
-            policy=PolicySection(**{"max_epsilon": 8.0, "max_delta": 1e-5, **policy}),
-        )
-
-    return settings
-
-
-@pytest.fixture
 async def aggregator():
     made = Aggregator(inline_book(), MemorySpool())
     yield made
@@ -107,27 +71,35 @@ async def start(aggregator, sessions, spare=0):
     return running
 
 
-def client(aggregator, settings, name):
-    return contributor(
-        settings, Ones(), through=lambda _: InMemoryConnection(aggregator, name)
+def client(aggregator, name, *, floors=None, cohort=None, state_dir=None):
+    return Client(
+        InMemoryConnection(aggregator, name),
+        task="t",
+        floors=PrivacyFloors(
+            **{"max_epsilon": 8.0, "max_delta": 1e-5, **(floors or {})}
+        ),
+        cohort=ClientPolicy(**(cohort or {})),
+        state_dir=state_dir,
     )
 
 
 @pytest.mark.parametrize("spare", [0, 1])
 async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
-    aggregator, settings_of, spare
+    aggregator, spare
 ):
     covered = 1 + spare
     running = await start(aggregator, sessions=covered + 1, spare=spare)
 
     async def one_too_many(name):
-        async with client(aggregator, settings_of(name), name) as one:
-            for _ in range(covered):
-                assert (await one.take_part()).outcome.survivors == 3
+        async with client(aggregator, name) as one:
+            for left in reversed(range(covered)):
+                given = await one.contribute(np.ones(DIMENSION))
+                assert given.inputs == 3
+                assert given.sessions_left == left
             with pytest.raises(
                 RemoteProtocolError, match=f"covers {covered}"
             ) as caught:
-                await one.take_part()
+                await one.contribute(np.ones(DIMENSION))
             return caught.value.code
 
     codes = await asyncio.gather(*(one_too_many(name) for name in NAMES))
@@ -137,37 +109,36 @@ async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"),
+    ("floors", "cohort", "expected"),
     [
-        ({"max_epsilon": 7.5}, "epsilon"),
-        ({"max_delta": 1e-6}, "delta"),
-        ({"grounds": ("proven",)}, "certified"),
-        ({"min_local_noise_stddev": 100.0}, "standard deviation"),
-        ({"min_survivors": 4}, "min_survivors"),
-        ({"min_colluders": 1}, "colluders"),
+        ({"max_epsilon": 7.5}, {}, "epsilon"),
+        ({"max_delta": 1e-6}, {}, "delta"),
+        ({"statuses": frozenset({"proven"})}, {}, "certified"),
+        ({"min_local_noise_stddev": 100.0}, {}, "standard deviation"),
+        ({}, {"min_survivors": 4}, "min_survivors"),
+        ({}, {"min_colluders": 1}, "colluders"),
     ],
 )
 async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
-    aggregator, settings_of, policy, expected
+    aggregator, floors, cohort, expected
 ):
     running = await start(aggregator, sessions=1)
-    async with client(aggregator, settings_of("alice", **policy), "alice") as one:
+    async with client(aggregator, "alice", floors=floors, cohort=cohort) as one:
         with pytest.raises(RemoteProtocolError, match=expected) as caught:
-            await one.take_part()
+            await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     running.cancel()
     await asyncio.wait({running})
 
 
 async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
-    aggregator, settings_of, monkeypatch
+    aggregator, tmp_path, monkeypatch
 ):
     running = await start(aggregator, sessions=1)
-    settings = {name: settings_of(name) for name in NAMES}
 
     async def contribute(name):
-        async with client(aggregator, settings[name], name) as one:
-            return await one.take_part()
+        async with client(aggregator, name, state_dir=tmp_path / name) as one:
+            return await one.contribute(np.ones(DIMENSION))
 
     first, *_ = await asyncio.gather(*(contribute(name) for name in NAMES))
     await running

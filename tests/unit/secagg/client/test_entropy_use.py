@@ -15,7 +15,7 @@ from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import InlineExecutor
@@ -74,6 +74,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
                 InMemoryConnection(aggregator, identity_of(n)),
                 client_books[n],
                 policy=LENIENT_POLICY,
+                judge=accept_every_offer,
                 make_input=lambda descriptor, _payload, _seed, n=n: PlainVector(
                     one_hot_input(n, descriptor.parameters)
                 ),

@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from secagg.client.file_input import FileInput
-from secagg.client.offer_check import OfferCheckingConnection
-from secagg.client.program import client_policy
+from secagg.client.judge import SessionInfo
+from secagg.client.program import client_policy, privacy_floors
 from secagg.config import ClientSettings, load_client_settings
-from secagg.errors import ErrorCode, InputError, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError
 from secagg.parameters import ProtocolParameters, SessionDescriptor
-from secagg.testing.scripted_service import ScriptedService
-from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import GetOffer, Wait
+from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ExactSumsAccepted,
+    PrivacyFloors,
+)
 
 PARAMETERS = ProtocolParameters(
     modulus=256,
@@ -23,6 +25,7 @@ PARAMETERS = ProtocolParameters(
     max_dropouts=1,
 )
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
@@ -31,34 +34,8 @@ DESCRIPTOR = SessionDescriptor(
 )
 
 
-def offering(answer):
-    return InMemoryConnection(ScriptedService(script={GetOffer: answer}), "me")
-
-
-async def refusing(_):
-    raise RemoteProtocolError("no", code=ErrorCode.POLICY_VIOLATION)
-
-
-async def test_an_offer_is_judged_before_the_client_sees_it():
-    connection = OfferCheckingConnection(offering(DESCRIPTOR), refusing)
-    with pytest.raises(RemoteProtocolError):
-        await connection.call(GetOffer("t", after_session=0))
-    judged = []
-
-    async def judge(offered):
-        judged.append(offered)
-
-    connection = OfferCheckingConnection(offering(DESCRIPTOR), judge)
-    assert await connection.call(GetOffer("t", after_session=0)) == DESCRIPTOR
-    assert judged == [DESCRIPTOR]
-    assert connection.has_answered
-
-
-async def test_there_is_nothing_to_judge_while_waiting():
-    connection = OfferCheckingConnection(offering(Wait(1.0)), refusing)
-    assert not connection.has_answered
-    assert await connection.call(GetOffer("t", after_session=0)) == Wait(1.0)
-    assert connection.has_answered
+def session(descriptor=DESCRIPTOR, dimension=4, payload=b""):
+    return SessionInfo(descriptor, dimension, None, payload)
 
 
 def settings(tmp_path, *overrides) -> ClientSettings:
@@ -100,6 +77,25 @@ def test_every_floor_of_the_settings_reaches_the_core(tmp_path):
     assert defaults.require_noise
 
 
+def test_the_privacy_floors_of_the_settings_reach_the_client(tmp_path):
+    floors = PrivacyFloors(
+        max_epsilon=1.0,
+        max_delta=1e-6,
+        statuses=frozenset({"proven"}),
+        min_local_noise_stddev=0.5,
+    )
+    given = ("policy.grounds=proven", "policy.min_local_noise_stddev=0.5")
+    assert privacy_floors(settings(tmp_path, *given)) == floors
+    waived = privacy_floors(settings(tmp_path, *given, "policy.require_noise=false"))
+    assert waived == ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors)
+
+
+@pytest.mark.parametrize("sentence", ["", "yes", NO_NOISE_ACKNOWLEDGEMENT[:-1]])
+def test_only_the_whole_sentence_waives_the_noise(sentence):
+    with pytest.raises(LocalProtocolError, match="one sentence"):
+        ExactSumsAccepted(sentence)
+
+
 def test_an_unknown_profile_is_a_bad_setting(tmp_path):
     with pytest.raises(ServiceError) as caught:
         client_policy(settings(tmp_path, "policy.profiles=wild"))
@@ -109,9 +105,10 @@ def test_an_unknown_profile_is_a_bad_setting(tmp_path):
 def test_an_input_of_another_length_is_refused_at_the_offer(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(3))
     source = FileInput(tmp_path / "x.npy")
-    source.check(replace(DESCRIPTOR, parameters=replace(PARAMETERS, dimension=3)), 3)
+    three = replace(DESCRIPTOR, parameters=replace(PARAMETERS, dimension=3))
+    source.check(session(three, 3))
     with pytest.raises(InputError, match="vectors of 4"):
-        source.check(DESCRIPTOR, 4)
+        source.check(session())
 
 
 @pytest.mark.parametrize("entry", [0.5, 128, -129])
@@ -121,7 +118,7 @@ def test_an_input_that_an_exact_task_cannot_take_is_refused_at_the_offer(
     np.save(tmp_path / "x.npy", np.array([0, 0, 0, entry]))
     source = FileInput(tmp_path / "x.npy")
     with pytest.raises(InputError, match="entry 3"):
-        source.check(DESCRIPTOR, 4)
+        source.check(session())
 
 
 def test_every_session_is_given_the_file_of_its_number(tmp_path):
@@ -131,19 +128,19 @@ def test_every_session_is_given_the_file_of_its_number(tmp_path):
         tmp_path / "x-{session}.npy", payload_path=tmp_path / "model-{session}"
     )
     for number in (1, 2):
-        session = replace(DESCRIPTOR, session_number=number)
-        source.check(session, 4)
-        given = source.vector(session, b"weights")
+        numbered = replace(DESCRIPTOR, session_number=number)
+        source.check(session(numbered))
+        given = source.vector(session(numbered, payload=b"weights"))
         np.testing.assert_array_equal(given, np.full(4, number))
         assert (tmp_path / f"model-{number}").read_bytes() == b"weights"
     with pytest.raises(InputError, match=r"x-3\.npy"):
-        source.check(replace(DESCRIPTOR, session_number=3), 4)
+        source.check(session(replace(DESCRIPTOR, session_number=3)))
 
 
 def test_a_file_that_changes_between_offer_and_upload_is_not_read_again(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.zeros(4))
     source = FileInput(path)
-    source.check(DESCRIPTOR, 4)
+    source.check(session())
     np.save(path, np.ones(4))
-    np.testing.assert_array_equal(source.vector(DESCRIPTOR, b""), np.zeros(4))
+    np.testing.assert_array_equal(source.vector(session()), np.zeros(4))

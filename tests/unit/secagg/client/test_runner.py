@@ -29,7 +29,7 @@ from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.storage.book import Role, SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
@@ -123,6 +123,7 @@ def test_an_offer_of_another_task_is_refused():
             LyingConnection(deployment._link(VICTIM), {GetOffer: other_task}),
             inline_book(),
             policy=LENIENT_POLICY,
+            judge=accept_every_offer,
             make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(general=InlineExecutor()),
@@ -150,6 +151,7 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
             deployment._link(VICTIM),
             book,
             policy=policy,
+            judge=accept_every_offer,
             make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(general=InlineExecutor()),
@@ -339,6 +341,7 @@ def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
             Nobody(),
             inline_book(),
             policy=LENIENT_POLICY,
+            judge=accept_every_offer,
             make_input=None,
             settings=ClientSettings(offer_seconds=120.0),
             clock=clock,
@@ -367,6 +370,7 @@ def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
             InMemoryConnection(nobody, "me"),
             inline_book(),
             policy=LENIENT_POLICY,
+            judge=accept_every_offer,
             make_input=lambda *_: None,
             settings=ClientSettings(offer_seconds=100.0),
             clock=clock,
@@ -431,6 +435,7 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
             deployment._link(VICTIM),
             book,
             policy=LENIENT_POLICY,
+            judge=accept_every_offer,
             make_input=factory(VICTIM),
             clock=clock,
             workers=Workers(general=InlineExecutor()),
@@ -488,6 +493,7 @@ def test_progress_names_every_phase_in_order():
             deployment._link(VICTIM),
             inline_book(),
             policy=LENIENT_POLICY,
+            judge=accept_every_offer,
             make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(general=InlineExecutor()),
@@ -533,6 +539,7 @@ def test_what_is_not_durable_is_not_sent():
             link,
             book,
             policy=LENIENT_POLICY,
+            judge=accept_every_offer,
             make_input=deployment._input(VICTIM),
             clock=clock,
             workers=Workers(general=InlineExecutor()),

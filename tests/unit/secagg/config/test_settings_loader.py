@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from secagg.config import (
-    NO_NOISE_ACKNOWLEDGEMENT,
     end_of_task,
     load_client_settings,
     load_server_settings,
 )
 from secagg.config.settings import TaskSection
 from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 
 CLIENT = """
 [client]

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from secagg.primitives.canonical import CanonicalEncodingError, Reader, Writer
 
+TEXT = st.characters(codec="utf-8", exclude_characters="\0")
 FIELDS = st.one_of(
     st.tuples(st.just("u8"), st.integers(0, 2**8 - 1)),
     st.tuples(st.just("u16"), st.integers(0, 2**16 - 1)),
@@ -11,7 +12,10 @@ FIELDS = st.one_of(
     st.tuples(st.just("u64"), st.integers(0, 2**64 - 1)),
     st.tuples(st.just("flag"), st.booleans()),
     st.tuples(st.just("blob"), st.binary(max_size=20)),
-    st.tuples(st.just("text"), st.text(max_size=20)),
+    st.tuples(
+        st.just("text"),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
+    ),
 )
 
 
@@ -52,6 +56,13 @@ def test_every_truncation_is_refused(fields, data):
 def test_integers_are_big_endian_and_blobs_carry_their_length():
     encoded = Writer().u16(0x0102).blob(b"ab").fixed(b"z").text("é").getvalue()
     assert encoded.hex() == "0102" + "00000002" + "6162" + "7a" + "00000002" + "c3a9"
+
+
+def test_a_text_that_ends_early_in_other_languages_is_neither_written_nor_read():
+    with pytest.raises(ValueError, match=r"U\+0000"):
+        Writer().text("a\0b")
+    with pytest.raises(CanonicalEncodingError, match=r"U\+0000"):
+        Reader(Writer().blob(b"a\0b").getvalue(), "record").text(max_bytes=9)
 
 
 def test_trailing_bytes_are_refused():

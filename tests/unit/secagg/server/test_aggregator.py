@@ -12,7 +12,15 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Advert, Envelope, Roster, Round, Survivors
+from secagg.messages import (
+    Aborted,
+    Advert,
+    Envelope,
+    Fate,
+    Roster,
+    Round,
+    Survivors,
+)
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
@@ -106,7 +114,7 @@ class World:
         seed = SecretBytes(hashlib.sha256(name.encode()).digest())
         result = client.step(
             client.start(),
-            SessionOffered(self.descriptor, name, seed),
+            SessionOffered(self.descriptor, name, "aggregator", seed),
             policy=LENIENT_POLICY,
         )
         self.states[name] = result.state
@@ -478,7 +486,9 @@ def test_the_operator_can_abort_a_session():
         with pytest.raises(SessionAbortedError, match="enough"):
             await running
         update = await world.update("b", Round.ADVERTISE_KEYS)
-        assert update == Aborted(ErrorCode.CANCELLED, "the operator pulled the plug")
+        assert update == Aborted(
+            Fate.NEVER_FIXED, ErrorCode.CANCELLED, "the operator pulled the plug"
+        )
         await world.aggregator.abort(world.id, "again")
 
     scenario(test)

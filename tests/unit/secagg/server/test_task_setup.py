@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from secagg import distributed_dp
-from secagg.config import NO_NOISE_ACKNOWLEDGEMENT, load_server_settings
+from secagg.config import load_server_settings
 from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
 from secagg.server.task_setup import prepare_task, settle_task
 from secagg.storage.book import Task, TaskState

@@ -24,6 +24,7 @@ def parameters(clients, *, modulus=1 << 20, dimension=50, degree=0, survivors=0)
         max_clients=clients,
         threshold=threshold,
         degree=degree,
+        graph_bits=40 if degree else 0,
         min_survivors=survivors,
         max_dropouts=clients,
     )

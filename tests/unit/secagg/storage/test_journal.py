@@ -11,6 +11,7 @@ from secagg.messages import (
     Bundles,
     Delivery,
     Envelope,
+    Fate,
     Released,
     Roster,
     Round,
@@ -20,6 +21,7 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.client_states import Completed, Failed
 from secagg.protocol.events import (
     AbortRequested,
     InputBound,
@@ -30,10 +32,12 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.refund import Charge
 from secagg.storage import journal
 from secagg.storage.book import Record
 
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="täsk",
     session_number=7,
     server_nonce=bytes(range(32)),
@@ -57,17 +61,19 @@ SERVER_EVENTS = [
     *(RoundClosed(closed) for closed in Round),
     RoundClosed(Round.ADVERTISE_KEYS, b"\x03" * 32),
     SumComputed(b"\x04" * 32, 0),
+    SumComputed(b"\x04" * 32, 7, 1_800_000_000),
     AbortRequested(ErrorCode.STORAGE_FAILED, "the disk is full"),
+    AbortRequested(ErrorCode.CANCELLED, "never mind", discard_unmasked=True),
 ]
 
-OFFERED = SessionOffered(DESCRIPTOR, "me", SecretBytes(b"\x05" * 32))
+OFFERED = SessionOffered(DESCRIPTOR, "me", "them", SecretBytes(b"\x05" * 32))
 CLIENT_EVENTS = [
     Received(Envelope(Roster, b"roster")),
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),
     InputBound(b"\x08" * 32),
     Received(Envelope(Survivors, b"\x03")),
-    Received(Envelope.of(Released(b"\x09" * 32, 25, 3))),
-    Received(Envelope.of(Aborted(ErrorCode.DEADLINE, "too late"))),
+    Received(Envelope.of(Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000))),
+    Received(Envelope.of(Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"))),
 ]
 
 
@@ -148,8 +154,9 @@ def test_an_offer_survives_as_a_header_and_no_cut_of_it_does():
 
 
 def test_an_outcome_survives_the_journal():
+    released = Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000)
     for outcome in (
-        Released(b"\x09" * 32, 25, 3),
-        Aborted(ErrorCode.TOO_FEW_ANSWERS, "ü"),
+        Completed(released, Charge.KEPT),
+        Failed(ErrorCode.TOO_FEW_ANSWERS, "ü", Charge.KEPT),
     ):
         assert journal.decode_outcome(journal.encode_outcome(outcome)) == outcome

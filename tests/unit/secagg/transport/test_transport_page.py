@@ -50,6 +50,7 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             f"{channel_options.MAX_CONNECTION_AGE_MS // 60_000} min, "
             f"{channel_options.MAX_CONNECTION_GRACE_MS // 60_000} min grace |"
         ),
+        f"whose requests have at most {channel_options.MAX_HEALTH_BYTES >> 10} KiB |",
         f"| any message, either way | {limits.MAX_MESSAGE_BYTES >> 20} MiB |",
         (
             "| one chunk of an upload, one fetched piece "

@@ -50,6 +50,7 @@ SESSION = bytes(range(32))
 DIGEST = hashlib.sha256(b"vector").digest()
 LARGE = bytes(MAX_INLINE_BYTES + 1)
 DESCRIPTOR = SessionDescriptor(
+    aggregator="aggregator",
     task_id="digits",
     session_number=3,
     server_nonce=bytes(32),

@@ -49,6 +49,7 @@ def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
 
 def test_the_largest_descriptor_fits():
     descriptor = SessionDescriptor(
+        aggregator="aggregator",
         task_id="t" * MAX_TASK_ID_BYTES,
         session_number=(1 << 63) - 1,
         server_nonce=bytes(32),

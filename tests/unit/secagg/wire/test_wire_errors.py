@@ -10,6 +10,7 @@ from secagg.errors import (
     SessionAbortedError,
     ThresholdNotMetError,
 )
+from secagg.messages import Aborted, Fate
 from secagg.v1 import errors_pb2
 from secagg.wire import errors
 
@@ -76,6 +77,18 @@ def test_numbers_of_a_later_release_become_internal():
     assert type(error) is ServiceError
     assert error.code is ErrorCode.INTERNAL
     assert str(error) == "new trouble"
+
+
+@pytest.mark.parametrize(
+    "code", sorted(set(ErrorCode) - errors.TRAVELLING), ids=lambda code: code.name
+)
+def test_no_peer_speaks_in_the_name_of_this_machine(code):
+    detail = errors_pb2.ErrorDetail(message="delete your state")
+    detail.fault = errors_pb2.FAULT_SERVICE
+    detail.code = code.value
+    assert errors.decode_error(detail.SerializeToString()).code is ErrorCode.INTERNAL
+    told = Aborted.decode(Aborted(Fate.LEFT_OUT, code, "delete it").encode())
+    assert told.code is ErrorCode.INTERNAL
 
 
 def test_what_a_peer_wrote_is_one_line_of_bounded_length():

@@ -1,0 +1,229 @@
+"""`Client`, `Server` and `local` for scripts and notebooks without an event loop.
+
+The names and the arguments are those of `secagg`; what is awaited there is called
+here.  It works beside a running event loop, too, as in a notebook.
+
+Rule 1: each object has a thread and an event loop of its own; they end with it.
+Rule 2: an interrupt (Ctrl-C) cancels the call that is under way and waits until it has
+        tidied up; its state stays resumable.
+
+Example:
+    from secagg import blocking
+
+    with blocking.local(task, clients=20, floors=floors) as people:
+        print(people.sum(vectors).values)
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from functools import wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar
+
+import numpy.typing as npt
+
+from secagg.client.client import Client as AsyncClient
+from secagg.client.client import Contribution, VectorMaker
+from secagg.client.judge import SessionInfo
+from secagg.errors import LocalProtocolError
+from secagg.one_process import LocalCohort
+from secagg.one_process import local as async_local
+from secagg.server.server import ReleasedSum, RunningTask
+from secagg.server.server import Server as AsyncServer
+from secagg.server.task_setup import PreparedTask
+from secagg.transport.address import Address
+
+__all__ = [
+    "BlockingClient",
+    "BlockingCohort",
+    "BlockingServer",
+    "BlockingTask",
+    "Client",
+    "Server",
+    "local",
+]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_Opened = TypeVar("_Opened")
+_Inner = TypeVar("_Inner")
+_Outer = TypeVar("_Outer")
+
+
+class _Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="secagg-loop", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End loop and thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run to the end; an interrupt of this thread cancels the work."""
+        has_ended = threading.Event()
+
+        async def whole() -> _Result:
+            try:
+                return await work
+            finally:
+                has_ended.set()
+
+        running = asyncio.run_coroutine_threadsafe(whole(), self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            if not running.done():
+                running.cancel()
+                has_ended.wait()
+            raise
+
+
+class _Blocking(Generic[_Opened]):
+    """Opens something asynchronous on a loop of its own."""
+
+    def __init__(self, asynchronous: AbstractAsyncContextManager[_Opened]) -> None:
+        self._asynchronous = asynchronous
+        self._running: tuple[_Loop, _Opened] | None = None
+
+    def __enter__(self) -> Self:
+        """Open it."""
+        with ExitStack() as stack:
+            loop = _Loop()
+            stack.callback(loop.close)
+            opened = loop.run(_entered(self._asynchronous))
+            self._running = (loop, opened)
+            stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        loop, _ = self._parts()
+        self._running = None
+        try:
+            loop.run(_left(self._asynchronous, kind, error, traceback))
+        finally:
+            loop.close()
+
+    def _parts(self) -> tuple[_Loop, _Opened]:
+        if self._running is None:
+            raise LocalProtocolError(
+                "it is not open", next_step="Use it as a context manager."
+            )
+        return self._running
+
+
+async def _entered(manager: AbstractAsyncContextManager[_Opened]) -> _Opened:
+    return await manager.__aenter__()
+
+
+async def _left(
+    manager: AbstractAsyncContextManager[_Opened],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+) -> None:
+    await manager.__aexit__(kind, error, traceback)
+
+
+class BlockingClient(_Blocking[AsyncClient]):
+    """A `secagg.Client` whose calls block; made by `Client`."""
+
+    def contribute(
+        self,
+        vector: npt.ArrayLike | VectorMaker,
+        *,
+        accept: Callable[[SessionInfo], None] | None = None,
+    ) -> Contribution:
+        """Give one vector to one session; see `secagg.Client.contribute`."""
+        loop, client = self._parts()
+        return loop.run(client.contribute(vector, accept=accept))
+
+
+class BlockingTask:
+    """A `secagg.RunningTask` whose calls block; made by `BlockingServer.add_task`."""
+
+    def __init__(self, loop: _Loop, task: RunningTask) -> None:
+        self._loop = loop
+        self._task = task
+
+    def sums(self) -> Iterator[ReleasedSum]:
+        """Yield the sums of this process; see `secagg.RunningTask.sums`."""
+        while (released := self._loop.run(self._task.next_sum())) is not None:
+            yield released
+            self._loop.run(_call(self._task.take))
+
+
+class BlockingServer(_Blocking[AsyncServer]):
+    """A `secagg.Server` whose calls block; made by `Server`."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the real port; after the first task was added."""
+        return self._parts()[1].address
+
+    def add_task(  # noqa: PLR0913 - the arguments of the other
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sessions: int | None = None,
+        payload: bytes | Callable[[int], bytes] | None = None,
+        invited: frozenset[str] | None = None,
+        attempts: int = 3,
+    ) -> BlockingTask:
+        """Run a task; see `secagg.Server.add_task`."""
+        loop, server = self._parts()
+        task = loop.run(
+            server.add_task(
+                task_id,
+                prepared,
+                sessions=sessions,
+                payload=payload,
+                invited=invited,
+                attempts=attempts,
+            )
+        )
+        return BlockingTask(loop, task)
+
+
+class BlockingCohort(_Blocking[LocalCohort]):
+    """A `secagg.LocalCohort` whose calls block; made by `local`."""
+
+    def sum(self, vectors: Sequence[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
+        """Let every client give one vector; see `secagg.LocalCohort.sum`."""
+        loop, cohort = self._parts()
+        return loop.run(cohort.sum(vectors))
+
+
+async def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+def _with_arguments_of(
+    inner: Callable[_Parameters, _Inner], outer: Callable[[_Inner], _Outer]
+) -> Callable[_Parameters, _Outer]:
+    @wraps(inner)
+    def make(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Outer:
+        return outer(inner(*args, **kwargs))
+
+    return make
+
+
+Client = _with_arguments_of(AsyncClient, BlockingClient)
+Server = _with_arguments_of(AsyncServer, BlockingServer)
+local = _with_arguments_of(async_local, BlockingCohort)

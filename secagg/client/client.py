@@ -1,0 +1,418 @@
+"""One client of one task: the way into private sums for people who build on them.
+
+Rule 1: there is no client without privacy floors, or their waiver in words; both are
+        enforced in here, whoever builds the client and whatever carries its calls.
+Rule 2: the vector becomes integers only inside a session, with noise if the session
+        demands noise; nothing here can send it bare.
+Rule 3: a task gets as many sessions of this client as its budget covers, counted and
+        written down before an input leaves.
+Rule 4: what a session released is decoded by the parameters of that session.
+Rule 5: a client may be cancelled at any await.  What it has done is on the disk, and
+        the next `contribute` goes on there.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.after_error import Attempts
+from secagg.client.backoff import Backoff
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.judge import SessionInfo, judge_offer, policy_of
+from secagg.client.runner import (
+    ClientProgress,
+    ClientRunner,
+    ClientSettings,
+    SessionOutcome,
+)
+from secagg.client.storage import ClientStorage, open_storage
+from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    LocalProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.parameters import SessionDescriptor
+from secagg.plain_sums import decode_integers, encode_integers
+from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.primitives.entropy import SystemEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.transport.address import Address
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["Client", "Contribution", "VectorMaker"]
+
+# Makes the vector of a session; called on a thread.  After a restart it is called
+# again for the same session and must return the same vector.
+VectorMaker = Callable[[SessionInfo], npt.ArrayLike]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribution:
+    """What a client gets for taking part in one session.
+
+    Attributes:
+        session_number: Number of the session.
+        inputs: How many vectors the sum adds up, this client's included.
+        values: The sum, shape (d,): floats in the caller's units, or whole numbers
+            from a task without noise; None for a client that does not fetch sums.
+        privacy: What the whole task costs this client, computed by itself; None for a
+            task that releases exact sums.
+        shortened_by: Length of this client's vector over what clipping left of it, 1.0
+            if it fitted; None when the vector had left before a restart.  It says
+            something about the vector: tell its owner alone.
+        sessions_left: How many more sessions of this client the budget of the task
+            covers; None for a task that releases exact sums.
+    """
+
+    session_number: int
+    inputs: int
+    values: npt.NDArray[Any] | None = field(repr=False)
+    privacy: PrivacyReport | None
+    shortened_by: float | None = field(repr=False)
+    sessions_left: int | None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One call of `contribute`."""
+
+    make: VectorMaker
+    accept: Callable[[SessionInfo], None]
+    session: SessionInfo | None = None
+    shortened_by: float | None = None
+
+
+class Client:
+    """One client of one task.
+
+    Use it as an asynchronous context manager; it gives one vector at a time.
+
+    Args:
+        server: Address of the aggregator, such as "sums.example.org:7400", or a
+            connection to it, which stays the caller's to close.
+        task: Name of the task.
+        floors: The privacy that this client insists on, or their waiver in words.
+        identity: The client's certificate; with an address only, and required there.
+        state_dir: Where sessions and spent budget are kept, for this client alone;
+            required with an address.  None keeps them in memory: a client that is made
+            anew then knows nothing of what the last one gave.
+        cohort: Floors and caps of the cohort.
+        aggregator: Name of the one aggregator to accept, wherever it listens; with an
+            address only.
+        attempts: How often to try in a row when sessions are aborted or go on without
+            this client.
+        wait_seconds: How long to wait for a session; None for ever.
+        fetch_sum: Whether the released sums are wanted.
+        on_progress: Told what the client is doing; called on the event loop, must not
+            block.
+
+    Raises:
+        LocalProtocolError: Arguments that do not belong together, or no floors.
+        ServiceError: BAD_SETTINGS; the address cannot be one.
+
+    Example:
+        async with secagg.Client(
+            "sums.example.org:7400",
+            task="digits",
+            floors=secagg.PrivacyFloors(max_epsilon=4.0, max_delta=1e-6),
+            identity=identity,
+            state_dir=Path("client-state"),
+        ) as client:
+            contribution = await client.contribute(np.ones(64))
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument per decision of the client's owner
+        self,
+        server: str | AggregatorConnection,
+        *,
+        task: str,
+        floors: PrivacyFloors | ExactSumsAccepted,
+        identity: TLSIdentity | None = None,
+        state_dir: Path | None = None,
+        cohort: ClientPolicy | None = None,
+        aggregator: str | None = None,
+        attempts: int = 3,
+        wait_seconds: float | None = 120.0,
+        fetch_sum: bool = True,
+        on_progress: Callable[[ClientProgress], None] | None = None,
+    ) -> None:
+        if not isinstance(floors, PrivacyFloors | ExactSumsAccepted):
+            raise LocalProtocolError(
+                "a client needs privacy floors",
+                next_step="Give floors=PrivacyFloors(...), or ExactSumsAccepted(...) "
+                "with its sentence.",
+            )
+        if isinstance(server, str):
+            if identity is None or state_dir is None:
+                raise LocalProtocolError(
+                    "a client of a network needs identity and state_dir",
+                    next_step="Load the certificate with TLSIdentity.load, and name a "
+                    "directory that survives restarts.",
+                )
+        elif identity is not None or aggregator is not None:
+            raise LocalProtocolError(
+                "identity and aggregator belong to an address; a connection has its own"
+            )
+        self._server = Address.parse(server) if isinstance(server, str) else server
+        self._task = task
+        self._floors = floors
+        self._identity = identity
+        self._state_dir = state_dir
+        self._cohort = cohort or ClientPolicy()
+        self._aggregator = aggregator
+        self._attempts = attempts
+        self._wait_seconds = wait_seconds
+        self._fetch_sum = fetch_sum
+        self._on_progress = on_progress
+        self._stack = AsyncExitStack()
+        self._opened: tuple[ClientRunner, ClientStorage] | None = None
+        self._turn: _Turn | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open storage and connection.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; another process may be using the directory.
+            LocalProtocolError: The client is open already.
+        """
+        if self._opened is not None:
+            raise LocalProtocolError("the client is open already")
+        async with AsyncExitStack() as stack:
+            storage = await open_storage(self._state_dir)
+            stack.push_async_callback(storage.close)
+            workers = Workers()
+            stack.callback(workers.close)
+            connection = await self._connect(stack)
+            runner = ClientRunner(
+                connection.identity,
+                connection,
+                storage.book,
+                policy=policy_of(self._floors, self._cohort),
+                judge=self._judge,
+                make_input=self._make_input,
+                settings=ClientSettings(
+                    fetch_sum=self._fetch_sum, offer_seconds=self._wait_seconds
+                ),
+                workers=workers,
+                on_progress=self._on_progress,
+            )
+            self._opened = (runner, storage)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close both; a session that is not over can be resumed."""
+        self._opened = None
+        await self._stack.aclose()
+
+    async def contribute(
+        self,
+        vector: npt.ArrayLike | VectorMaker,
+        *,
+        accept: Callable[[SessionInfo], None] | None = None,
+    ) -> Contribution:
+        """Give one vector to one session that releases a sum.
+
+        A session that was interrupted is finished first, with the vector that is
+        given here: it must be the one of that time, or the session refuses it.  A
+        session that ends without a sum, or goes on without this client, is followed
+        by the next one, without costing an attempt where this client is not at fault.
+
+        Args:
+            vector: Numbers of shape (d,), or a function that makes them for the
+                session at hand.
+            accept: Called before the client joins; raises, for example InputError, for
+                a session that the caller has no vector for.
+
+        Returns:
+            The session's sum and what it cost.
+
+        Raises:
+            SessionAbortedError: As many attempts as are allowed have failed.
+            RemoteProtocolError: POLICY_VIOLATION for a session below a floor of this
+                client; other codes for a server that broke the protocol.
+            InputError: The vector cannot be used; the session goes on while it lasts.
+            LocalProtocolError: The client is not open, or contributes already.
+            ServiceError: Storage, network, certificates, or no such task; the message
+                says what to do.
+        """
+        runner, storage = self._parts()
+        if self._turn is not None:
+            raise LocalProtocolError(
+                "the client gives one vector at a time",
+                next_step="Await the contribution that is under way.",
+            )
+        self._turn = _turn_of(vector, accept)
+        try:
+            attempts = Attempts(self._attempts, Backoff(SystemEntropy()))
+            while True:
+                try:
+                    return await self._attempt(runner, storage, self._turn)
+                except SecAggError as error:
+                    pause = attempts.pause_after(error, runner.reach)
+                    if pause is None:
+                        raise
+                    await asyncio.sleep(pause)
+        finally:
+            self._turn = None
+
+    def _parts(self) -> tuple[ClientRunner, ClientStorage]:
+        if self._opened is None:
+            raise LocalProtocolError(
+                "the client is not open",
+                next_step="Use it as an asynchronous context manager.",
+            )
+        return self._opened
+
+    async def _connect(self, stack: AsyncExitStack) -> AggregatorConnection:
+        if isinstance(self._server, Address):
+            return await stack.enter_async_context(
+                GrpcConnection(
+                    self._server, identity=self._identity, aggregator=self._aggregator
+                )
+            )
+        return self._server
+
+    async def _attempt(
+        self, runner: ClientRunner, storage: ClientStorage, turn: _Turn
+    ) -> Contribution:
+        turn.session = turn.shortened_by = None
+        try:
+            outcome = await runner.run_session(self._task)
+        except SessionAbortedError as error:
+            if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
+                raise self._never_reached(runner.failure) from None
+            raise
+        contribution = await asyncio.to_thread(_contribution, outcome, storage, turn)
+        noise = outcome.descriptor.parameters.noise_block
+        if not noise:
+            return contribution
+        task = NoisedTask.from_parameters(outcome.descriptor.parameters)
+        left = await storage.sessions_left(self._task, task)
+        return replace(contribution, sessions_left=left)
+
+    def _never_reached(self, why: ServiceError | None) -> ServiceError:
+        waited = f"gave up after {self._wait_seconds:g} seconds"
+        if why is not None:
+            return ServiceError(
+                f"{waited}: {why}", code=why.code, next_step=why.next_step
+            )
+        where = f"at {self._server}" if isinstance(self._server, Address) else "there"
+        return ServiceError(
+            f"{waited}: nothing answers {where}",
+            code=ErrorCode.UNREACHABLE,
+            next_step="Check the address (client.server), and that firewalls and "
+            "port forwarding let this client through; waiting longer helps with slow "
+            "links.",
+        )
+
+    # --- called on threads ------------------------------------------------------------
+
+    def _judge(self, offered: SessionDescriptor) -> None:
+        (_, storage), turn = self._parts(), self._this_turn()
+        session = judge_offer(
+            offered, floors=self._floors, cohort=self._cohort, storage=storage
+        )
+        turn.accept(session)
+        turn.session = session
+
+    def _make_input(
+        self, descriptor: SessionDescriptor, payload: bytes, seed: bytes
+    ) -> PlainVector | NoisedVector:
+        turn = self._this_turn()
+        if turn.session is None:
+            raise LocalProtocolError("an input is made for a session that was judged")
+        vector = np.asarray(turn.make(replace(turn.session, payload=payload)))
+        parameters = descriptor.parameters
+        if not parameters.noise_block:
+            turn.shortened_by = 1.0
+            return encode_integers(vector, parameters)
+        task = NoisedTask.from_parameters(parameters)
+        encoded = task.encode(
+            _as_floats(vector),
+            session_id=descriptor.session_id,
+            noise_seed=SecretBytes(seed),
+        )
+        turn.shortened_by = encoded.shortened_by
+        return encoded.vector
+
+    def _this_turn(self) -> _Turn:
+        if self._turn is None:
+            raise LocalProtocolError("the contribution was cancelled")
+        return self._turn
+
+
+def _turn_of(
+    vector: npt.ArrayLike | VectorMaker, accept: Callable[[SessionInfo], None] | None
+) -> _Turn:
+    if callable(vector):
+        return _Turn(vector, accept or (lambda _: None))
+    given = np.asarray(vector)
+
+    def check(session: SessionInfo) -> None:
+        if given.shape != (session.dimension,):
+            raise InputError(
+                f"the vector has shape {given.shape}, the task adds up vectors of "
+                f"{session.dimension}",
+                next_step="Supply a vector of that length.",
+            )
+        if session.privacy is None:
+            encode_integers(given, session.descriptor.parameters)
+        if accept is not None:
+            accept(session)
+
+    return _Turn(lambda _: given, check)
+
+
+def _as_floats(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if vector.dtype.kind not in "iu":
+        return vector  # what is no vector of numbers at all is refused by the encoder
+    if np.abs(vector).max(initial=0) > 1 << 53:
+        raise InputError(
+            "the input has whole numbers that a float64 cannot hold",
+            next_step="Scale it down.",
+        )
+    return vector.astype(np.float64)
+
+
+def _contribution(
+    outcome: SessionOutcome, storage: ClientStorage, turn: _Turn
+) -> Contribution:
+    descriptor, residues = outcome.descriptor, outcome.residues
+    parameters = descriptor.parameters
+    values: npt.NDArray[Any] | None = None
+    privacy = None
+    if parameters.noise_block:
+        task = NoisedTask.from_parameters(parameters)
+        if residues is not None:
+            values = task.decode(residues, session_id=descriptor.session_id)
+        privacy = storage.report_of(task)
+    elif residues is not None:
+        values = decode_integers(residues, parameters.modulus)
+    return Contribution(
+        session_number=descriptor.session_number,
+        inputs=outcome.survivors,
+        values=values,
+        privacy=privacy,
+        shortened_by=turn.shortened_by,
+        sessions_left=None,
+    )

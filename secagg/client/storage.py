@@ -1,0 +1,56 @@
+"""Where a client keeps its sessions and what it has spent: one book."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.report_cache import privacy_report
+from secagg.storage.book import Book, budget_of
+from secagg.storage.open_book import open_state
+
+__all__ = ["ClientStorage", "open_storage"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStorage:
+    """The storage of one client; make it with `open_storage`.
+
+    Attributes:
+        book: Sessions, their numbers, and what this client has given to each task.
+        directory: Where it is kept; None for memory.
+    """
+
+    book: Book
+    directory: Path | None
+
+    async def close(self) -> None:
+        """Release the directory."""
+        await self.book.close()
+
+    def report_of(self, task: NoisedTask) -> PrivacyReport:
+        """Return what a task costs, as this client has computed it itself."""
+        if self.directory is None:
+            return task.report()
+        return privacy_report(task, self.directory)
+
+    async def sessions_left(self, task_id: str, task: NoisedTask) -> int:
+        """Return how many more sessions the budget of a task covers."""
+        charges = await self.book.charges(task_id)
+        return budget_of(charges, allowed=task.budget.sessions).left
+
+
+async def open_storage(
+    directory: Path | None, *, mark: Path | None = None, accept_restored: bool = False
+) -> ClientStorage:
+    """Open the storage of one client, for this process alone.
+
+    Args:
+        directory: Where it is kept; None keeps it in memory and forgets it.
+        mark: File of the rollback mark, outside the directory; None for none.
+        accept_restored: The state may have been put back; see `open_book`.
+
+    Raises:
+        ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
+    """
+    book = await open_state(directory, mark=mark, accept_restored=accept_restored)
+    return ClientStorage(book, directory)

@@ -1,0 +1,93 @@
+"""What becomes of the charge for a session when it ends: one table, no judgement.
+
+A client charges its privacy budget before the first byte of its masked input leaves.
+When the session ends, the charge may be given back only if the server cannot have
+learnt anything from that input.  Three things decide, and nothing else: the profile,
+how far this client had come, and the fate that the server's last update stated.
+
+Rule 1: error codes play no part.  A silent colluder, a cancelled session and a lost
+        answer end sessions under any code; what was unmasked stays unmasked.
+Rule 2: only an update states a fate.  The error of a failed call states none.
+Rule 3: kept is final.
+
+Why LEFT_OUT gives back in profile 1: the server may hold y_u and rebuild s_u, but b_u
+stays with fewer than t colluders as long as it follows the protocol.  In the other
+profiles it need not, hence they give nothing back.
+
+Source:
+    PROTOCOL §5.6.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum, auto, unique
+from typing import Final
+
+from secagg.messages import Fate
+from secagg.parameters import Profile
+
+__all__ = ["CHARGES", "Charge", "Standing", "charge_after"]
+
+
+@unique
+class Standing(Enum):
+    """How far a client had come when its session ended."""
+
+    UNBOUND = auto()
+    """No input was bound to the masks."""
+    MASKED = auto()
+    """An input was bound; some of it may have left."""
+    ANSWERED = auto()
+    """The client has revealed its shares for a U3 that names it."""
+
+
+@unique
+class Charge(StrEnum):
+    """What becomes of the charge for a session."""
+
+    NEVER = "never charged"
+    GIVEN_BACK = "given back"
+    KEPT = "kept"
+
+
+def _row(
+    standing: Standing, never_fixed: Charge, left_out: Charge, included: Charge
+) -> Mapping[tuple[Standing, Fate | None], Charge]:
+    return {
+        (standing, Fate.NEVER_FIXED): never_fixed,
+        (standing, Fate.LEFT_OUT): left_out,
+        (standing, Fate.INCLUDED): included,
+        # Not told: a violation, a deadline of one's own, an aggregator out of reach.
+        (standing, None): included,
+    }
+
+
+_NEVER, _BACK, _KEPT = Charge.NEVER, Charge.GIVEN_BACK, Charge.KEPT
+_FOLLOWED: Final = {
+    #     own last state      never fixed  left out  included, or not told
+    **_row(Standing.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
+    **_row(Standing.MASKED,   _BACK,       _BACK,    _KEPT),
+    # Who has answered knows better than any fate but INCLUDED: the server lies.
+    **_row(Standing.ANSWERED, _KEPT,       _KEPT,    _KEPT),
+}  # fmt: skip
+_ARBITRARY: Final = {
+    **_row(Standing.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
+    **_row(Standing.MASKED,   _KEPT,       _KEPT,    _KEPT),
+    **_row(Standing.ANSWERED, _KEPT,       _KEPT,    _KEPT),
+}  # fmt: skip
+
+CHARGES: Final[Mapping[Profile, Mapping[tuple[Standing, Fate | None], Charge]]] = {
+    Profile.HONEST_CURIOUS_SERVER: _FOLLOWED,
+    Profile.MALICIOUS_SERVER: _ARBITRARY,
+    Profile.MALICIOUS_SERVER_SPARSE: _ARBITRARY,
+}
+
+
+def charge_after(profile: Profile, standing: Standing, fate: Fate | None) -> Charge:
+    """Return what becomes of the charge for a session.
+
+    Args:
+        profile: Of the session.
+        standing: How far this client had come.
+        fate: What the server's last update stated; None when none ended the session.
+    """
+    return CHARGES[profile][standing, fate]

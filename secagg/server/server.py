@@ -1,0 +1,486 @@
+"""An aggregator of several tasks: the way into private sums for people who run them.
+
+Rule 1: a task that was interrupted goes on where it stood; sums that were released
+        before count towards the number wanted, because they spent its budget.
+Rule 2: a sum is given until it was taken: the body of ``async for total in
+        task.sums()`` runs to its end before the next session opens, and again after a
+        crash in it.
+Rule 3: there is TLS, or no port.  Plaintext exists for tests, on loopback, as an
+        argument only.
+Rule 4: it may be stopped at any moment; sessions that are open then wait on the disk.
+
+It handles no signals and prints nothing: that is `secagg.server.program`.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.distributed_dp import PrivacyReport
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.plain_sums import decode_integers
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
+from secagg.server.progress import SessionProgress
+from secagg.server.receipt import SessionReceipt
+from secagg.server.storage import ServerStorage, open_storage
+from secagg.server.task import OnSum, SessionSum, TaskDefinition
+from secagg.server.task_setup import PreparedTask
+from secagg.storage.book import Book
+from secagg.transport.address import Address
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["ReleasedSum", "RunningTask", "Server"]
+
+# A client polls a few times a minute at most.  Whoever is there only for those that
+# missed an ending waits no longer for them.
+SETTLE_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReleasedSum:
+    """The sum of one session.
+
+    Attributes:
+        session_number: Number of the session.
+        inputs: How many vectors the sum adds up.
+        values: The sum, shape (d,): floats in the caller's units, or whole numbers
+            from a task without noise.
+        privacy: What the whole task costs its users; None for exact sums.
+        residues: The sum as it was released, modulo m.
+        receipt: The public facts of the session.
+    """
+
+    session_number: int
+    inputs: int
+    values: npt.NDArray[Any] = field(repr=False)
+    privacy: PrivacyReport | None
+    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+    receipt: SessionReceipt = field(repr=False)
+
+
+class RunningTask:
+    """A task of a server that runs; made by `Server.add_task`.
+
+    Attributes:
+        task_id: Its name.
+        prepared: What it runs.
+        released_before: Sums that earlier processes released.
+        sums_left: Sums that are still to be taken.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sums_left: int,
+        released_before: int,
+        run: Callable[[OnSum], Coroutine[Any, Any, tuple[SessionReceipt, ...]]],
+    ) -> None:
+        self.task_id: Final = task_id
+        self.prepared: Final = prepared
+        self.released_before: Final = released_before
+        self.sums_left = sums_left
+        self._untaken: tuple[SessionSum, asyncio.Future[None]] | None = None
+        self._is_given = asyncio.Event()
+        self._running = asyncio.create_task(run(self._give))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the task has come to its end, good or bad."""
+        return self._running.done()
+
+    async def sums(self) -> AsyncIterator[ReleasedSum]:
+        """Yield the sums of this process, each when its session has released it.
+
+        Ends with the task.  The next session opens when the next sum is asked for, so
+        that its payload may depend on this one.  A loop that was left is continued by
+        another one, which is given the sum of the unfinished turn again.
+
+        Raises:
+            SessionAbortedError: Too many attempts at one sum failed.
+            ServiceError: STORAGE_FAILED, or CANCELLED when the server was closed.
+        """
+        while (released := await self.next_sum()) is not None:
+            yield released
+            self.take()
+
+    async def next_sum(self) -> ReleasedSum | None:
+        """Wait for the sum that has not been taken; None when there will be none.
+
+        Raises:
+            SessionAbortedError: Too many attempts at one sum failed.
+            ServiceError: STORAGE_FAILED, or CANCELLED when the server was closed.
+        """
+        while self._untaken is None and not self.is_done:
+            self._is_given.clear()
+            given = asyncio.ensure_future(self._is_given.wait())
+            try:
+                ends: set[asyncio.Future[Any]] = {given, self._running}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                given.cancel()
+        if self._untaken is None:
+            await self.wait()
+            return None
+        return await asyncio.to_thread(self._decoded, self._untaken[0])
+
+    def take(self) -> None:
+        """Say that the sum was put to use, so that the next session may open."""
+        if self._untaken is not None:
+            taken = self._untaken[1]
+            self._untaken = None
+            self.sums_left -= 1
+            if not taken.done():
+                taken.set_result(None)
+
+    async def wait(self) -> tuple[SessionReceipt, ...]:
+        """Wait for the end of the task; somebody else must read its sums.
+
+        Returns:
+            The receipts of the sessions of this process that released a sum.
+
+        Raises:
+            SessionAbortedError: Too many attempts at one sum failed.
+            ServiceError: STORAGE_FAILED, or CANCELLED when the server was closed.
+        """
+        await asyncio.wait({self._running})
+        if self._running.cancelled():
+            raise ServiceError(
+                f"the server was closed before task {self.task_id!r} was done",
+                code=ErrorCode.CANCELLED,
+                next_step="Add the task again with the same state directory: it goes "
+                "on where it stood.",
+            )
+        return self._running.result()
+
+    async def stop(self) -> None:
+        """Stop the task where it stands; it goes on when it is added again."""
+        self._running.cancel()
+        await asyncio.wait({self._running})
+
+    async def _give(self, released: SessionSum) -> None:
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._untaken = (released, taken)
+        self._is_given.set()
+        await taken
+
+    def _decoded(self, released: SessionSum) -> ReleasedSum:
+        descriptor, noised = released.descriptor, self.prepared.noised
+        return ReleasedSum(
+            session_number=descriptor.session_number,
+            inputs=released.survivors,
+            values=decode_integers(released.residues, descriptor.parameters.modulus)
+            if noised is None
+            else noised.decode(released.residues, session_id=descriptor.session_id),
+            privacy=self.prepared.report,
+            residues=released.residues,
+            receipt=released.receipt,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an open server is made of."""
+
+    storage: ServerStorage
+    workers: Workers
+    aggregator: Aggregator
+
+
+class Server:
+    """An aggregator of any number of tasks, side by side.
+
+    Use it as an asynchronous context manager.  The port opens with the first task, so
+    that nobody asks for a task that is not there yet.  Leaving the block when all
+    tasks are done waits a moment for clients that do not know yet how their session
+    ended.
+
+    Args:
+        listen: Address to serve on, such as "0.0.0.0:7400"; port 0 lets the system
+            choose.  None serves clients of this process only.
+        identity: The aggregator's certificate; required with an address.
+        state_dir: Where sessions and uploads are kept, for this server alone; required
+            with an address.  None keeps them in memory.
+        health_listen: Address for health checks without TLS, and nothing else.
+        grace_seconds: How long calls in flight may finish at the end.
+        keep_seconds: How long the outcome, sum and payload of an ended session stay
+            readable at least.
+        on_progress: Told of every change of a session; called on the event loop, must
+            not block.
+        insecure_for_tests: Serve plaintext and believe whatever name a client gives.
+            Only without `identity`, only on loopback.
+
+    Attributes:
+        transport: The running gRPC server; None before the first task.
+        settle_seconds: How long `settle` waits at most.
+
+    Raises:
+        LocalProtocolError: Arguments that do not belong together.
+        ServiceError: BAD_SETTINGS; an address cannot be one.
+
+    Example:
+        async with secagg.Server(
+            "0.0.0.0:7400", identity=identity, state_dir=Path("server-state")
+        ) as server:
+            task = await server.add_task("digits", prepared)
+            async for total in task.sums():
+                print(total.values / total.inputs)
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument per decision of the operator
+        self,
+        listen: str | None,
+        *,
+        identity: TLSIdentity | None = None,
+        state_dir: Path | None = None,
+        health_listen: str | None = None,
+        grace_seconds: float = 10.0,
+        keep_seconds: float = 600.0,
+        on_progress: Callable[[SessionProgress], None] | None = None,
+        insecure_for_tests: bool = False,
+    ) -> None:
+        if listen is None and (identity or health_listen or insecure_for_tests):
+            raise LocalProtocolError(
+                "a certificate, health checks and plaintext belong to an address"
+            )
+        if listen is not None and (identity is None) != insecure_for_tests:
+            raise LocalProtocolError(
+                "a server needs a TLS identity, or plaintext for tests, and not both",
+                next_step="Load the certificate with TLSIdentity.load.",
+            )
+        if listen is not None and state_dir is None and not insecure_for_tests:
+            raise LocalProtocolError(
+                "a server of a network needs state_dir",
+                next_step="Name a directory that survives restarts.",
+            )
+        self._listen = None if listen is None else Address.parse(listen)
+        self._health = None if health_listen is None else Address.parse(health_listen)
+        self._identity = identity
+        self._state_dir = state_dir
+        self._grace_seconds = grace_seconds
+        self._keep_seconds = keep_seconds
+        self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
+        self._on_progress = on_progress
+        self._insecure_for_tests = insecure_for_tests
+        self._tasks: dict[str, RunningTask] = {}
+        self._is_draining = False
+        self._parts: _Parts | None = None
+        self._stack = AsyncExitStack()
+        self.transport: GrpcServer | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the storage, and load what an earlier process left.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; another process may be using the directory.
+            LocalProtocolError: The server is open already.
+        """
+        if self._parts is not None:
+            raise LocalProtocolError("the server is open already")
+        async with AsyncExitStack() as stack:
+            storage = await open_storage(self._state_dir)
+            stack.push_async_callback(storage.close)
+            workers, cores = Workers(), os.cpu_count() or 1
+            masks = stack.enter_context(ThreadPoolExecutor(cores, "secagg-masks"))
+            aggregator = Aggregator(
+                storage.book,
+                storage.spool,
+                name=UNCERTIFIED_AGGREGATOR
+                if self._identity is None
+                else self._identity.identity.name,
+                workers=workers,
+                masks=MaskExecutor(masks, workers, parts=cores),
+                limits=AggregatorLimits(keep_seconds=self._keep_seconds),
+            )
+            telling = asyncio.create_task(self._tell(aggregator))
+            stack.push_async_callback(asyncio.wait, {telling})
+            stack.push_async_callback(aggregator.close)
+            stack.push_async_callback(self._end_tasks)
+            await aggregator.recover()
+            self._parts = _Parts(storage, workers, aggregator)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close both; what is open goes on when its task is added again."""
+        is_done = all(task.is_done for task in self._tasks.values())
+        try:
+            if kind is None and is_done and not self._is_draining:
+                await self.settle()
+        finally:
+            self._parts = None
+            await self._stack.aclose()
+
+    @property
+    def book(self) -> Book:
+        """The durable book of the open server.
+
+        Raises:
+            LocalProtocolError: The server is not open.
+        """
+        return self._opened().storage.book
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the real port; after the first task was added.
+
+        Raises:
+            LocalProtocolError: It does not listen.
+        """
+        if self.transport is None:
+            raise LocalProtocolError(
+                "the server does not listen", next_step="Add a task first."
+            )
+        return self.transport.address
+
+    async def add_task(  # noqa: PLR0913 - one argument per decision of the operator
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sessions: int | None = None,
+        payload: bytes | Callable[[int], bytes] | None = None,
+        invited: frozenset[str] | None = None,
+        attempts: int = 3,
+    ) -> RunningTask:
+        """Run a task, or go on with one that an earlier process began.
+
+        Args:
+            task_id: Its name, which clients ask for.
+            prepared: What it runs.
+            sessions: How many sums are wanted, those of earlier processes included;
+                by default as many as its budget was planned for, or one without noise.
+            payload: What each session hands out, or a function of the number of sums
+                so far, called on a thread; the prepared one by default.
+            invited: Names that may take part; None for everybody with a certificate.
+            attempts: How many sessions may be aborted for one sum, the first included.
+
+        Returns:
+            The task; read its `sums`.
+
+        Raises:
+            LocalProtocolError: The server is not open, the task runs already, or more
+                sums are wanted than its budget covers.
+            ServiceError: PORT_IN_USE, STORAGE_FAILED.
+        """
+        parts = self._opened()
+        if task_id in self._tasks and not self._tasks[task_id].is_done:
+            raise LocalProtocolError(f"task {task_id!r} runs already")
+        planned = 1 if prepared.noised is None else prepared.noised.budget.steps
+        wanted = planned if sessions is None else sessions
+        if prepared.noised is not None and wanted > planned:
+            raise LocalProtocolError(
+                f"{wanted} sums are wanted, the noise is planned for {planned}",
+                next_step="Plan with more steps.",
+            )
+        released = await parts.storage.sums_released(task_id)
+        missing = max(0, wanted - released)
+        definition = TaskDefinition(
+            task_id=task_id,
+            parameters=prepared.parameters,
+            invited=invited,
+            sessions=missing,
+            allowed=None
+            if prepared.noised is None
+            else prepared.noised.budget.sessions,
+            max_attempts=attempts,
+        )
+        given = prepared.payload if payload is None else payload
+
+        async def next_payload(count: int) -> bytes:
+            if not callable(given):
+                return given
+            return await asyncio.to_thread(given, released + count)
+
+        running = RunningTask(
+            task_id,
+            prepared,
+            sums_left=missing,
+            released_before=released,
+            run=lambda on_sum: parts.aggregator.run_task(
+                definition, next_payload=next_payload, on_sum=on_sum
+            ),
+        )
+        self._tasks[task_id] = running
+        await asyncio.sleep(0)  # the task is known before anybody can ask for it
+        if self.transport is None and self._listen is not None:
+            self.transport = await GrpcServer.start(
+                parts.aggregator,
+                self._listen,
+                identity=self._identity,
+                insecure_for_tests=self._insecure_for_tests,
+                health_address=self._health,
+            )
+            self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
+        return running
+
+    def connection(self, name: str) -> AggregatorConnection:
+        """Return the connection of a client in this process, without network.
+
+        Raises:
+            LocalProtocolError: The server is not open.
+        """
+        return InMemoryConnection(self._opened().aggregator, name)
+
+    def drain(self) -> None:
+        """Offer no further sessions; those that run go on."""
+        self._is_draining = True
+        self._opened().aggregator.drain()
+
+    async def end_task(self, task_id: str, reason: str) -> None:
+        """End a task before its last sum.
+
+        A session that still waits for clients ends without a sum; one whose cohort is
+        complete goes on to its own end.  Nothing happens if the task does not run.
+
+        Args:
+            task_id: Which.
+            reason: Why, in words for the clients.
+        """
+        await self._opened().aggregator.end_task(task_id, reason)
+
+    async def settle(self) -> None:
+        """Wait until clients know how their sessions ended.
+
+        It takes `settle_seconds` at most: `keep_seconds`, without a network 15 seconds.
+        """
+        aggregator = self._opened().aggregator
+        await aggregator.settle(at_most_seconds=self.settle_seconds)
+
+    def _opened(self) -> _Parts:
+        if self._parts is None:
+            raise LocalProtocolError(
+                "the server is not open",
+                next_step="Use it as an asynchronous context manager.",
+            )
+        return self._parts
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks.values():
+            await task.stop()
+
+    async def _tell(self, aggregator: Aggregator) -> None:
+        async for progress in aggregator.progress():
+            if self._on_progress is not None:
+                self._on_progress(progress)

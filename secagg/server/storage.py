@@ -1,0 +1,64 @@
+"""Where an aggregator keeps its sessions and what clients have uploaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from secagg.messages import Released
+from secagg.server.receipt import SessionReceipt
+from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.open_book import open_state
+from secagg.storage.spool import MemorySpool, Spool, UploadSpool
+
+__all__ = ["ServerStorage", "open_storage"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStorage:
+    """The storage of one aggregator; make it with `open_storage`.
+
+    Attributes:
+        book: Sessions, numbers, budgets and plans.
+        spool: Uploads, payloads and sums.
+    """
+
+    book: Book
+    spool: Spool
+
+    async def close(self) -> None:
+        """Release the directory."""
+        await self.book.close()
+
+    async def sums_released(self, task_id: str) -> int:
+        """Count the sums of a task that earlier processes released."""
+        count = 0
+        for row in await self.book.sessions(
+            role=Role.SERVER, task=task_id, state=SessionState.ENDED
+        ):
+            stored = await self.book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                receipt = SessionReceipt.decode(stored.receipt)
+                count += isinstance(receipt.outcome, Released)
+        return count
+
+
+async def open_storage(
+    directory: Path | None, *, mark: Path | None = None, accept_restored: bool = False
+) -> ServerStorage:
+    """Open the storage of one aggregator, for this process alone.
+
+    Args:
+        directory: Where it is kept; None keeps it in memory and forgets it.
+        mark: File of the rollback mark, outside the directory; None for none.
+        accept_restored: The state may have been put back; see `open_book`.
+
+    Raises:
+        ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
+    """
+    book = await open_state(directory, mark=mark, accept_restored=accept_restored)
+    if directory is None:
+        return ServerStorage(book, MemorySpool())
+    try:
+        return ServerStorage(book, UploadSpool(directory / "spool"))
+    except BaseException:
+        await book.close()
+        raise

@@ -1,0 +1,279 @@
+"""What the adversary may know at most, checked after every run, aborted ones too.
+
+1. One sum: a session reveals at most one combination of honest inputs.
+2. Honest part: it adds up each honest client of U3 once, and nobody else.
+3. Size: at least min_survivors - c honest inputs are in it.
+4. Noise: beside an observed client it holds as many honest noise shares as the privacy
+   report of the task counts.
+5. One secret: of no honest client both the mask key and the self-mask seed are known.
+6. Budget: no more sums contain a client than its own book says it was charged for.
+
+Source:
+    PROTOCOL §2 (what each profile promises), §5.5, §12.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Final
+
+from secagg.testing.knowledge.closure import Closure, Kind, close, shortened
+from secagg.testing.knowledge.facts import Facts, SelfMask, Session
+from secagg.testing.knowledge.sums import RevealedSum, revealed_sums
+
+__all__ = ["Claim", "ForbiddenKnowledgeError", "Violation", "check", "violations"]
+
+_SHOWN: Final = 2  # secrets of a kind: enough to see how, few enough to read
+
+
+@unique
+class Claim(Enum):
+    """The claims, as sentences."""
+
+    ONE_SUM = "a session reveals at most one sum"
+    HONEST_PART = "a revealed sum is that of all honest clients of U3"
+    SIZE = "a revealed sum holds min_survivors - colluders honest inputs"
+    NOISE = "a revealed sum holds the noise shares that the report counts"
+    ONE_SECRET = "of no honest client both secrets are known"  # noqa: S105 - a sentence
+    BUDGET = "no client is in more sums than it was charged for"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A claim that does not hold.
+
+    Attributes:
+        claim: Which.
+        who: The honest clients that it harms, ascending.
+        lines: Where, and by how much.
+        sums: The sums that break it.
+    """
+
+    claim: Claim
+    who: tuple[str, ...]
+    lines: tuple[str, ...]
+    sums: tuple[RevealedSum, ...] = ()
+
+
+class ForbiddenKnowledgeError(AssertionError):
+    """The adversary knows more than the protocol promises.
+
+    Its text lists the claims that do not hold, and then how each sum in question
+    became computable.
+
+    Attributes:
+        violations: Every claim that does not hold.
+    """
+
+    def __init__(self, found: Iterable[Violation], closure: Closure) -> None:
+        self.violations = tuple(found)
+        sums = {each: None for violation in self.violations for each in violation.sums}
+        number_of = {each: number for number, each in enumerate(sums, 1)}
+        lines = [""]
+        for violation in self.violations:
+            lines.append(f"not so: {violation.claim.value}")
+            lines += [f"  {line}" for line in violation.lines]
+            if violation.sums:
+                numbers = [str(number_of[each]) for each in violation.sums]
+                lines.append(f"  see below: sum {shortened(numbers)}")
+        for each, number in number_of.items():
+            lines.append(f"sum {number}: {_description(each)}")
+            lines += [f"  {line}" for line in _derivation(closure, each)]
+        super().__init__("\n".join(lines))
+
+
+def check(
+    facts: Facts,
+    *,
+    charged: Mapping[str, int],
+    counted_noise_shares: int | None = None,
+) -> tuple[RevealedSum, ...]:
+    """Check every claim over all sessions of a task.
+
+    Args:
+        facts: What the adversary saw and holds.
+        charged: How many sessions each client's own book shows as spent now, what
+            was given back taken off; a name that is missing was charged nothing.
+        counted_noise_shares: How many noise shares beside the observed client's the
+            task's privacy report counts; default min_survivors - colluders - 1 where
+            the task has noise.
+
+    Returns:
+        The sums that the adversary knows, which are then allowed.
+
+    Raises:
+        ForbiddenKnowledgeError: A claim does not hold; it says how that was derived.
+    """
+    closure = close(facts)
+    sums = revealed_sums(closure)
+    found = tuple(
+        violations(
+            closure, sums, charged=charged, counted_noise_shares=counted_noise_shares
+        )
+    )
+    if found:
+        raise ForbiddenKnowledgeError(found, closure)
+    return sums
+
+
+def violations(
+    closure: Closure,
+    sums: tuple[RevealedSum, ...],
+    *,
+    charged: Mapping[str, int],
+    counted_noise_shares: int | None = None,
+) -> Iterator[Violation]:
+    """Yield every claim that does not hold; see `check`."""
+    yield from _one_sum(sums)
+    for each in sums:
+        yield from _honest_part(closure, each)
+        yield from _size(each)
+        yield from _noise(each, counted_noise_shares)
+    yield from _one_secret(closure)
+    yield from _budget(sums, charged)
+
+
+def _one_sum(sums: tuple[RevealedSum, ...]) -> Iterator[Violation]:
+    by_session: dict[Session, list[RevealedSum]] = {}
+    for each in sums:
+        by_session.setdefault(each.view.roster.session, []).append(each)
+    for session, together in by_session.items():
+        if len(together) > 1:
+            yield Violation(
+                Claim.ONE_SUM,
+                _names(name for each in together for name in each.members),
+                (f"{session}: {len(together)} sums",),
+                tuple(together),
+            )
+
+
+def _honest_part(closure: Closure, revealed: RevealedSum) -> Iterator[Violation]:
+    view = revealed.view
+    stated = [
+        {view.roster.identity(index) for index in survivors} - set(closure.facts.seeds)
+        for survivors in closure.facts.survivors.get(view.ctx2, ())
+    ]
+    if revealed.is_plain_sum and revealed.members in stated:
+        return
+    told = " or ".join(f"{{{shortened(sorted(part))}}}" for part in stated) or "nobody"
+    yield Violation(
+        Claim.HONEST_PART,
+        _names(revealed.members),
+        (f"{view.roster.session}: the honest part of U3 is {told}",),
+        (revealed,),
+    )
+
+
+def _size(revealed: RevealedSum) -> Iterator[Violation]:
+    session = revealed.view.roster.session
+    promised = session.parameters.min_survivors - session.parameters.colluders
+    present = len(revealed.members)
+    if present < promised:
+        yield Violation(
+            Claim.SIZE,
+            _names(revealed.members),
+            (f"{session}: {present} inputs, promised were {promised}",),
+            (revealed,),
+        )
+
+
+def _noise(revealed: RevealedSum, counted: int | None) -> Iterator[Violation]:
+    session = revealed.view.roster.session
+    if not session.parameters.noise_block:
+        return
+    if counted is None:
+        counted = session.parameters.min_survivors - session.parameters.colluders - 1
+    # The observed client may know or choose its own input: its share does not count.
+    present = len(revealed.members) - 1
+    if present < counted:
+        yield Violation(
+            Claim.NOISE,
+            _names(revealed.members),
+            (
+                (
+                    f"{session}: {present} noise shares beside an observed client, the "
+                    f"report counts {counted}"
+                ),
+            ),
+            (revealed,),
+        )
+
+
+def _one_secret(closure: Closure) -> Iterator[Violation]:
+    seen = set()
+    for view in closure.facts.rosters:
+        for advert in view.roster.adverts:
+            key = closure.knows(Kind.MASK_KEY, advert)
+            seed = closure.knows(Kind.SELF_MASK_SEED, advert)
+            is_corrupt = advert.identity in closure.facts.seeds
+            if key is None or seed is None or is_corrupt or advert in seen:
+                continue
+            seen.add(advert)
+            yield Violation(
+                Claim.ONE_SECRET,
+                (advert.identity,),
+                (
+                    f"{view.session}: both secrets of {advert.identity}",
+                    f"s^SK: {key.because}",
+                    f"b: {seed.because}",
+                ),
+            )
+
+
+def _budget(
+    sums: tuple[RevealedSum, ...], charged: Mapping[str, int]
+) -> Iterator[Violation]:
+    of_client: dict[str, list[RevealedSum]] = {}
+    for each in sums:
+        for name in each.members:
+            of_client.setdefault(name, []).append(each)
+    overdrawn = {
+        name: known
+        for name, known in of_client.items()
+        if len(known) > charged.get(name, 0)
+    }
+    if overdrawn:
+        lines = [
+            f"{name}: charged {charged.get(name, 0)}, in {len(known)} sums"
+            for name, known in sorted(overdrawn.items())
+        ]
+        yield Violation(
+            Claim.BUDGET,
+            _names(overdrawn),
+            (shortened(lines),),
+            tuple({each: None for known in overdrawn.values() for each in known}),
+        )
+
+
+def _names(members: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(members)))
+
+
+def _description(revealed: RevealedSum) -> str:
+    """Say what is added up."""
+    inputs = [
+        vector.sender if factor == 1 else f"{factor:+d} times {vector.sender}"
+        for vector, factor in revealed.terms
+    ]
+    parity = "parity of " if revealed.is_parity else ""
+    session = revealed.view.roster.session
+    return f"{parity}{len(inputs)} inputs of {session}: {shortened(inputs)}"
+
+
+def _derivation(closure: Closure, revealed: RevealedSum) -> Iterator[str]:
+    """Say in a few lines what made a sum computable."""
+    adverts = revealed.view.roster.roster.adverts
+    known: dict[Kind, dict[str, str]] = {Kind.SELF_MASK_SEED: {}, Kind.MASK_KEY: {}}
+    for vector, _ in revealed.terms:
+        for mask in vector.masks:
+            kind = Kind.SELF_MASK_SEED if isinstance(mask, SelfMask) else Kind.MASK_KEY
+            for client in mask:
+                secret = closure.knows(kind, adverts[client])
+                if secret is not None:
+                    known[kind][adverts[client].identity] = secret.because
+    for kind, reasons in known.items():
+        for name in sorted(reasons)[:_SHOWN]:
+            yield f"{kind.value} of {name}: {reasons[name]}"
+        if len(reasons) > _SHOWN:
+            yield f"{kind.value} of {len(reasons) - _SHOWN} more in the same way"
+    yield "what other masks there are cancel"

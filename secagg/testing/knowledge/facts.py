@@ -1,0 +1,386 @@
+"""What the adversary saw and holds: the facts that `closure` draws conclusions from.
+
+The adversary is the server, whatever it tells whom, together with the corrupt clients.
+
+Rule 1: all that reached the server is a fact: accepted, refused, late or repeated.
+Rule 2: an honest client acts on what it was told last.  What it sends is therefore
+        read under the roster, U2 and U3 that were said to it before.
+Rule 3: secrets of honest clients do not come here.  The one exception is the seed
+        that goes with a theft: it only serves to recognise what was found.
+Rule 4: what no client could accept (a roster that does not decode or leaves it out, a
+        bitmap of another size) is passed over: nothing is computed from it.
+
+Nothing here knows a driver: whoever runs a session calls the methods of `Facts`, and
+may call them twice for the same bytes.
+
+Source:
+    Layouts of roster, bundles, bitmaps and shares: PROTOCOL §3, §5; masks: §6.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from secagg.errors import RemoteProtocolError
+from secagg.messages import Bundles, Delivery, Envelope, Roster, Shares, Survivors
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.primitives.modular import UnsignedArray
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import decode_set
+from secagg.protocol import context
+from secagg.protocol.neighbors import SharingGraph, sharing_graph
+
+__all__ = [
+    "Answer",
+    "Facts",
+    "MaskName",
+    "MaskView",
+    "MaskedVector",
+    "PairMask",
+    "RosterView",
+    "SealedBundles",
+    "SelfMask",
+    "Session",
+    "Theft",
+]
+
+
+class SelfMask(NamedTuple):
+    """The mask that a client expands from its own seed b, under one ctx2."""
+
+    client: int
+
+
+class PairMask(NamedTuple):
+    """The mask that two clients share under one ctx2, by roster index."""
+
+    low: int
+    high: int
+
+
+MaskName = SelfMask | PairMask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Session:
+    """One session, as it was offered."""
+
+    descriptor: SessionDescriptor
+    session_id: bytes
+    ctx0: bytes
+
+    @property
+    def parameters(self) -> ProtocolParameters:
+        """The session's configuration."""
+        return self.descriptor.parameters
+
+    def __str__(self) -> str:
+        return (
+            f"session {self.descriptor.session_number} of task "
+            f"{self.descriptor.task_id!r} ({self.session_id[:4].hex()})"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RosterView:
+    """A roster that somebody was told, and what follows from it."""
+
+    session: Session
+    roster: Roster
+    graph: SharingGraph
+    ctx1: bytes
+    index_of: Mapping[str, int] = field(repr=False)
+
+    def identity(self, index: int) -> str:
+        """Return the name at a roster index."""
+        return self.roster.adverts[index].identity
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskView:
+    """A roster and a set U2 that somebody was told: what its masks are bound to."""
+
+    roster: RosterView
+    sharers: frozenset[int]
+    ctx2: bytes
+
+    def masks_of(self, client: int) -> dict[MaskName, int]:
+        """Return the masks that a client adds to its input, with their signs."""
+        masks: dict[MaskName, int] = {SelfMask(client): 1}
+        for peer in self.roster.graph.neighbors(client):
+            if peer in self.sharers:
+                pair = PairMask(min(client, peer), max(client, peer))
+                masks[pair] = 1 if client == pair.low else -1
+        return masks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealedBundles:
+    """The sealed bundles of one dealer, one per neighbour, ascending by index."""
+
+    view: RosterView
+    dealer: int
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskedVector:
+    """One masked input y, and the masks in it."""
+
+    view: MaskView
+    sender: str
+    residues: UnsignedArray = field(repr=False)
+    masks: Mapping[MaskName, int] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """One holder's shares, one per dealer, and the set U3 that it was told."""
+
+    view: MaskView
+    holder: int
+    survivors: frozenset[int]
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Theft:
+    """What a thief finds at an honest client.
+
+    Attributes:
+        identity: Whose machine it is.
+        when: For the report, such as "after the answer".
+        contents: Everything that was found, in any order and layout.
+        seed: The seed of that client's session, to recognise secrets by.
+    """
+
+    identity: str
+    when: str
+    contents: bytes = field(repr=False)
+    seed: SecretBytes
+
+
+@dataclass(slots=True)
+class _Told:
+    """What one client was told last in one session, as far as it was usable."""
+
+    roster: RosterView | None = None
+    masks: MaskView | None = None
+    survivors: frozenset[int] | None = None
+
+
+class Facts:
+    """Collects facts over all sessions of one task.
+
+    Attributes:
+        rosters: Every usable roster that somebody was told.
+        seeds: Seeds of the corrupt clients, by name.
+        bundles: Sealed bundles that reached the server.
+        vectors: Distinct masked inputs that reached the server.
+        answers: Distinct answers that reached the server.
+        thefts: What was found at honest clients.
+        survivors: The sets U3 that somebody was told, by ctx2.
+    """
+
+    def __init__(self) -> None:
+        self.rosters: list[RosterView] = []
+        self.seeds: dict[str, list[SecretBytes]] = {}
+        self.bundles: list[SealedBundles] = []
+        self.vectors: list[MaskedVector] = []
+        self.answers: list[Answer] = []
+        self.thefts: list[Theft] = []
+        self.survivors: dict[bytes, set[frozenset[int]]] = {}
+        self._sessions: dict[bytes, Session] = {}
+        self._roster_of: dict[tuple[bytes, bytes], RosterView | None] = {}
+        self._view_of: dict[bytes, MaskView] = {}
+        self._told: dict[tuple[bytes, str], _Told] = {}
+        self._heard: set[tuple[bytes, str, str, bytes]] = set()
+
+    # --- what the adversary has -----------------------------------------------------
+
+    def session(self, descriptor: SessionDescriptor) -> None:
+        """Note that a session was offered; comes before anything said in it."""
+        session_id = descriptor.session_id
+        self._sessions.setdefault(
+            session_id,
+            Session(descriptor, session_id, context.session_context(descriptor)),
+        )
+
+    def corrupt(self, identity: str, seed: SecretBytes) -> None:
+        """Give the adversary the whole state of a client: all follows from its seed.
+
+        Args:
+            identity: The client; it counts as corrupt in every session.
+            seed: Of one of its sessions; call again for the next one's.
+        """
+        self.seeds.setdefault(identity, []).append(seed)
+
+    def disk(
+        self, identity: str, when: str, contents: bytes, *, seed: SecretBytes
+    ) -> None:
+        """Let a thief read what an honest client keeps; see `Theft`."""
+        self.thefts.append(Theft(identity, when, contents, seed))
+
+    # --- what the server says -------------------------------------------------------
+
+    def said(self, session_id: bytes, receiver: str, envelope: Envelope) -> None:
+        """Note any message of the server, as this client received it."""
+        try:
+            message = envelope.open()
+        except RemoteProtocolError:
+            return  # rule 4
+        match message:
+            case Roster():
+                self.said_roster(session_id, receiver, envelope.data)
+            case Delivery(sharers, _):
+                self.said_sharers(session_id, receiver, sharers)
+            case Survivors(bitmap):
+                self.said_survivors(session_id, receiver, bitmap)
+
+    def said_roster(self, session_id: bytes, receiver: str, roster: bytes) -> None:
+        """Note the canonical bytes of a roster, as this client was told it."""
+        told = self._told_to(session_id, receiver)
+        view = self._roster(self._session(session_id), roster)
+        usable = view is not None and receiver in view.index_of
+        if usable and view is not told.roster:
+            told.roster, told.masks, told.survivors = view, None, None
+
+    def said_sharers(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
+        """Note the bitmap of U2, as this client was told it."""
+        told = self._told_to(session_id, receiver)
+        sharers = _members(bitmap, told.roster)
+        if told.roster is None or sharers is None:
+            return
+        view = self._masks(told.roster, sharers, bitmap)
+        if view is not told.masks:
+            told.masks, told.survivors = view, None
+
+    def said_survivors(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
+        """Note the bitmap of U3, as this client was told it."""
+        told = self._told_to(session_id, receiver)
+        survivors = _members(bitmap, told.roster)
+        if told.masks is not None and survivors is not None:
+            told.survivors = survivors
+            self.survivors.setdefault(told.masks.ctx2, set()).add(survivors)
+
+    # --- what the server hears ------------------------------------------------------
+    #
+    # Of adverts, what matters stands in the rosters.
+
+    def heard(self, session_id: bytes, sender: str, envelope: Envelope) -> None:
+        """Note any message of a client, as it reached the server."""
+        match envelope.open():
+            case Bundles(sealed):
+                self.heard_bundles(session_id, sender, sealed)
+            case Shares(revealed):
+                self.heard_answer(session_id, sender, revealed)
+
+    def heard_bundles(self, session_id: bytes, sender: str, bundles: bytes) -> None:
+        """Note the sealed bundles of a client, as they reached the server."""
+        view = self._told_to(session_id, sender).roster
+        if self._is_new(session_id, sender, "bundles", bundles) and view is not None:
+            self.bundles.append(SealedBundles(view, view.index_of[sender], bundles))
+
+    def heard_vector(
+        self,
+        session_id: bytes,
+        sender: str,
+        residues: UnsignedArray,
+        *,
+        masks: Mapping[MaskName, int] | None = None,
+    ) -> None:
+        """Note a masked input, as it reached the server.
+
+        Args:
+            session_id: Of which session.
+            sender: Who sent it.
+            residues: The unpacked vector, entries in [0, m), shape (d,).
+            masks: What the sender added, where that is known to differ from
+                PROTOCOL §6: how a build with faulty masks is described.
+
+        Raises:
+            ValueError: The sender, which is not corrupt, was told no roster and no set
+                U2 yet, so that nobody can say which masks the vector carries.
+        """
+        if not self._is_new(session_id, sender, "vector", residues.tobytes()):
+            return
+        view = self._told_to(session_id, sender).masks
+        if view is None:
+            if sender in self.seeds:
+                return  # its input is known anyway
+            raise ValueError(f"{sender!r} masks an input, but was told no usable U2")
+        if masks is None:
+            masks = view.masks_of(view.roster.index_of[sender])
+        self.vectors.append(MaskedVector(view, sender, residues.copy(), dict(masks)))
+
+    def heard_answer(self, session_id: bytes, sender: str, shares: bytes) -> None:
+        """Note the shares that a client reveals, as they reached the server."""
+        told = self._told_to(session_id, sender)
+        if (
+            self._is_new(session_id, sender, "answer", shares)
+            and told.masks is not None
+            and told.survivors is not None
+        ):
+            holder = told.masks.roster.index_of[sender]
+            self.answers.append(Answer(told.masks, holder, told.survivors, shares))
+
+    # --- what follows from the bytes --------------------------------------------------
+
+    def _session(self, session_id: bytes) -> Session:
+        if session_id not in self._sessions:
+            raise ValueError(f"session {session_id[:4].hex()} was never offered")
+        return self._sessions[session_id]
+
+    def _told_to(self, session_id: bytes, client: str) -> _Told:
+        return self._told.setdefault(
+            (self._session(session_id).session_id, client), _Told()
+        )
+
+    def _is_new(self, session_id: bytes, sender: str, what: str, data: bytes) -> bool:
+        # A repetition is read as it was the first time, whatever was said since.
+        entry = (session_id, sender, what, data)
+        if entry in self._heard:
+            return False
+        self._heard.add(entry)
+        return True
+
+    def _roster(self, session: Session, data: bytes) -> RosterView | None:
+        key = (session.session_id, data)
+        if key not in self._roster_of:
+            view = _read_roster(session, data)
+            self._roster_of[key] = view
+            if view is not None:
+                self.rosters.append(view)
+        return self._roster_of[key]
+
+    def _masks(
+        self, roster: RosterView, sharers: frozenset[int], bitmap: bytes
+    ) -> MaskView:
+        suite = roster.session.parameters.suite
+        ctx2 = context.mask_context(roster.ctx1, bitmap, suite)
+        return self._view_of.setdefault(ctx2, MaskView(roster, sharers, ctx2))
+
+
+def _read_roster(session: Session, data: bytes) -> RosterView | None:
+    parameters = session.parameters
+    try:
+        roster = Roster.decode(data)
+        graph = sharing_graph(parameters, roster)
+    except RemoteProtocolError:
+        return None  # rule 4
+    return RosterView(
+        session=session,
+        roster=roster,
+        graph=graph,
+        ctx1=context.roster_context(session.ctx0, data, parameters.suite),
+        index_of={advert.identity: i for i, advert in enumerate(roster.adverts)},
+    )
+
+
+def _members(bitmap: bytes, view: RosterView | None) -> frozenset[int] | None:
+    if view is None:
+        return None
+    try:
+        return frozenset(decode_set(bitmap, len(view.roster)))
+    except ValueError:
+        return None  # rule 4

@@ -1,0 +1,74 @@
+"""A session in one process that tells a knowledge ledger what is said and let out.
+
+Rule 1: what an honest client lets out counts as heard, also when a test loses it on
+        its way: the adversary may be the one who loses it.
+Rule 2: what a test sends in a client's name was made by the adversary, who learns
+        nothing from it.
+Rule 3: its book charges a client when its input is masked, and gives nothing back.
+"""
+
+from dataclasses import dataclass, field
+
+from secagg.messages import Upload
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.events import ClientEvent, Received, SessionOffered
+from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
+from secagg.simulation.driver import identity_of
+from secagg.testing.cohorts import RecordedSession
+from secagg.testing.knowledge import Facts, RevealedSum, check
+
+__all__ = ["ObservedSession"]
+
+
+@dataclass
+class ObservedSession(RecordedSession):
+    """A session in one process; `facts` sees what passes between the parties.
+
+    Attributes:
+        facts: What the adversary sees; may be shared by several sessions of a task.
+        corrupt: Clients whose secrets the adversary has; they run as the others do.
+        charged: How many sessions each client has paid for, by name.
+    """
+
+    facts: Facts = field(default_factory=Facts)
+    corrupt: frozenset[int] = frozenset()
+    charged: dict[str, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Tell the ledger of the offer."""
+        super().__post_init__()
+        self.session_id = self.descriptor.session_id
+        self.facts.session(self.descriptor)
+
+    def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
+        """Apply an event at a client; note what it was told and what it lets out."""
+        name = identity_of(number)
+        match event:
+            case SessionOffered(_, _, _, seed) if number in self.corrupt:
+                self.facts.corrupt(name, SecretBytes(seed.reveal()))
+            case Received(envelope):
+                self.facts.said(self.session_id, name, envelope)
+        outputs = super().to_client(number, event)
+        for output in outputs:
+            match output:
+                case Send(envelope):
+                    self.facts.heard(self.session_id, name, envelope)
+                case MaskAndUpload():
+                    self.charged[name] = 1
+        return outputs
+
+    def message(self, number: int, output: ClientOutput) -> Received | None:
+        """Return what the server receives; note a masked input."""
+        received = super().message(number, output)
+        if received is not None and isinstance(output, MaskAndUpload):
+            digest = Upload.decode(received.envelope.data).digest
+            vector = self.unpacked(self.uploads[digest])
+            self.facts.heard_vector(self.session_id, identity_of(number), vector)
+        return received
+
+    def check(self) -> tuple[RevealedSum, ...]:
+        """Check that the adversary knows no more than it may; see `knowledge.check`.
+
+        For the only session of its `facts`, over or not.
+        """
+        return check(self.facts, charged=self.charged)

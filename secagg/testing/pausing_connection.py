@@ -1,0 +1,74 @@
+"""A connection that stops for ever before one message: a client that is to be lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
+
+from secagg.messages import Envelope
+from secagg.parameters import SessionDescriptor
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import (
+    Reference,
+    Request,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+    WatchSession,
+)
+
+__all__ = ["PAUSES", "PausingConnection"]
+
+_Answer = TypeVar("_Answer")
+
+# Before which call a client can stop, by the name of the message.
+PAUSES: Final[dict[str, type[Request[Any]]]] = {
+    "share": ShareKeys,
+    "upload": UploadChunk,
+    "reveal": RevealShares,
+}
+
+
+class PausingConnection:
+    """Stops for ever before one kind of message of one session.
+
+    Args:
+        connection: Where calls go.
+        session_number: In which session to stop; 0 for never.
+        before: One of `PAUSES`.
+        on_pause: Called once it has stopped.
+    """
+
+    def __init__(
+        self,
+        connection: AggregatorConnection,
+        *,
+        session_number: int,
+        before: str,
+        on_pause: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._session_number = session_number
+        self._before = before
+        self._on_pause = on_pause
+        self._current = 0
+        self.identity: Final = connection.identity
+
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._connection.aggregator
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Take note of the session, and stop at the chosen call."""
+        is_chosen = isinstance(request, PAUSES[self._before])
+        if is_chosen and self._current == self._session_number:
+            self._on_pause()
+            await asyncio.Event().wait()
+        answer = await self._connection.call(request)
+        if isinstance(answer, SessionDescriptor):
+            self._current = answer.session_number
+        return answer
+
+    def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+        """See `AggregatorConnection.watch`."""
+        return self._connection.watch(request)

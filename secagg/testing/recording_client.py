@@ -1,0 +1,36 @@
+"""A client that tells what it is about to mask, so that others can check a sum.
+
+Never use it with vectors that matter: what it tells is what masks exist to hide.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.client import Client
+from secagg.parameters import SessionDescriptor
+from secagg.protocol.events import NoisedVector, PlainVector
+
+__all__ = ["RecordingClient"]
+
+# Told the number of the session and the residues, on a thread.
+Record = Callable[[int, npt.NDArray[np.unsignedinteger[Any]]], None]
+
+
+class RecordingClient(Client):
+    """A `Client` that shows its integers, noise included, before it masks them.
+
+    Attributes:
+        record: Who is told; nobody until it is set.
+    """
+
+    record: Record = staticmethod(lambda _number, _residues: None)
+
+    def _make_input(
+        self, descriptor: SessionDescriptor, payload: bytes, seed: bytes
+    ) -> PlainVector | NoisedVector:
+        made = super()._make_input(descriptor, payload, seed)
+        self.record(descriptor.session_number, made.residues)
+        return made

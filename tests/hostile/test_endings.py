@@ -1,0 +1,188 @@
+"""How a session ends for each client: whose input was in U3, and what that costs."""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.protocol import client, server
+from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
+from secagg.protocol.refund import Charge
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation import InProcessSession, identity_of
+from secagg.testing.cohorts import one_hot, parameters_for
+
+CLIENTS = 6
+SUM = Released(Fate.INCLUDED, b"h" * 32, 15, CLIENTS, 0)
+
+
+def played(before, lost=()):
+    """Return a session in which all but the lost ones play up to a round."""
+    session = InProcessSession(
+        parameters_for(CLIENTS, dimension=CLIENTS, threshold=3),
+        [one_hot(number, CLIENTS, 1 << 20) for number in range(CLIENTS)],
+    )
+    for which in CLIENT_ROUNDS:
+        if which >= before:
+            break
+        gone = lost if which is Round.MASKED_INPUT_COLLECTION else ()
+        session.play(which, [n for n in session.clients if n not in gone])
+        session.close(which)
+    return session
+
+
+def summing(lost=()):
+    session = played(Round.UNMASKING, lost)
+    session.play(Round.UNMASKING, [n for n in session.clients if n not in lost])
+    state = session.server_state
+    return session, server.step(state, RoundClosed(Round.UNMASKING)).state
+
+
+def told(state, number):
+    return server.update_for(state, identity_of(number)).open()
+
+
+@pytest.mark.parametrize("which", CLIENT_ROUNDS[1:])
+def test_an_abort_tells_each_client_the_fate_of_its_own_input(which):
+    session = played(which, lost=(0,))
+    session.to_server(AbortRequested(ErrorCode.CANCELLED, "enough"))
+    fixed = which is Round.UNMASKING
+    for number in session.clients:
+        fate = Fate.NEVER_FIXED
+        if fixed:
+            fate = Fate.LEFT_OUT if number == 0 else Fate.INCLUDED
+        ended = told(session.server_state, number)
+        assert ended == Aborted(fate, ErrorCode.CANCELLED, "enough")
+    stranger = server.update_for(session.server_state, "stranger").open()
+    assert stranger.fate is (Fate.LEFT_OUT if fixed else Fate.NEVER_FIXED)
+
+
+@pytest.mark.parametrize("cause", ["silence", "bad dealer"])
+def test_a_session_that_fails_after_u3_costs_its_members_all_the_same(cause):
+    """A colluder that says nothing in round 4 must not earn a free sum."""
+    session = played(Round.UNMASKING, lost=(0,))
+    if cause == "silence":
+        session.play(Round.UNMASKING, (1, 2))
+        code = ErrorCode.TOO_FEW_ANSWERS
+    else:
+        session.play(Round.UNMASKING, range(1, CLIENTS))
+        cohort = session.server_state.cohort
+        adverts = list(cohort.roster.adverts)
+        adverts[1] = replace(adverts[1], self_mask_commitment=b"\5" * 32)
+        cohort = replace(cohort, roster=replace(cohort.roster, adverts=tuple(adverts)))
+        session.server_state = replace(session.server_state, cohort=cohort)
+        code = ErrorCode.RECONSTRUCTION_FAILED
+    session.close(Round.UNMASKING)
+    assert [told(session.server_state, n).fate for n in range(CLIENTS)] == [
+        Fate.LEFT_OUT,
+        *[Fate.INCLUDED] * (CLIENTS - 1),
+    ]
+    assert {told(session.server_state, n).code for n in range(CLIENTS)} == {code}
+
+
+def test_of_a_released_sum_only_its_members_hear():
+    _, state = summing(lost=(0,))
+    state = server.step(state, SumComputed(b"h" * 32, 15, 99)).state
+    assert told(state, 1) == Released(Fate.INCLUDED, b"h" * 32, 15, CLIENTS - 1, 99)
+    left_out = told(state, 0)
+    assert (left_out.fate, left_out.code) == (Fate.LEFT_OUT, ErrorCode.SESSION_OVER)
+    assert server.update_for(state, "stranger").kind is Aborted
+
+
+def test_a_sum_that_could_be_known_is_thrown_away_only_on_purpose():
+    _, state = summing(lost=(0,))
+    with pytest.raises(LocalProtocolError, match="charged"):
+        server.step(state, AbortRequested(ErrorCode.CANCELLED, "oops"))
+    request = AbortRequested(ErrorCode.CANCELLED, "I mean it", discard_unmasked=True)
+    ended = server.step(state, request).state
+    assert ended.was_unmasked
+    assert told(ended, 1).fate is Fate.INCLUDED
+    assert told(ended, 0).fate is Fate.LEFT_OUT
+    earlier = played(Round.UNMASKING).server_state
+    assert not server.step(earlier, request).state.was_unmasked
+
+
+# --- what clients believe ------------------------------------------------------------
+
+STATES = {
+    client.Advertised: (Round.SHARE_KEYS, False),
+    client.Shared: (Round.MASKED_INPUT_COLLECTION, False),
+    client.Masked: (Round.UNMASKING, False),
+    client.Answered: (Round.UNMASKING, True),
+}
+
+
+def in_state(kind):
+    before, answers = STATES[kind]
+    session = played(before)
+    if answers:
+        session.play(Round.UNMASKING)
+    assert type(session.clients[0]) is kind
+    return session
+
+
+def after(session, message):
+    session.to_client(0, Received(Envelope.of(message)))
+    return session.clients[0]
+
+
+@pytest.mark.parametrize("kind", [client.Advertised, client.Shared])
+def test_a_sum_is_not_believed_before_an_input_is_in(kind):
+    ended = after(in_state(kind), SUM)
+    assert isinstance(ended, client.Failed)
+    assert (ended.code, ended.charge) == (ErrorCode.UNEXPECTED_MESSAGE, Charge.NEVER)
+
+
+def test_a_sum_is_believed_from_masked_and_answered():
+    for kind in (client.Masked, client.Answered):
+        assert after(in_state(kind), SUM) == client.Completed(SUM, Charge.KEPT)
+    ended = after(in_state(client.Masked), replace(SUM, fate=Fate.LEFT_OUT))
+    assert ended.charge is Charge.GIVEN_BACK
+
+
+@pytest.mark.parametrize("count", [0, CLIENTS - 1, CLIENTS + 1])
+def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
+    ended = after(in_state(client.Answered), replace(SUM, survivors=count))
+    assert isinstance(ended, client.Failed)
+    assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        replace(SUM, fate=Fate.LEFT_OUT),
+        Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, ""),
+        Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, ""),
+    ],
+    ids=lambda lie: f"{type(lie).__name__} {lie.fate.name}",
+)
+def test_who_has_answered_does_not_believe_that_it_was_left_out(lie):
+    ended = after(in_state(client.Answered), lie)
+    assert isinstance(ended, client.Failed)
+    assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+
+
+@pytest.mark.parametrize("fate", Fate)
+@pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.SESSION_OVER])
+def test_of_an_abort_the_fate_decides_and_never_the_code(fate, code):
+    charges = {
+        client.Advertised: Charge.NEVER,
+        client.Shared: Charge.NEVER,
+        client.Masked: Charge.KEPT if fate is Fate.INCLUDED else Charge.GIVEN_BACK,
+        client.Answered: Charge.KEPT,
+    }
+    for kind, charge in charges.items():
+        assert after(in_state(kind), Aborted(fate, code, "")).charge is charge
+
+
+def test_an_end_that_the_server_did_not_state_gives_nothing_back():
+    for kind in (client.Masked, client.Answered):
+        session = in_state(kind)
+        session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "unreachable"))
+        assert session.clients[0].charge is Charge.KEPT
+    garbage = after(in_state(client.Masked), SUM)
+    assert garbage.charge is Charge.KEPT
+    session = in_state(client.Masked)
+    session.to_client(0, Received(Envelope(Aborted, b"\0")))
+    assert session.clients[0].charge is Charge.KEPT

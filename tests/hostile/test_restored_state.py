@@ -1,0 +1,137 @@
+"""A state that is put back from an older copy of itself, on either side.
+
+What must hold: it is refused until a person accepts it; a session that was open in it
+sends nothing more; and every input of that session counts as summed.
+"""
+
+import shutil
+
+import pytest
+
+from secagg.client.conductor import SessionOutcome
+from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import Aborted, Fate, Round
+from secagg.protocol import client, refund
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.simulation import identity_of
+from secagg.storage.book import Role, SessionState
+from secagg.storage.journal import decode_outcome
+from secagg.storage.spool import MemorySpool
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.manual_clock import InlineExecutor
+from secagg.wire.calls import GetUpdate
+
+CLIENTS = 3
+VICTIM = 1
+PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=2)
+
+
+class CopyingBook(CrashingBook):
+    """Has its file copied when a session holds so many records."""
+
+    def __init__(self, path, copy, *, records):
+        self.inner = inline_book(path, mark=path.with_suffix(".mark"))
+        super().__init__(self.inner, CrashSwitch())
+        self._path, self._copy, self._records = path, copy, records
+
+    async def commit(self, change):
+        answer = await super().commit(change)
+        if not self._copy.exists() and answer.sequence >= self._records:
+            self.inner._file.scrub()  # folds the log into the file
+            shutil.copy(self._path, self._copy)
+        return answer
+
+
+def put_back(path, copy):
+    shutil.copy(copy, path)
+    mark = path.with_suffix(".mark")
+    with pytest.raises(ServiceError, match="older state") as caught:
+        inline_book(path, mark=mark)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    assert "accept" in caught.value.next_step
+    return inline_book(path, mark=mark, accept_restored=True)
+
+
+def run(**options):
+    async def main(clock):
+        deployment = Deployment(clock, PARAMETERS, CLIENTS, **options)
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+# two adverts; the roster and a set of bundles; U2 and an upload; U3 and an answer
+@pytest.mark.parametrize("records", [2, 5, 9, 13])
+def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
+    tmp_path, records
+):
+    path, copy = tmp_path / "book.db", tmp_path / "copy.db"
+    book = CopyingBook(path, copy, records=records)
+    deployment, endings = run(server_book=book)
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+    session_id = deployment.sums[0].descriptor.session_id
+    ask(book.inner.close())
+
+    restored = put_back(path, copy)
+    assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == int(records > 11)
+    everybody = (*map(identity_of, range(CLIENTS)), "who was forgotten")
+
+    def fates():
+        async def main(clock):
+            aggregator = Aggregator(
+                restored,
+                MemorySpool(),
+                clock=clock,
+                workers=Workers(general=InlineExecutor()),
+            )
+            await aggregator.recover()
+            for identity in everybody:
+                update = await aggregator.answer(
+                    identity, GetUpdate(session_id, after=Round.ADVERTISE_KEYS)
+                )
+                assert update.kind is Aborted
+                yield update.open().fate
+            await aggregator.close()
+
+        async def collected(clock):
+            return [fate async for fate in main(clock)]
+
+        return manual_clock.run(collected)
+
+    assert fates() == [Fate.INCLUDED] * len(everybody)
+    # The task goes on with a number of its own, and the session has used its part.
+    again, _ = run(server_book=restored)
+    assert again.sums[0].descriptor.session_number == 2
+    assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == 2
+    assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
+    ask(restored.close())
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 4])
+def test_a_client_that_was_put_back_never_answers_from_memory(tmp_path, records):
+    path, copy = tmp_path / "book.db", tmp_path / "copy.db"
+    book = CopyingBook(path, copy, records=records)
+    first, _ = run(client_books={VICTIM: book})
+    ask(book.inner.close())
+
+    restored = put_back(path, copy)
+    again, endings = run(
+        sessions=2,
+        server_book=first.server_book,
+        spool=first.spool,
+        client_books={**first.client_books, VICTIM: restored},
+    )
+    assert isinstance(endings[VICTIM], SessionOutcome)
+    forsaken = first.sums[0].descriptor.session_id
+    assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
+    rows = ask(restored.sessions(role=Role.CLIENT, state=SessionState.ENDED))
+    ended = decode_outcome(ask(restored.load(rows[-1].key)).receipt)
+    assert isinstance(ended, client.Failed)
+    assert ended.code is ErrorCode.RESTORED_STATE
+    assert ended.charge is refund.Charge.KEPT
+    ask(restored.close())

@@ -1,0 +1,105 @@
+"""The charge of an input: written with the input, settled with the session."""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.client.budget import charge_of, check_budget, settlement_of
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.errors import ErrorCode
+from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.protocol.refund import Charge
+from secagg.storage.book import (
+    BudgetSpentError,
+    Change,
+    ChargeState,
+    NewSession,
+    NoiseChangedError,
+    Role,
+    Settlement,
+)
+from secagg.testing.inline_book import inline_book
+
+
+def noised(epsilon=8.0):
+    made = plan(
+        clients=3,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=epsilon,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=3,
+    )
+    return NoisedTask.from_plan(
+        made,
+        ProtocolParameters(
+            modulus=2,
+            dimension=1,
+            min_clients=3,
+            max_clients=3,
+            threshold=2,
+            min_survivors=3,
+            max_dropouts=0,
+        ),
+        spare=1,
+    ).parameters
+
+
+@pytest.fixture(name="offered", scope="module")
+def _offered():
+    return SessionDescriptor(
+        aggregator="them",
+        task_id="t",
+        session_number=1,
+        server_nonce=bytes(32),
+        payload_hash=b"",
+        parameters=noised(),
+    )
+
+
+async def charged(book, descriptor):
+    new = NewSession(
+        role=Role.CLIENT, task="t", number=descriptor.session_number, header=b""
+    )
+    key = descriptor.session_id.hex()
+    await book.commit(Change(key=key, create=new, charge=charge_of(descriptor)))
+
+
+def test_a_session_without_noise_costs_nothing(offered):
+    exact = replace(offered.parameters, noise_block=b"")
+    assert charge_of(replace(offered, parameters=exact)) is None
+
+
+async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offered):
+    book = inline_book()
+    sessions = [replace(offered, session_number=n) for n in (1, 2, 3, 4)]
+    assert charge_of(offered).allowed == 3
+    for session in sessions[:3]:
+        await check_budget(book, session)
+        await charged(book, session)
+    with pytest.raises(BudgetSpentError, match="covers 3") as caught:
+        await check_budget(book, sessions[3])
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    # An interrupted session goes on: it is charged already.
+    await check_budget(book, sessions[0])
+    await book.settle(settlement_of(sessions[0], Charge.GIVEN_BACK))
+    await check_budget(book, sessions[3])
+
+
+async def test_a_task_keeps_its_noise(offered):
+    book = inline_book()
+    await charged(book, offered)
+    other = replace(offered, session_number=2, parameters=noised(epsilon=7.0))
+    with pytest.raises(NoiseChangedError):
+        await check_budget(book, other)
+
+
+@pytest.mark.parametrize("charge", Charge)
+def test_only_what_the_table_gives_back_is_void(offered, charge):
+    is_void = charge is Charge.GIVEN_BACK
+    assert settlement_of(offered, charge) == Settlement(
+        task="t",
+        session_id=offered.session_id,
+        state=ChargeState.VOID if is_void else ChargeState.KEPT,
+    )

@@ -1,0 +1,353 @@
+"""A client keeps its floors, whoever builds it and whatever carries its calls."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg import distributed_dp
+from secagg.client.client import Client
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from secagg.parameters import ProtocolParameters, RoundDeadlines
+from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+    PrivacyFloors,
+)
+from secagg.server.aggregator import Aggregator
+from secagg.server.task import TaskDefinition
+from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
+from secagg.testing.lossy_connection import LossyConnection
+from secagg.testing.pausing_connection import PausingConnection
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import AdvertiseKeys, GetOffer
+
+DIMENSION = 4
+NAMES = ("alice", "bob", "carol")
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+COHORT = ProtocolParameters(
+    modulus=1 << 16,
+    dimension=DIMENSION,
+    min_clients=3,
+    max_clients=3,
+    threshold=2,
+    min_survivors=3,
+    max_dropouts=0,
+)
+
+
+def floors(epsilon=8.0) -> PrivacyFloors:
+    return PrivacyFloors(max_epsilon=epsilon, max_delta=1e-5)
+
+
+def noised(epsilon=8.0, steps=1) -> ProtocolParameters:
+    made = plan(
+        clients=3,
+        dimension=DIMENSION,
+        l2_clip=2.0,
+        epsilon=epsilon,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=steps,
+    )
+    return NoisedTask.from_plan(made, COHORT).parameters
+
+
+class Listening(InMemoryConnection):
+    """Remembers what was asked."""
+
+    def __init__(self, service, identity):
+        super().__init__(service, identity)
+        self.asked = []
+
+    async def call(self, request):
+        self.asked.append(type(request))
+        return await super().call(request)
+
+
+@pytest.fixture
+async def aggregator():
+    made = Aggregator(inline_book(), MemorySpool())
+    yield made
+    await made.close()
+
+
+class Serving:
+    """A task that runs while the block does."""
+
+    def __init__(self, aggregator, parameters, *, sessions=1, payload=b""):
+        self._aggregator = aggregator
+        self._task = TaskDefinition(
+            task_id="t", parameters=parameters, sessions=sessions
+        )
+        self._payload = payload
+
+    async def _next_payload(self, _):
+        return self._payload
+
+    async def _ignore(self, _):
+        return None
+
+    async def __aenter__(self):
+        self._running = asyncio.create_task(
+            self._aggregator.run_task(
+                self._task, next_payload=self._next_payload, on_sum=self._ignore
+            )
+        )
+        await asyncio.sleep(0)  # one turn of the loop: the task is known
+
+    async def __aexit__(self, *_):
+        self._running.cancel()
+        await asyncio.wait({self._running})
+
+
+def client(aggregator, name="alice", given=None, **more):
+    return Client(
+        InMemoryConnection(aggregator, name), task="t", floors=given or floors(), **more
+    )
+
+
+async def contribute(aggregator, name, vector, **more):
+    async with client(aggregator, name, **more) as one:
+        return await one.contribute(vector)
+
+
+async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator):
+    connection = Listening(aggregator, "alice")
+    # A client that joins nevertheless waits in vain for others, and not for long.
+    soon = RoundDeadlines(advertise_keys=1)
+    async with (
+        Serving(aggregator, replace(noised(epsilon=40.0), deadlines=soon)),
+        Client(connection, task="t", floors=floors(8.0), attempts=1) as one,
+    ):
+        with pytest.raises(RemoteProtocolError, match="epsilon is 40") as caught:
+            await one.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    assert set(connection.asked) == {GetOffer}  # no key was made
+
+
+async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator):
+    # Whatever the cohort's policy says of noise, the floors decide.
+    async with Serving(aggregator, COHORT):
+        with pytest.raises(RemoteProtocolError, match="without noise") as caught:
+            await contribute(
+                aggregator,
+                "alice",
+                np.ones(DIMENSION),
+                cohort=ClientPolicy(require_noise=False),
+            )
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
+    waiver = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors(7.0))
+    async with Serving(aggregator, noised(8.0)):
+        with pytest.raises(RemoteProtocolError, match="at most 7 is accepted"):
+            await contribute(aggregator, "alice", np.ones(DIMENSION), given=waiver)
+
+
+@pytest.mark.parametrize("given", [None, True, NO_NOISE_ACKNOWLEDGEMENT])
+def test_no_client_is_made_without_floors(given):
+    with pytest.raises(LocalProtocolError, match="privacy floors"):
+        Client(InMemoryConnection(None, "alice"), task="t", floors=given)
+
+
+async def test_floors_that_have_risen_end_an_interrupted_session(aggregator, tmp_path):
+    stopped = asyncio.Event()
+    paused = PausingConnection(
+        InMemoryConnection(aggregator, "alice"),
+        session_number=1,
+        before="share",
+        on_pause=stopped.set,
+    )
+
+    async def first_process():
+        async with Client(
+            paused, task="t", floors=floors(), state_dir=tmp_path
+        ) as alice:
+            await alice.contribute(np.ones(DIMENSION))
+
+    async with Serving(aggregator, noised()):
+        others = [
+            asyncio.create_task(contribute(aggregator, name, np.ones(DIMENSION)))
+            for name in NAMES[1:]
+        ]
+        interrupted = asyncio.create_task(first_process())
+        await stopped.wait()
+        interrupted.cancel()
+        await asyncio.wait({interrupted})
+
+        again = Listening(aggregator, "alice")
+        async with Client(
+            again, task="t", floors=floors(7.0), state_dir=tmp_path
+        ) as alice:
+            with pytest.raises(RemoteProtocolError, match="at most 7") as caught:
+                await alice.contribute(np.ones(DIMENSION))
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+        assert again.asked == []
+        for other in others:
+            other.cancel()
+        await asyncio.wait(others)
+
+
+async def test_a_client_that_was_cancelled_goes_on_where_it_stood(aggregator, tmp_path):
+    stopped = asyncio.Event()
+    paused = PausingConnection(
+        InMemoryConnection(aggregator, "alice"),
+        session_number=1,
+        before="upload",
+        on_pause=stopped.set,
+    )
+    async with Serving(aggregator, noised()):
+        others = [
+            asyncio.create_task(contribute(aggregator, name, np.ones(DIMENSION)))
+            for name in NAMES[1:]
+        ]
+        async with Client(
+            paused, task="t", floors=floors(), state_dir=tmp_path
+        ) as alice:
+            giving = asyncio.create_task(alice.contribute(np.ones(DIMENSION)))
+            await stopped.wait()
+            giving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await giving
+        given = await contribute(
+            aggregator, "alice", np.ones(DIMENSION), state_dir=tmp_path
+        )
+        await asyncio.gather(*others)
+    assert given.session_number == 1
+    assert given.inputs == 3
+    assert given.sessions_left == 0
+
+
+async def test_a_function_makes_the_vector_of_the_session_at_hand(aggregator):
+    seen = []
+
+    def make(session):
+        seen.append(session)
+        return [float(session.payload)] * session.dimension
+
+    async with Serving(aggregator, noised(), payload=b"0.5"):
+        gifts = await asyncio.gather(
+            *(contribute(aggregator, name, make) for name in NAMES)
+        )
+    assert len(seen) == 3
+    for session in seen:
+        assert (session.task, session.session_number) == ("t", 1)
+        assert session.dimension == DIMENSION
+        assert session.privacy.server.epsilon <= 8.0
+    for given in gifts:
+        assert given.values.shape == (DIMENSION,)
+        np.testing.assert_array_equal(given.values, gifts[0].values)
+        assert given.shortened_by == 1.0
+        assert given.sessions_left == 0
+
+
+async def test_a_client_learns_by_what_its_vector_was_shortened(aggregator):
+    long = np.full(DIMENSION, 10.0)  # of length 20; the task clips to 2
+    async with Serving(aggregator, noised()):
+        gifts = await asyncio.gather(
+            contribute(aggregator, "alice", long),
+            *(contribute(aggregator, name, np.ones(DIMENSION)) for name in NAMES[1:]),
+        )
+    factors = [given.shortened_by for given in gifts]
+    assert factors == [pytest.approx(10.0), 1.0, 1.0]
+    assert "10.0" not in repr(gifts[0])
+
+
+async def test_exact_sums_are_whole_numbers(aggregator):
+    async with Serving(aggregator, COHORT):
+        gifts = await asyncio.gather(
+            *(
+                contribute(aggregator, name, [number, -number, 0, 7], given=WAIVER)
+                for number, name in enumerate(NAMES)
+            )
+        )
+    for given in gifts:
+        np.testing.assert_array_equal(given.values, [3, -3, 0, 21])
+        assert given.privacy is None
+        assert given.sessions_left is None
+
+
+@pytest.mark.parametrize(
+    ("vector", "complaint"),
+    [
+        (np.ones(3), "vectors of 4"),
+        ([0.5, 0, 0, 0], "entry 0"),
+        ([1 << 15, 0, 0, 0], "entry 0"),
+    ],
+)
+async def test_a_vector_that_does_not_fit_is_refused_before_a_key_is_made(
+    aggregator, vector, complaint
+):
+    connection = Listening(aggregator, "alice")
+    async with (
+        Serving(aggregator, COHORT),
+        Client(connection, task="t", floors=WAIVER) as one,
+    ):
+        with pytest.raises(InputError, match=complaint):
+            await one.contribute(vector)
+    assert AdvertiseKeys not in connection.asked
+
+
+async def test_a_client_gives_one_vector_at_a_time(aggregator):
+    async with client(aggregator) as one:
+        first = asyncio.create_task(one.contribute(np.ones(DIMENSION)))
+        await asyncio.sleep(0)  # one turn of the loop: it has begun
+        with pytest.raises(LocalProtocolError, match="one vector at a time"):
+            await one.contribute(np.ones(DIMENSION))
+        first.cancel()
+        await asyncio.wait({first})
+
+
+async def test_a_client_is_opened_once_and_used_open(aggregator):
+    one = client(aggregator)
+    with pytest.raises(LocalProtocolError, match="not open"):
+        await one.contribute(np.ones(DIMENSION))
+    async with one:
+        with pytest.raises(LocalProtocolError, match="open already"):
+            await one.__aenter__()
+
+
+@pytest.mark.parametrize("missing", ["identity", "state_dir"])
+def test_a_client_of_a_network_has_a_certificate_and_a_memory(missing, tmp_path):
+    parts = {"identity": object(), "state_dir": tmp_path} | {missing: None}
+    with pytest.raises(LocalProtocolError, match="identity and state_dir"):
+        Client("localhost:1", task="t", floors=floors(), **parts)
+
+
+async def test_a_client_whose_calls_get_nowhere_says_so():
+    nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
+    async with Client(nowhere, task="t", floors=floors(), wait_seconds=0.0) as one:
+        with pytest.raises(Exception, match="gave up after 0 seconds") as caught:
+            await one.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.UNREACHABLE
+
+
+async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
+    """What the block claims is compared, never believed."""
+    parameters = noised(8.0)
+    honest = distributed_dp._statement
+
+    def worse(block, adversary):
+        stated = honest(block, adversary)
+        return type(stated)(
+            **{
+                name: 9.0 if name == "epsilon" else getattr(stated, name)
+                for name in stated.__dataclass_fields__
+            }
+        )
+
+    monkeypatch.setattr(distributed_dp, "_statement", worse)
+    async with Serving(aggregator, parameters):
+        with pytest.raises(RemoteProtocolError, match="claims 8"):
+            await contribute(aggregator, "alice", np.ones(DIMENSION), given=floors(99))

@@ -1,0 +1,54 @@
+"""The table of refunds: every cell, as the specification prints it."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from secagg.messages import Fate
+from secagg.parameters import Profile
+from secagg.protocol.refund import CHARGES, Charge, Standing, charge_after
+
+PROTOCOL = (Path(__file__).parents[4] / "protos" / "PROTOCOL.md").read_text()
+FATES = (Fate.NEVER_FIXED, Fate.LEFT_OUT, Fate.INCLUDED, None)
+# (where the server may do anything, input bound, answered) -> one word for each fate
+ROWS = {
+    (False, Standing.UNBOUND): ("never charged",) * 4,
+    (False, Standing.MASKED): ("given back", "given back", "kept", "kept"),
+    (False, Standing.ANSWERED): ("kept",) * 4,
+    (True, Standing.UNBOUND): ("never charged",) * 4,
+    (True, Standing.MASKED): ("kept",) * 4,
+    (True, Standing.ANSWERED): ("kept",) * 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("profile", "standing", "fate"), [*product(Profile, Standing, FATES)]
+)
+def test_every_cell(profile, standing, fate):
+    arbitrary = profile is not Profile.HONEST_CURIOUS_SERVER
+    expected = ROWS[arbitrary, standing][FATES.index(fate)]
+    assert charge_after(profile, standing, fate) is Charge(expected)
+
+
+def test_the_table_has_no_cell_too_many_and_none_too_few():
+    assert set(CHARGES) == set(Profile)
+    for cells in CHARGES.values():
+        assert set(cells) == set(product(Standing, FATES))
+
+
+def test_the_specification_prints_the_same_table():
+    section = PROTOCOL.split("### 5.6")[1].split("\n## ")[0]
+    rows = re.findall(
+        r"^\| (input .+?|answered.*?|none.*?) \|(.+)\|$", section, re.MULTILINE
+    )
+    printed = {
+        label: tuple(cell.strip() for cell in cells.split("|")) for label, cells in rows
+    }
+    assert printed == {
+        "none bound": ROWS[False, Standing.UNBOUND],
+        "input bound, profile 1": ROWS[False, Standing.MASKED],
+        "answered, profile 1": ROWS[False, Standing.ANSWERED],
+        "input bound or answered, profiles 2 and 3": ROWS[True, Standing.MASKED],
+    }

@@ -1,0 +1,160 @@
+"""What the server writes with each step, and what it does when the book disagrees."""
+
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+
+from secagg.client.conductor import SessionOutcome
+from secagg.errors import ErrorCode, InternalError
+from secagg.simulation import identity_of
+from secagg.storage.book import (
+    NewSession,
+    NumberTakenError,
+    Role,
+    SecondRecordError,
+    SessionsSpentError,
+)
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.lossy_connection import Fault
+from secagg.wire.calls import RevealShares, ShareKeys, UploadChunk
+
+CLIENTS = 4
+# So often a client repeats a call in vain until the round is closed without it.
+FIRST_SESSION = 12
+PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3)
+
+
+class Watched(CrashingBook):
+    """Notes every change."""
+
+    def __init__(self):
+        super().__init__(inline_book(), CrashSwitch())
+        self.changes = []
+
+    async def commit(self, change):
+        self.changes.append(change)
+        return await super().commit(change)
+
+
+def run(**options):
+    async def main(clock):
+        deployment = Deployment(clock, PARAMETERS, CLIENTS, **options)
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def lost(*calls):
+    def fault_of(_number, call, _count):
+        return Fault.LOSE_REQUEST if call in calls else Fault.NONE
+
+    return fault_of
+
+
+def test_a_round_is_closed_with_its_deadline_and_the_use_of_a_session_in_one_change():
+    book = Watched()
+    run(server_book=book)
+    closes = [c for c in book.changes if c.round is not None and c.create is None]
+    assert [c.round for c in closes] == [1, 2, 4, 4, 5]
+    deadlines = PARAMETERS.deadlines
+    assert [c.deadline_seconds for c in closes] == [
+        deadlines.share_keys,
+        deadlines.masked_input,
+        deadlines.unmasking,
+        deadlines.unmasking,
+        None,
+    ]
+    assert [c.spend for c in closes] == [False, False, True, False, False]
+    assert all(len(c.records) == 1 for c in closes)
+    assert not any(c.spend for c in book.changes if c.round is None)
+
+
+@pytest.mark.parametrize(
+    ("call", "spent"),
+    [(ShareKeys, 0), (UploadChunk, 0), (RevealShares, 1)],
+)
+def test_a_session_is_spent_from_the_moment_u3_is_fixed(call, spent):
+    deployment, _ = run(fault_of=lost(call), max_attempts=1)
+    assert not deployment.sums
+    assert ask(deployment.server_book.tally(Role.SERVER, TASK_ID)).spent == spent
+
+
+def test_no_session_is_opened_beyond_the_budget_of_its_task():
+    deployment, _ = run(sessions=3, allowed=2)
+    assert len(deployment.sums) == 2
+    assert isinstance(deployment.server_error, SessionsSpentError)
+    assert deployment.server_error.code is ErrorCode.POLICY_VIOLATION
+
+    # Sessions that end before U3 is fixed cost nothing.
+    def lost_at_first(number, call, count):
+        dead = number < 2 and call is ShareKeys and count < FIRST_SESSION
+        return Fault.LOSE_REQUEST if dead else Fault.NONE
+
+    deployment, _ = run(allowed=1, fault_of=lost_at_first)
+    assert deployment.sums[0].descriptor.session_number == 2
+
+
+def test_a_number_that_somebody_has_taken_is_not_used_again():
+    class Racing(Watched):
+        async def commit(self, change):
+            if change.create is not None and len(self.changes) < 2:
+                self.changes.append(change)
+                raise NumberTakenError(change.create, highest=6 + len(self.changes))
+            return await super().commit(change)
+
+    deployment, _ = run(server_book=Racing(), payload=b"p")
+    assert deployment.sums[0].descriptor.session_number == 9
+    assert len(deployment.spool.session_ids()) == 1  # no payload is left behind
+
+
+def test_a_second_record_is_answered_as_our_defect_and_holds_nobody_up(caplog):
+    class Strict(Watched):
+        """Takes every set of bundles of one client for its second."""
+
+        async def commit(self, change):
+            for record in change.records:
+                if (record.kind, record.sender) == (2, identity_of(1)):
+                    raise SecondRecordError(change.key, record)
+            return await super().commit(change)
+
+    caplog.set_level(logging.CRITICAL)
+    deployment, endings = run(server_book=Strict())
+    np.testing.assert_array_equal(
+        deployment.sums[0].residues, deployment.expected_sum({0, 2, 3})
+    )
+    assert isinstance(endings[1], Exception)
+    assert all(isinstance(endings[n], SessionOutcome) for n in (0, 2, 3))
+    assert f"holds a record of kind 2 from {identity_of(1)!r} already" in caplog.text
+
+
+def test_a_session_that_somebody_else_has_ended_is_our_defect():
+    async def main(clock):
+        deployment = Deployment(clock, PARAMETERS, CLIENTS)
+        serving = asyncio.ensure_future(deployment.serve())
+        await clock.sleep_until(clock.now() + 1)
+        (runner,) = deployment.aggregator._sessions.running(TASK_ID)
+        await runner.abort(ErrorCode.CANCELLED, "an operator's wish")
+        await runner.finish()
+        await runner.finish()  # ended is ended
+        runner._state = runner.record.start()
+        with pytest.raises(InternalError, match="somebody else"):
+            await runner.abort(ErrorCode.CANCELLED, "again")
+        serving.cancel()
+        await asyncio.wait({serving})
+
+    manual_clock.run(main)
+
+
+def test_a_new_session_names_its_task_and_its_budget():
+    book = Watched()
+    run(server_book=book, allowed=5)
+    new = book.changes[0].create
+    assert isinstance(new, NewSession)
+    assert (new.role, new.task, new.number) == (Role.SERVER, TASK_ID, 1)
+    assert new.allowed == 5

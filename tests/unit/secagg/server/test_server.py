@@ -1,0 +1,172 @@
+"""Tasks of a server, their sums, and what happens when it stops."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from secagg.client.client import Client
+from secagg.distributed_dp import plan
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+    PrivacyFloors,
+)
+from secagg.server.server import Server
+from secagg.server.task_setup import Cohort, PreparedTask
+
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
+PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
+EXACT = PreparedTask.exact(WAIVER, COHORT, dimension=2)
+
+
+async def give(server, name, task, *vectors):
+    async with Client(
+        server.connection(name), task=task, floors=WAIVER, cohort=PAIR
+    ) as one:
+        return [await one.contribute(vector) for vector in vectors]
+
+
+def both(server, task, *vectors):
+    """Let two clients give the same vectors."""
+    return asyncio.gather(*(give(server, n, task, *vectors) for n in ("a", "b")))
+
+
+async def test_each_payload_may_depend_on_the_sum_before():
+    weights = np.zeros(2, np.int64)
+    asked = []
+
+    def payload(sums_so_far):
+        asked.append(sums_so_far)
+        return weights.tobytes()
+
+    def step(session):
+        return np.frombuffer(session.payload, np.int64) + 1
+
+    async with Server(None) as server:
+        task = await server.add_task("t", EXACT, sessions=3, payload=payload)
+        giving = asyncio.ensure_future(both(server, "t", step, step, step))
+        totals = []
+        async for total in task.sums():
+            weights += total.values
+            totals.append(total.values.tolist())
+        await giving
+    assert totals == [[2, 2], [6, 6], [18, 18]]
+    assert asked == [0, 1, 2]
+
+
+async def test_tasks_run_side_by_side():
+    async with Server(None) as server:
+        first = await server.add_task("one", EXACT)
+        second = await server.add_task("two", EXACT)
+        _, _, one, two = await asyncio.gather(
+            both(server, "one", [1, 0]),
+            both(server, "two", [0, 1]),
+            first.next_sum(),
+            second.next_sum(),
+        )
+    np.testing.assert_array_equal(one.values, [2, 0])
+    np.testing.assert_array_equal(two.values, [0, 2])
+
+
+async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
+    tmp_path, monkeypatch
+):
+    # A process that did not run a session does not know who was told of its end.
+    monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
+    async with Server(None, state_dir=tmp_path) as server:
+        task = await server.add_task("t", EXACT, sessions=2)
+        giving = asyncio.ensure_future(both(server, "t", [1, 2]))
+        released = await task.next_sum()
+        await giving
+    with pytest.raises(ServiceError) as caught:
+        await task.wait()
+    assert caught.value.code is ErrorCode.CANCELLED
+
+    async with Server(None, state_dir=tmp_path) as server:
+        task = await server.add_task("t", EXACT, sessions=2)
+        assert task.released_before == 0
+        again = await task.next_sum()
+        assert again.session_number == released.session_number
+        np.testing.assert_array_equal(again.values, released.values)
+        task.take()
+        giving = asyncio.ensure_future(both(server, "t", [3, 4]))
+        async for total in task.sums():
+            np.testing.assert_array_equal(total.values, [6, 8])
+        await giving
+
+    async with Server(None, state_dir=tmp_path) as server:
+        task = await server.add_task("t", EXACT, sessions=2)
+        assert task.released_before == 2
+        assert await task.next_sum() is None
+
+
+async def test_a_loop_that_was_left_is_continued_with_the_same_sum():
+    async with Server(None) as server:
+        task = await server.add_task("t", EXACT, sessions=1)
+        giving = asyncio.ensure_future(both(server, "t", [1, 2]))
+        async for total in task.sums():
+            first = total
+            break
+        await giving
+        assert [total.session_number async for total in task.sums()] == [
+            first.session_number
+        ]
+        assert len(await task.wait()) == 1
+
+
+async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
+    made = plan(
+        clients=2,
+        dimension=2,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        steps=3,
+        mechanism="skellam",
+    )
+    prepared = PreparedTask.from_plan(made, COHORT, spare=1)
+    async with Server(None) as server:
+        with pytest.raises(LocalProtocolError, match="planned for 2"):
+            await server.add_task("t", prepared, sessions=3)
+        task = await server.add_task("t", prepared)
+        with pytest.raises(LocalProtocolError, match="runs already"):
+            await server.add_task("t", prepared)
+        assert not task.is_done
+
+
+@pytest.mark.parametrize(
+    "waiver", [None, True, PrivacyFloors(max_epsilon=1, max_delta=1)]
+)
+def test_exact_sums_take_a_waiver(waiver):
+    with pytest.raises(LocalProtocolError, match="waiver"):
+        PreparedTask.exact(waiver, COHORT, dimension=2)
+
+
+@pytest.mark.parametrize(
+    ("listen", "more", "complaint"),
+    [
+        (None, {"identity": object()}, "belong to an address"),
+        (None, {"insecure_for_tests": True}, "belong to an address"),
+        ("localhost:0", {}, "TLS identity"),
+        ("localhost:0", {"identity": object(), "insecure_for_tests": True}, "TLS"),
+        ("localhost:0", {"identity": object()}, "state_dir"),
+    ],
+)
+def test_a_server_of_a_network_has_a_certificate_and_a_memory(listen, more, complaint):
+    with pytest.raises(LocalProtocolError, match=complaint):
+        Server(listen, **more)
+
+
+async def test_a_server_is_used_open():
+    server = Server(None)
+    with pytest.raises(LocalProtocolError, match="not open"):
+        await server.add_task("t", EXACT)
+    async with server:
+        with pytest.raises(LocalProtocolError, match="open already"):
+            await server.__aenter__()
+        with pytest.raises(LocalProtocolError, match="does not listen"):
+            _ = server.address

@@ -1,0 +1,102 @@
+"""The façade for scripts: same names, same floors, no event loop of the caller's."""
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import secagg
+from secagg import blocking
+
+WAIVER = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
+EXACT = secagg.PreparedTask.exact(WAIVER, COHORT, dimension=2)
+
+
+def test_a_script_adds_up_vectors():
+    with blocking.local(EXACT, clients=3, floors=WAIVER, sessions=2) as people:
+        for number in (1, 2):
+            total = people.sum([[number, -1]] * 3)
+            np.testing.assert_array_equal(total.values, [3 * number, -3])
+    assert "secagg-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_it_works_beside_a_running_event_loop():
+    with blocking.local(EXACT, clients=3, floors=WAIVER) as people:
+        np.testing.assert_array_equal(people.sum([[1, 2]] * 3).values, [3, 6])
+
+
+def test_floors_are_no_option_here_either():
+    with pytest.raises(secagg.LocalProtocolError, match="privacy floors"):
+        blocking.local(EXACT, clients=3, floors=None).__enter__()
+    floors = secagg.PrivacyFloors(max_epsilon=1.0, max_delta=1e-6)
+    with (
+        blocking.local(EXACT, clients=3, floors=floors) as people,
+        pytest.raises(secagg.RemoteProtocolError, match="without noise"),
+    ):
+        people.sum([[1, 2]] * 3)
+
+
+def test_server_and_clients_of_a_script(tmp_path):
+    authority = secagg.Authority.create()
+    authority.issued().write(tmp_path, "ca")
+    authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
+
+    def identity(name, role):
+        return secagg.TLSIdentity.load(
+            certificate=tmp_path / f"{name}.pem",
+            private_key=tmp_path / f"{name}.key",
+            authority=tmp_path / "ca.pem",
+            role=role,
+        )
+
+    def give(name):
+        authority.issue_client(name).write(tmp_path, name)
+        with blocking.Client(
+            str(server.address),
+            task="t",
+            floors=WAIVER,
+            identity=identity(name, secagg.Role.CLIENT),
+            state_dir=tmp_path / f"{name}-state",
+        ) as one:
+            one.contribute([1, 2])
+
+    with blocking.Server(
+        "127.0.0.1:0",
+        identity=identity("server", secagg.Role.SERVER),
+        state_dir=tmp_path / "state",
+    ) as server:
+        task = server.add_task("t", EXACT)
+        givers = [threading.Thread(target=give, args=(name,)) for name in "abc"]
+        for giver in givers:
+            giver.start()
+        (total,) = task.sums()
+        for giver in givers:
+            giver.join()
+    np.testing.assert_array_equal(total.values, [3, 6])
+
+
+def test_what_an_interrupt_ended_goes_on_with_the_next_call():
+    held = threading.Event()
+
+    def interrupt(_):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return [1, 2]
+
+    def hold(_):
+        held.wait()
+        return [1, 2]
+
+    with blocking.local(EXACT, clients=3, floors=WAIVER) as people:
+        with pytest.raises(KeyboardInterrupt):
+            people.sum([interrupt, hold, hold])
+        held.set()
+        total = people.sum([[1, 2]] * 3)
+    assert (total.session_number, total.inputs) == (1, 3)
+    np.testing.assert_array_equal(total.values, [3, 6])
+
+
+def test_what_is_not_open_says_so():
+    with pytest.raises(secagg.LocalProtocolError, match="not open"):
+        blocking.local(EXACT, clients=3, floors=WAIVER).sum([[1, 2]] * 3)

@@ -1,0 +1,54 @@
+"""An aggregator and its clients in one process keep the floors of the product."""
+
+import numpy as np
+import pytest
+
+import secagg
+
+COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
+
+
+def prepared(epsilon=8.0, steps=1):
+    made = secagg.plan(
+        clients=3,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=epsilon,
+        delta=1e-5,
+        steps=steps,
+        mechanism="skellam",
+    )
+    return secagg.PreparedTask.from_plan(made, COHORT)
+
+
+async def test_sums_follow_one_another():
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    async with secagg.local(prepared(steps=2), clients=3, floors=floors) as cohort:
+        for number in (1, 2):
+            total = await cohort.sum([np.ones(4)] * 3)
+            assert (total.session_number, total.inputs) == (number, 3)
+            assert total.values.shape == (4,)
+            assert total.privacy.server.epsilon <= 8.0
+        with pytest.raises(secagg.LocalProtocolError, match="all its sums"):
+            await cohort.sum([np.ones(4)] * 3)
+
+
+async def test_a_task_below_the_floors_is_refused_here_too():
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    async with secagg.local(prepared(40.0), clients=3, floors=floors) as cohort:
+        with pytest.raises(secagg.RemoteProtocolError) as caught:
+            await cohort.sum([np.ones(4)] * 3)
+    assert caught.value.code is secagg.ErrorCode.POLICY_VIOLATION
+
+
+async def test_floors_are_no_option():
+    with pytest.raises(secagg.LocalProtocolError, match="privacy floors"):
+        async with secagg.local(prepared(), clients=3, floors=None):
+            pass
+
+
+async def test_every_client_gives_one_vector():
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    async with secagg.local(prepared(), clients=3, floors=floors) as cohort:
+        with pytest.raises(secagg.LocalProtocolError, match="2 vectors"):
+            await cohort.sum([np.ones(4)] * 2)

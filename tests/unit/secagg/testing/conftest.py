@@ -1,0 +1,155 @@
+"""Sessions of the real cores that tell a knowledge ledger what is said and heard.
+
+The only place of these tests that knows a driver.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pytest
+
+from secagg.messages import BUNDLE_BYTES, Delivery, Envelope, Roster, Round, Survivors
+from secagg.primitives.entropy import Entropy
+from secagg.primitives.modular import word_dtype
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import encode_set
+from secagg.protocol import client_rounds, context, share_bundles
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.neighbors import sharing_graph
+from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.simulation.driver import SessionResult, identity_of, run_session
+from secagg.testing import observed_session
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.knowledge import Facts
+
+MODULUS = 1 << 20
+
+
+class ObservedSession(observed_session.ObservedSession):
+    """An observed session that can be driven to where no real server goes."""
+
+    def run(self, lost_before: Mapping[int, Round] | None = None) -> SessionResult:
+        """Run to the end, as the real server does."""
+        return run_session(self, lost_before)
+
+    def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
+        """Run until everybody has sent its message of a round; leave that one open."""
+        for which in CLIENT_ROUNDS:
+            self.play(
+                which,
+                [
+                    n
+                    for n in self.clients
+                    if (lost or {}).get(n, Round.FINISHED) > which
+                ],
+            )
+            if which is last:
+                return
+            self.close(which)
+
+    def supply_input(self, number):
+        """Hand a client its vector, with a noise share of nothing if one is wanted."""
+        block, vector = self.parameters.noise_block, self.inputs[number]
+        given = NoisedVector(vector, block) if block else PlainVector(vector)
+        return self.to_client(number, InputReady(given))
+
+    def ask(self, holders: Iterable[int], survivors: Iterable[int]) -> None:
+        """Ask for shares as a server that checks nothing; only the ledger hears."""
+        bitmap = encode_set(survivors, len(self.inputs))
+        for number in holders:
+            self.tell(number, Survivors(bitmap))
+
+    def tell_sharers(self, number: int, sharers: Iterable[int]) -> None:
+        """Tell a client a set U2 of one's choice, and let it mask its input."""
+        told = self.fetch(number).open()
+        others = [n for n in self.clients if n != number]
+        bundles = b"".join(
+            told.bundles[BUNDLE_BYTES * place :][:BUNDLE_BYTES]
+            for place, other in enumerate(others)
+            if other in sharers
+        )
+        bitmap = encode_set(sharers, len(self.inputs))
+        self.tell(number, Delivery(bitmap, bundles))
+        for output in self.supply_input(number):
+            self.message(number, output)
+
+    def tell(self, number, message):
+        """Say something to a client; only the ledger hears what it says to that."""
+        return self.to_client(number, Received(Envelope.of(message)))
+
+    def deal(self, dealer: int, roster: Roster, polynomials: Entropy) -> None:
+        """Let a client, which has advertised, deal under a roster of one's choice."""
+        state, data = self.clients[dealer], roster.encode()
+        keys, mask_keys, seed = client_rounds._own_secrets(state.facts, state.seed)
+        ctx1 = context.roster_context(state.facts.ctx0, data, self.parameters.suite)
+        dealing = share_bundles.deal(
+            self.parameters,
+            session_id=self.session_id,
+            ctx1=ctx1,
+            roster=roster,
+            graph=sharing_graph(self.parameters, roster),
+            index=[a.identity for a in roster.adverts].index(identity_of(dealer)),
+            encryption_keys=keys,
+            mask_private_key=mask_keys.private_bytes,
+            self_mask_seed=seed,
+            polynomials=polynomials,
+        )
+        to = (self.session_id, identity_of(dealer))
+        self.facts.said_roster(*to, data)
+        self.facts.heard_bundles(*to, dealing.bundles)
+
+    def held_shares(self, number: int) -> bytes:
+        """Return the shares of others that a client holds until it has answered."""
+        return b"".join(self.clients[number].delivered.held.pairs)
+
+    def seed(self, number: int) -> SecretBytes:
+        """Return the seed from which all secrets of a client derive."""
+        return SecretBytes(self.seed_of(number))
+
+    def names(self, numbers: Iterable[int]) -> frozenset[str]:
+        """Return the names of clients."""
+        return frozenset(map(identity_of, numbers))
+
+    def sum_of(self, numbers: Iterable[int]) -> list[int]:
+        """Add up inputs in the clear."""
+        chosen = [self.inputs[number].tolist() for number in numbers]
+        return [
+            sum(column) % self.parameters.modulus
+            for column in zip(*chosen, strict=True)
+        ]
+
+
+@pytest.fixture(scope="session")
+def observe():
+    """Return a function that makes an observed session of n clients."""
+
+    def observed(clients, *, threshold, facts=None, corrupt=(), number=1, **parameters):
+        fields = {"dimension": 4, "modulus": MODULUS, "min_clients": clients}
+        fields |= {"min_survivors": max(threshold, len(corrupt) + 2)}
+        fields |= {"colluders": len(corrupt)} | parameters
+        settings = parameters_for(clients, threshold=threshold, **fields)
+        return ObservedSession(
+            settings,
+            [_input(n, number, settings) for n in range(clients)],
+            session_number=number,
+            seed_of=lambda n: _digest(b"seed", n, number),
+            facts=facts or Facts(),
+            corrupt=frozenset(corrupt),
+        )
+
+    return observed
+
+
+def _digest(what, client, session):
+    return hashlib.sha256(what + b"%d/%d" % (client, session)).digest()
+
+
+def _input(client, session, settings):
+    """Return a vector that tells clients and sessions apart."""
+    data = _digest(b"input", client, session)
+    entries = [
+        int.from_bytes(data[8 * i : 8 * i + 8], "big") % settings.modulus
+        for i in range(settings.dimension)
+    ]
+    return np.array(entries, word_dtype(settings.modulus))
