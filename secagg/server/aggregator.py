@@ -385,6 +385,10 @@ class Aggregator:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
 
+    def ended_before(self) -> bool:
+        """Whether the latest session ended in an earlier process, which told some."""
+        return self._sessions.ended_before()
+
     async def settle(self, *, at_most_seconds: float) -> None:
         """Wait until the clients of ended sessions know how they ended.
 

@@ -91,6 +91,13 @@ class SessionBook:
             if runner.descriptor.task_id == task_id:
                 yield runner
 
+    def ended_before(self) -> bool:
+        """Whether the latest end came in an earlier process, which told it to some."""
+        latest = next(reversed(self._ended.values()), None)
+        return isinstance(latest, EndedSession) or (
+            latest is not None and latest.was_over
+        )
+
     def has_untold(self) -> bool:
         """Whether somebody took part to the latest end and does not know it yet.
 

@@ -188,6 +188,8 @@ class SessionRunner:
         self._is_resumed = bool(record.events)
         for event in record.events:
             self._replay(event)
+        # An earlier process may have told the clients; nobody knows whom.
+        self.was_over = self.is_over
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
 
