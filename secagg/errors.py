@@ -179,6 +179,8 @@ class ServiceError(SecAggError):
 
     Attributes:
         retry_after_seconds: When trying again may help; None when it will not.
+        next_offset: With UPLOAD_CORRUPT, the byte that the next chunk must start with;
+            None when only `GetUploadStatus` knows.
     """
 
     def __init__(
@@ -188,9 +190,11 @@ class ServiceError(SecAggError):
         code: ErrorCode,
         next_step: str = "",
         retry_after_seconds: float | None = None,
+        next_offset: int | None = None,
     ) -> None:
         super().__init__(message, code=code, next_step=next_step)
         self.retry_after_seconds: Final = retry_after_seconds
+        self.next_offset: Final = next_offset
 
 
 def error_code(number: int) -> ErrorCode:

@@ -195,7 +195,12 @@ async def _contribute(
             if progress.total_bytes
             else ""
         )
-        output.line(f"{session}{progress.phase}{size}{reason}")
+        joined = (
+            f", {progress.joined} of {progress.needed} joined"
+            if progress.needed
+            else ""
+        )
+        output.line(f"{session}{progress.phase}{joined}{size}{reason}")
 
     contributions: list[Contribution] = []
     async with client_of(

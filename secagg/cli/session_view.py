@@ -24,7 +24,7 @@ class SessionView:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._bars: dict[bytes, TaskID] = {}
-        self._lines: dict[bytes, tuple[Round, SessionPhase]] = {}
+        self._lines: dict[bytes, tuple[Round, SessionPhase, int]] = {}
         self._lost: dict[bytes, int] = {}
         self._live = (
             Progress(
@@ -68,7 +68,13 @@ class SessionView:
             self._show_bar(self._live, progress)
 
     def _show_line(self, progress: SessionProgress) -> None:
-        place = (progress.round, progress.phase)
+        # Of a cohort that gathers, a line for each tenth of those who are needed.
+        tenth = max(1, progress.needed // 10)
+        gathering = progress.phase is SessionPhase.COLLECTING and (
+            progress.round is Round.ADVERTISE_KEYS
+        )
+        steps = progress.joined // tenth if gathering else 0
+        place = (progress.round, progress.phase, steps)
         if self._lines.get(progress.session_id) == place:
             return
         self._lines[progress.session_id] = place
@@ -100,7 +106,10 @@ def _title(progress: SessionProgress) -> str:
 def _detail(progress: SessionProgress) -> str:
     if progress.reason:
         return progress.reason
-    detail = f"{progress.joined} joined, {len(progress.dropped)} lost"
+    joined = f"{progress.joined} joined"
+    if progress.round is Round.ADVERTISE_KEYS:
+        joined = f"{progress.joined} of {progress.needed} joined"
+    detail = f"{joined}, {len(progress.dropped)} lost"
     if progress.upload_bytes:
         detail += f", {progress.upload_bytes:,} bytes"
     return detail

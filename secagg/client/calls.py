@@ -137,9 +137,21 @@ class ClientCalls:
             )
 
     async def next_update(
-        self, session_id: bytes, *, after: Round, deadline: float
+        self,
+        session_id: bytes,
+        *,
+        after: Round,
+        deadline: float,
+        on_wait: Callable[[Wait], float],
     ) -> Envelope:
         """Wait for the message that opens the next round for this client.
+
+        Args:
+            session_id: The session.
+            after: The round that the client is in.
+            deadline: Until when to try.
+            on_wait: Told of every answer that there is nothing yet; returns the
+                deadline from then on.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE for an update of the past;
@@ -148,9 +160,16 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         pace = Backoff(self._entropy)
+        # In round 0 people wait for people: who is there is asked before the stream,
+        # which says nothing until the round is closed.
+        is_streaming = self._watch and after is not Round.ADVERTISE_KEYS
         while True:
-            answer = await self._ask(session_id, after, deadline)
+            answer = await self._ask(
+                session_id, after, deadline, is_streaming=is_streaming
+            )
+            is_streaming = self._watch
             if isinstance(answer, Wait):
+                deadline = on_wait(answer)
                 await self._sleep(
                     pace.poll_wait(answer.retry_after_seconds),
                     deadline,
@@ -175,9 +194,9 @@ class ClientCalls:
             return Envelope(answer.kind, data)
 
     async def _ask(
-        self, session_id: bytes, after: Round, deadline: float
+        self, session_id: bytes, after: Round, deadline: float, *, is_streaming: bool
     ) -> Envelope | Reference | Wait:
-        if self._watch:
+        if is_streaming:
             patience = min(deadline, self._clock.now() + WATCH_SECONDS)
             try:
                 streamed = await finish_before(

@@ -17,11 +17,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg.client.after_error import Attempts
+from secagg.client.backoff import Backoff
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.judge import SessionInfo, judge_offer, policy_of
 from secagg.client.runner import (
@@ -36,12 +38,14 @@ from secagg.errors import (
     ErrorCode,
     InputError,
     LocalProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.runtime.connection import AggregatorConnection
@@ -54,21 +58,6 @@ __all__ = ["Client", "Contribution", "VectorMaker"]
 # Makes the vector of a session; called on a thread.  After a restart it is called
 # again for the same session and must return the same vector.
 VectorMaker = Callable[[SessionInfo], npt.ArrayLike]
-
-# Endings that the server declares, after which the next session may go better:
-# aborted ones, and (SESSION_OVER) those that went on without this client.
-_WORTH_ANOTHER: Final = frozenset(
-    {
-        ErrorCode.ROSTER_TOO_SMALL,
-        ErrorCode.U2_TOO_SMALL,
-        ErrorCode.U3_TOO_SMALL,
-        ErrorCode.TOO_MANY_DROPOUTS,
-        ErrorCode.TOO_FEW_ANSWERS,
-        ErrorCode.RECONSTRUCTION_FAILED,
-        ErrorCode.SESSION_OVER,
-        ErrorCode.CANCELLED,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,8 +246,8 @@ class Client:
 
         A session that was interrupted is finished first, with the vector that is
         given here: it must be the one of that time, or the session refuses it.  A
-        session that is aborted, or goes on without this client, is followed by the
-        next one.
+        session that ends without a sum, or goes on without this client, is followed
+        by the next one, without costing an attempt where this client is not at fault.
 
         Args:
             vector: Numbers of shape (d,), or a function that makes them for the
@@ -286,13 +275,15 @@ class Client:
             )
         self._turn = _turn_of(vector, accept)
         try:
-            for _ in range(self._attempts - 1):
+            attempts = Attempts(self._attempts, Backoff(SystemEntropy()))
+            while True:
                 try:
                     return await self._attempt(runner, storage, self._turn)
-                except SessionAbortedError as error:
-                    if error.code not in _WORTH_ANOTHER:
+                except SecAggError as error:
+                    pause = attempts.pause_after(error, runner.reach)
+                    if pause is None:
                         raise
-            return await self._attempt(runner, storage, self._turn)
+                    await asyncio.sleep(pause)
         finally:
             self._turn = None
 

@@ -5,7 +5,9 @@ Rule 1: a message that comes too late is not an error of its own: the server's n
 Rule 2: the payload is compared with the hash that the session is bound to before the
         client joins and before the application sees it.
 Rule 3: every round has a deadline of the client's own, twice the session's and some
-        slack, because a restarted aggregator gives a round its whole time again.
+        slack, because a restarted aggregator gives a round its whole time again.  Round
+        0 lasts until enough clients have come: there every answer begins the client's
+        deadline anew, so that only a silent aggregator ends its patience.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.client.after_error import Reach
 from secagg.client.calls import ClientCalls
 from secagg.client.session import ClientSession
 from secagg.errors import (
@@ -35,7 +38,7 @@ from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
-from secagg.wire.calls import Blob, GetUploadStatus, carrier_of
+from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
@@ -90,6 +93,8 @@ class ClientProgress:
         total_bytes: Bytes of the whole upload.
         reason: Why the session was aborted, or the aggregator is out of reach, in
             words.
+        joined: While joining, how many clients have joined; 0 before that is known.
+        needed: How many the session needs before it can go on; 0 with `joined`.
     """
 
     phase: ClientPhase
@@ -97,6 +102,8 @@ class ClientProgress:
     sent_bytes: int = 0
     total_bytes: int = 0
     reason: str = ""
+    joined: int = 0
+    needed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +165,9 @@ class Conductor:
     Args:
         parts: What all sessions of the client share.
         session: The session, fresh or resumed.
+
+    Attributes:
+        reach: How far the session has come.
     """
 
     def __init__(self, parts: ClientParts, session: ClientSession) -> None:
@@ -167,6 +177,9 @@ class Conductor:
         self._uploaded = False
         self._deadline = 0.0
         self._ended_by_server = False
+        self._heard = Wait(0.0)
+        has_masked = isinstance(session.state, client.Masked | client.Answered)
+        self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
         self._enter_round()
 
     async def run(self) -> SessionOutcome:
@@ -187,7 +200,10 @@ class Conductor:
             if session.needs_input and not self._uploaded:
                 await self._supply_input()
             update = await self._parts.calls.next_update(
-                session.session_id, after=session.round, deadline=self._deadline
+                session.session_id,
+                after=session.round,
+                deadline=self._deadline,
+                on_wait=self._wait_on,
             )
             await self._take(update)
         return await self._conclude()
@@ -256,6 +272,7 @@ class Conductor:
     async def _upload(self, output: MaskAndUpload) -> None:
         bits = self._session.descriptor.parameters.bits
         packed, digest = await self._parts.workers.run(_mask_and_pack, output, bits)
+        self.reach = Reach.INPUT_LEFT
         await self._parts.calls.upload(
             self._session.session_id,
             packed,
@@ -337,6 +354,22 @@ class Conductor:
         seconds = _patience(self._session.round, parameters.deadlines)
         slack = self._parts.settings.slack_seconds
         self._deadline = self._parts.clock.now() + 2 * seconds + slack
+
+    def _wait_on(self, wait: Wait) -> float:
+        """Hear that the round goes on; return until when to be patient."""
+        if self._session.round is Round.ADVERTISE_KEYS:
+            self._enter_round()
+            if (wait.joined, wait.needed) != (self._heard.joined, self._heard.needed):
+                self._parts.on_progress(
+                    ClientProgress(
+                        ClientPhase.JOINING,
+                        self._session.descriptor.session_number,
+                        joined=wait.joined,
+                        needed=wait.needed,
+                    )
+                )
+            self._heard = wait
+        return self._deadline
 
     def _report(
         self, phase: ClientPhase, *, sent_bytes: int = 0, total_bytes: int = 0

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from secagg import telemetry
+from secagg.client.after_error import Reach
 from secagg.client.budget import check_budget
 from secagg.client.calls import ClientCalls
 from secagg.client.conductor import (
@@ -80,6 +81,8 @@ class ClientRunner:
         on_progress: Told what the client is doing; must not block.
 
     Attributes:
+        reach: How far the last session has come; with an error of `run_session` it
+            says what to do (`secagg.client.after_error`).
         session_id: The session that this client was in last; b"" before and while it
             waits for one.
     """
@@ -109,6 +112,7 @@ class ClientRunner:
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
         self._on_progress = on_progress or (lambda _: None)
+        self.reach = Reach.NO_SESSION
         self._calls = ClientCalls(
             connection,
             self._clock,
@@ -152,6 +156,7 @@ class ClientRunner:
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.
         """
+        self.reach = Reach.NO_SESSION
         self.session_id = b""
         session = await ClientSession.resume(
             task_id,
@@ -166,14 +171,17 @@ class ClientRunner:
         else:
             self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
         self.session_id = session.session_id
+        conductor = Conductor(self._parts, session)
         try:
             if is_resumed:  # floors may have risen since
                 await self._check(session.descriptor)
-            outcome = await Conductor(self._parts, session).run()
+            outcome = await conductor.run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if not isinstance(error, ServiceError) or error.code in _FATAL:
                 await self._leave(session, error)
             raise
+        finally:
+            self.reach = conductor.reach
         await session.scrub()
         self._log(telemetry.SESSION_COMPLETED, session)
         self._on_progress(

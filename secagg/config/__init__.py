@@ -4,6 +4,7 @@ from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.settings import (
     ClientSettings,
     ServerSettings,
+    end_of_task,
     load_client_settings,
     load_server_settings,
 )
@@ -12,6 +13,7 @@ __all__ = [
     "ClientSettings",
     "LoadedSettings",
     "ServerSettings",
+    "end_of_task",
     "load_client_settings",
     "load_server_settings",
     "load_settings",

@@ -13,6 +13,7 @@ Ranges here catch typing errors early.  What a session can be at all is decided 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ __all__ = [
     "TLSSection",
     "TaskSection",
     "VectorSection",
+    "end_of_task",
     "load_client_settings",
     "load_server_settings",
 ]
@@ -85,6 +87,15 @@ class ServerSection:
         high=600.0,
         unit="seconds",
     )
+    keep_seconds: float = setting(
+        "How long the outcome, sum and payload of an ended session stay readable at "
+        "least; after the last sum the server waits that long for clients that do not "
+        "know it yet.",
+        default=600.0,
+        low=0.0,
+        high=float(_MAX_SECONDS),
+        unit="seconds",
+    )
     log_level: str = setting(
         "Least severe log line on standard error.",
         default="warning",
@@ -105,11 +116,17 @@ class TaskSection:
         unit="sessions",
     )
     attempts: int = setting(
-        "How often one sum is tried before the task fails.",
+        "How often one sum is tried before the task fails; waiting for clients is no "
+        "attempt.",
         default=3,
         low=1,
         high=100,
         unit="attempts",
+    )
+    ends: str | None = setting(
+        "Date and time in UTC, such as 2027-01-31T18:00:00Z, from which on no session "
+        "of the task begins and none waits for clients any more; empty for none.",
+        default=None,
     )
     spare: int | None = setting(
         "Sessions that the privacy budget covers beyond those: each replaces one that "
@@ -454,6 +471,7 @@ def load_server_settings(
         foreign_sections=("client", "policy"),
     )
     _check_invited(loaded)
+    end_of_task(loaded.settings.task)
     noise = loaded.settings.noise
     budget = {
         "epsilon": noise.epsilon,
@@ -477,6 +495,27 @@ def load_server_settings(
             next_step="Remove one of the two.",
         )
     return loaded
+
+
+def end_of_task(task: TaskSection) -> datetime | None:
+    """Return when a task ends; None for a task without a date.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it is no date and time in UTC.
+    """
+    if task.ends is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(task.ends)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() != timedelta(0):
+        raise ServiceError(
+            f"task.ends is no date and time in UTC: {task.ends!r}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step='Write it as "2027-01-31T18:00:00Z".',
+        )
+    return moment
 
 
 def _check_invited(loaded: LoadedSettings[ServerSettings]) -> None:

@@ -28,15 +28,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import (
-    MAX_IDENTITY_BYTES,
-    Delivery,
-    Envelope,
-    Message,
-    Released,
-    Roster,
-    Round,
-)
+from secagg.messages import MAX_IDENTITY_BYTES, Envelope, Released
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
@@ -47,6 +39,7 @@ from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import ProgressFeed, SessionProgress
+from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
@@ -73,6 +66,7 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
+from secagg.wire.codec import refuse
 from secagg.wire.limits import MAX_INLINE_BYTES
 
 __all__ = ["Aggregator"]
@@ -81,11 +75,8 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
 
-# Updates that may be too large for an answer, by the name under which they are read.
-_LARGE_UPDATES: Final[Mapping[Blob, type[Message]]] = {
-    Blob.ROSTER: Roster,
-    Blob.DELIVERY: Delivery,
-}
+# What lies in the spool; all else is part of a session's state.
+_SPOOLED: Final[Mapping[Blob, str]] = {Blob.PAYLOAD: PAYLOAD, Blob.SUM: SUM}
 
 
 class Aggregator:
@@ -130,11 +121,16 @@ class Aggregator:
             publish=self._feed.publish,
         )
         self._sessions = SessionBook(
-            name, self._context, kept_sessions=self._limits.kept_sums
+            name,
+            self._context,
+            kept_sessions=self._limits.kept_sums,
+            keep_seconds=self._limits.keep_seconds,
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()
         self._interrupted_tasks: set[str] = set()
+        # Tasks whose end was asked for while they run, and why.
+        self._ending: dict[str, str] = {}
         self._watches: Counter[str] = Counter()
         self._open_watches = 0
         self._stopping = asyncio.Event()
@@ -199,7 +195,7 @@ class Aggregator:
             over = request.task_id in self._finished_tasks
             raise ServiceError(
                 "the task has ended" if over else "there is no such task here",
-                code=ErrorCode.SESSION_OVER if over else ErrorCode.UNKNOWN_SESSION,
+                code=ErrorCode.TASK_OVER if over else ErrorCode.UNKNOWN_SESSION,
                 next_step="Ask the operator which tasks run and what their names are.",
             )
         if task.invited is not None and identity not in task.invited:
@@ -238,28 +234,36 @@ class Aggregator:
     ) -> Envelope | Reference | Wait:
         session = self._sessions.find(request.session_id)
         update = session.update_for(identity, request.after)
-        return Wait(self._limits.poll_seconds) if update is None else _as_answer(update)
+        if update is None:
+            return session.wait_of(identity, self._limits.poll_seconds)
+        return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
         """Return a piece of what the client may read.
 
-        Everybody who is invited reads the payload, those who took part read the sum,
-        and of a large update each reads its own.
+        Everybody who is invited reads the payload, after the end those of the roster;
+        they read the sum, and of a large update each reads its own.
         """
         session = self._sessions.find(request.session_id)
+        is_over = isinstance(session, EndedSession) or session.is_over
         if isinstance(session, SessionRunner):
             session.check_invited(identity)
-        if request.blob in _LARGE_UPDATES:
-            return _piece_of_update(session, identity, request)
-        if request.blob is Blob.SUM or isinstance(session, EndedSession):
+        if request.blob not in _SPOOLED:
+            return session.read(identity, request)
+        if is_over and not session.is_member(identity):
+            raise session_is_over(identity)
+        if request.blob is Blob.SUM:
             update = session.update_for(identity, None)
             if update is None or update.kind is not Released:
+                if is_over:
+                    raise session_is_over(identity)
                 raise RemoteProtocolError(
-                    f"there is no sum of this session for {identity!r}",
+                    "the session has not released its sum yet",
                     code=ErrorCode.UNEXPECTED_MESSAGE,
                     sender=identity,
+                    next_step="Ask for the session's update.",
                 )
-        name = PAYLOAD if request.blob is Blob.PAYLOAD else SUM
+        name = _SPOOLED[request.blob]
         found = await self._workers.run(
             self._context.spool.read,
             request.session_id,
@@ -271,9 +275,12 @@ class Aggregator:
             raise ServiceError(
                 f"the session has no {name} here",
                 code=ErrorCode.UNKNOWN_SESSION,
-                next_step="Sums are kept for a limited number of sessions only.",
+                next_step="It has none, or has ended too long ago.",
             )
-        return BlobChunk(*found)
+        data, size = found
+        if request.offset > size:
+            raise refuse(f"byte {request.offset} is beyond the object's {size}")
+        return BlobChunk(data, size)
 
     # --- for the operator -------------------------------------------------------------
 
@@ -303,7 +310,9 @@ class Aggregator:
         Raises:
             LocalProtocolError: The task runs already.
             RemoteProtocolError: BAD_CONFIG; its parameters are impossible.
-            SessionAbortedError: `max_attempts` sessions in a row were aborted.
+            SessionAbortedError: `max_attempts` sessions in a row were aborted after
+                their roster was fixed; or the task was ended before its last sum, with
+                ROSTER_TOO_SMALL if a session was waiting for clients, else TASK_OVER.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
         """
@@ -320,6 +329,7 @@ class Aggregator:
             runner = await self._sessions.resumable(task)
             while task.sessions is None or len(receipts) < task.sessions:
                 if runner is None:
+                    self._check_goes_on(task, len(receipts))
                     payload = await next_payload(len(receipts))
                     if payload is None or self._stopping.is_set():
                         break
@@ -340,8 +350,24 @@ class Aggregator:
             raise
         finally:
             del self._tasks[task.task_id]
+            self._ending.pop(task.task_id, None)
             afterwards.add(task.task_id)
         return tuple(receipts)
+
+    async def end_task(self, task_id: str, reason: str) -> None:
+        """End a task: its operator wants no more sums, or its date has come.
+
+        A session that still waits for clients ends without a sum; one whose cohort is
+        complete goes on to its own end.  Nothing happens if the task does not run.
+
+        Args:
+            task_id: Which.
+            reason: Why, in words for the clients.
+        """
+        if task_id in self._tasks:
+            self._ending[task_id] = reason
+            for runner in self._sessions.running(task_id):
+                await runner.stop_waiting(reason)
 
     async def abort(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.
@@ -360,6 +386,10 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
+
+    def ended_before(self) -> bool:
+        """Whether the latest session ended in an earlier process, which told some."""
+        return self._sessions.ended_before()
 
     async def settle(self, *, at_most_seconds: float) -> None:
         """Wait until the clients of ended sessions know how they ended.
@@ -392,16 +422,23 @@ class Aggregator:
     ) -> SessionReceipt:
         """Run sessions until one releases a sum."""
         while True:
+            if task.task_id in self._ending:  # asked for while it was being opened
+                await runner.stop_waiting(self._ending[task.task_id])
             outcome = await runner.run()
             if isinstance(outcome, Released):
                 receipt = runner.receipt()
                 await on_sum(await self._sessions.load_sum(receipt, outcome))
                 await self._sessions.finish(runner)
                 return receipt
-            attempt = runner.record.attempt + 1
+            # A session that waited for its clients in vain has tried nothing.
+            attempt = runner.record.attempt + bool(runner.receipt().members)
             payload = await self._sessions.load_payload(runner.descriptor)
             await self._sessions.finish(runner)
-            if attempt > task.max_attempts or self._stopping.is_set():
+            if (
+                attempt > task.max_attempts
+                or self._stopping.is_set()
+                or task.task_id in self._ending
+            ):
                 raise SessionAbortedError(
                     f"session {runner.descriptor.session_number} of task "
                     f"{task.task_id!r} was aborted: {outcome.reason}",
@@ -410,6 +447,16 @@ class Aggregator:
                     "gone.",
                 )
             runner = await self._sessions.open(task, payload, attempt=attempt)
+
+    def _check_goes_on(self, task: TaskDefinition, sums: int) -> None:
+        """Refuse to open another session of a task that was ended."""
+        reason = self._ending.get(task.task_id)
+        if reason is not None:
+            raise SessionAbortedError(
+                f"task {task.task_id!r} ended after {sums} sum(s): {reason}",
+                code=ErrorCode.TASK_OVER,
+                next_step="Choose a new task.id for a new series of sums.",
+            )
 
     # --- callers ----------------------------------------------------------------------
 
@@ -463,22 +510,6 @@ def _as_answer(update: Envelope) -> Envelope | Reference:
     if len(update.data) > MAX_INLINE_BYTES:
         return Reference.instead_of(update)
     return update
-
-
-def _piece_of_update(
-    session: SessionRunner | EndedSession, identity: str, request: FetchChunk
-) -> BlobChunk:
-    kind = _LARGE_UPDATES[request.blob]
-    update = session.update_for(identity, Round(kind.ROUND - 1))
-    if update is None or update.kind is not kind:
-        raise RemoteProtocolError(
-            "the round that this object opens is not open now",
-            code=ErrorCode.UNEXPECTED_MESSAGE,
-            sender=identity,
-            next_step="Ask for the present update.",
-        )
-    whole, end = update.data, request.offset + request.max_bytes
-    return BlobChunk(whole[request.offset : end], len(whole))
 
 
 def _shutting_down(retry_after_seconds: float) -> ServiceError:

@@ -3,7 +3,9 @@
 from secagg.messages import Envelope, Round
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.server import ending_for
+from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
+from secagg.wire.calls import BlobChunk, FetchChunk, Wait
 
 __all__ = ["EndedSession"]
 
@@ -35,6 +37,22 @@ class EndedSession:
             # Nobody knows whose input was summed: whoever asks counts as a survivor.
             survivors |= {identity}
         return Envelope.of(ending_for(self._receipt.outcome, survivors, identity))
+
+    def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
+        """Return what a client is told that knows the end already."""
+        return Wait(retry_after_seconds)
+
+    def is_member(self, identity: str) -> bool:
+        """Whether a client was in the roster."""
+        return identity in self._receipt.members
+
+    def read(self, identity: str, _: FetchChunk) -> BlobChunk:
+        """Refuse to give pieces of what the session needed while it ran.
+
+        Raises:
+            RemoteProtocolError: SESSION_OVER.
+        """
+        raise session_is_over(identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and was not told by this process."""

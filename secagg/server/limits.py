@@ -16,7 +16,8 @@ class AggregatorLimits:
             broken link has left behind.
         watches: Open streams of all clients.
         concurrent_chunks: Chunks of uploads in work at the same time.
-        kept_sums: Ended sessions whose sum and receipt stay available.
+        kept_sums: Ended sessions whose sum and receipt stay available at least.
+        keep_seconds: How long those of every ended session stay available at least.
         quiet_seconds: How long no client must have called before `settle` returns.
     """
 
@@ -26,4 +27,5 @@ class AggregatorLimits:
     watches: int = 20_000
     concurrent_chunks: int = 16
     kept_sums: int = 16
+    keep_seconds: float = 600.0
     quiet_seconds: float = 0.5

@@ -7,19 +7,25 @@ Rule 2: a task that was interrupted goes on where it stood; sums that were relea
 Rule 3: a task that has all its sums is not run again, but a process that was killed
         right after the last one still owes its clients the outcome: the port opens
         until they have it.
-Rule 4: the process ends by itself when the task is done and the clients know it, or
-        when it is asked to; sessions that are still open then wait on the disk.
+Rule 4: the process ends by itself when the task is done and the clients know it, at the
+        latest `server.keep_seconds` later, or when it is asked to; sessions that are
+        still open then wait on the disk.
+Rule 5: a task ends by its sums, its end date or its operator, never by clients that
+        come too early.
 
 What is printed is decided by whoever calls.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.config import ServerSettings
+from secagg.config import ServerSettings, end_of_task
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.runtime.clock import SystemClock
 from secagg.server.grpc_server import run_until_signalled
+from secagg.server.patience import until
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
@@ -108,10 +114,12 @@ async def serve(
         The sessions of this process.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or SESSION_OVER for
-            a task that had released all its sums before; clients that had missed the
+        ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or TASK_OVER for a
+            task that had released all its sums before; clients that had missed the
             last one were told it first.
-        SessionAbortedError: Too many attempts at one sum failed.
+        SessionAbortedError: Too many attempts at one sum failed; or the end date came
+            first: ROSTER_TOO_SMALL if a session was waiting for clients, else
+            TASK_OVER.
     """
     server = Server(
         settings.server.listen,
@@ -125,6 +133,7 @@ async def serve(
         rollback_mark=_mark_of(settings),
         health_listen=settings.server.health_listen,
         grace_seconds=settings.server.drain_seconds,
+        keep_seconds=settings.server.keep_seconds,
         on_progress=observer.progress,
     )
     async with server:
@@ -141,21 +150,27 @@ async def serve(
         is_over = task.released_before >= settings.task.sessions
         spent = f"task {task.task_id!r} has released its {task.released_before} sums"
         if is_over:
+            server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
             observer.nothing_to_do(
-                f"{spent}; waiting at most {SETTLE_SECONDS:g} seconds for clients "
-                "that missed the last one"
+                f"{spent}; waiting at most {server.settle_seconds:g} seconds for "
+                "clients that missed the last one"
             )
-        is_complete = await run_until_signalled(
-            server.transport,
-            _finish(server, task, on_sum, observer),
-            drain=lambda: _drain(server),
-            grace_seconds=settings.server.drain_seconds,
-        )
+        ending = asyncio.create_task(_end_in_time(settings, server))
+        try:
+            is_complete = await run_until_signalled(
+                server.transport,
+                _finish(server, task, on_sum, observer),
+                drain=lambda: _drain(server),
+                grace_seconds=settings.server.drain_seconds,
+            )
+        finally:
+            ending.cancel()
+            await asyncio.wait({ending})
         server.drain()  # the transport has stopped: nobody is waited for
         if is_over:
             raise ServiceError(
                 f"{spent}; its budget is spent",
-                code=ErrorCode.SESSION_OVER,
+                code=ErrorCode.TASK_OVER,
                 next_step="Choose a new task.id for a new series of sums.",
             )
         return ServedTask(await task.wait() if is_complete else (), is_complete)
@@ -171,7 +186,10 @@ async def _finish(
     try:
         async for released in task.sums():
             await on_sum(released)
-    except SecAggError:
+    except SecAggError as error:
+        if isinstance(error, ServiceError):
+            # The session is not over; it goes on after a restart, which must not wait.
+            server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
         await server.settle()
         raise
     await server.settle()  # a signal that ends the loop skips this
@@ -180,6 +198,19 @@ async def _finish(
 def _mark_of(settings: ServerSettings) -> Path:
     server = settings.server
     return server.rollback_mark or default_mark(server.state_dir)
+
+
+async def _end_in_time(settings: ServerSettings, server: Server) -> None:
+    """End the task at its end date, if it has one."""
+    moment = end_of_task(settings.task)
+    if moment is not None:
+        await until(
+            moment,
+            lambda: server.end_task(
+                settings.task.id, f"the end date of the task has come ({moment})"
+            ),
+            clock=SystemClock(),
+        )
 
 
 async def _drain(server: Server) -> None:

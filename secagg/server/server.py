@@ -32,6 +32,7 @@ from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnecti
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
+from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -44,7 +45,8 @@ from secagg.transport.tls import TLSIdentity
 
 __all__ = ["ReleasedSum", "RunningTask", "Server"]
 
-# A client polls a few times a minute at most; after that it is gone.
+# A client polls a few times a minute at most.  Whoever is there only for those that
+# missed an ending waits no longer for them.
 SETTLE_SECONDS: Final = 15.0
 
 
@@ -220,6 +222,8 @@ class Server:
             back: sessions that are open in it end, and their inputs count as summed.
         health_listen: Address for health checks without TLS, and nothing else.
         grace_seconds: How long calls in flight may finish at the end.
+        keep_seconds: How long the outcome, sum and payload of an ended session stay
+            readable at least.
         on_progress: Told of every change of a session; called on the event loop, must
             not block.
         insecure_for_tests: Serve plaintext and believe whatever name a client gives.
@@ -227,6 +231,7 @@ class Server:
 
     Attributes:
         transport: The running gRPC server; None before the first task.
+        settle_seconds: How long `settle` waits at most.
 
     Raises:
         LocalProtocolError: Arguments that do not belong together.
@@ -251,6 +256,7 @@ class Server:
         accept_restored: bool = False,
         health_listen: str | None = None,
         grace_seconds: float = 10.0,
+        keep_seconds: float = 600.0,
         on_progress: Callable[[SessionProgress], None] | None = None,
         insecure_for_tests: bool = False,
     ) -> None:
@@ -275,6 +281,8 @@ class Server:
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
         self._grace_seconds = grace_seconds
+        self._keep_seconds = keep_seconds
+        self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
         self._on_progress = on_progress
         self._insecure_for_tests = insecure_for_tests
         self._tasks: dict[str, RunningTask] = {}
@@ -309,6 +317,7 @@ class Server:
                 else self._identity.identity.name,
                 workers=workers,
                 masks=MaskExecutor(masks, workers, parts=cores),
+                limits=AggregatorLimits(keep_seconds=self._keep_seconds),
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -441,9 +450,28 @@ class Server:
         self._is_draining = True
         self._opened().aggregator.drain()
 
+    async def end_task(self, task_id: str, reason: str) -> None:
+        """End a task before its last sum.
+
+        A session that still waits for clients ends without a sum; one whose cohort is
+        complete goes on to its own end.  Nothing happens if the task does not run.
+
+        Args:
+            task_id: Which.
+            reason: Why, in words for the clients.
+        """
+        await self._opened().aggregator.end_task(task_id, reason)
+
     async def settle(self) -> None:
-        """Wait, at most 15 seconds, until clients know how their sessions ended."""
-        await self._opened().aggregator.settle(at_most_seconds=SETTLE_SECONDS)
+        """Wait until clients know how their sessions ended.
+
+        It takes `settle_seconds` at most: `keep_seconds`, without a network 15 seconds.
+        After an end that an earlier process may have told it takes no longer either.
+        """
+        aggregator, seconds = self._opened().aggregator, self.settle_seconds
+        if aggregator.ended_before():
+            seconds = min(seconds, SETTLE_SECONDS)
+        await aggregator.settle(at_most_seconds=seconds)
 
     def _opened(self) -> _Parts:
         if self._parts is None:

@@ -3,7 +3,7 @@
 Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
 Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 3: an ended session leaves its receipt for good; payload and sum stay as long as it
-        is among the latest.
+        is among the latest, and at least for `keep_seconds`.
 """
 
 from collections import OrderedDict
@@ -48,16 +48,24 @@ class SessionBook:
     Args:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
+        keep_seconds: How long those of every ended session stay available at least.
     """
 
     def __init__(
-        self, aggregator: str, context: RunnerContext, *, kept_sessions: int
+        self,
+        aggregator: str,
+        context: RunnerContext,
+        *,
+        kept_sessions: int,
+        keep_seconds: float,
     ) -> None:
         self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
+        self._keep_seconds = keep_seconds
+        self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
 
@@ -82,6 +90,13 @@ class SessionBook:
         for runner in tuple(self._running.values()):
             if runner.descriptor.task_id == task_id:
                 yield runner
+
+    def ended_before(self) -> bool:
+        """Whether the latest end came in an earlier process, which told it to some."""
+        latest = next(reversed(self._ended.values()), None)
+        return isinstance(latest, EndedSession) or (
+            latest is not None and latest.was_over
+        )
 
     def has_untold(self) -> bool:
         """Whether somebody took part to the latest end and does not know it yet.
@@ -229,9 +244,14 @@ class SessionBook:
 
     async def _keep(self, session: SessionRunner | EndedSession) -> None:
         """Keep an ended session for latecomers, and let go of the oldest."""
+        now = self._context.clock.now()
         self._ended[session.descriptor.session_id] = session
+        self._ended_at[session.descriptor.session_id] = now
         while len(self._ended) > self._kept_sessions:
-            session_id, _ = self._ended.popitem(last=False)
+            session_id = next(iter(self._ended))
+            if now < self._ended_at[session_id] + self._keep_seconds:
+                return
+            del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)
 
     async def load_payload(self, descriptor: SessionDescriptor) -> bytes:

@@ -5,8 +5,9 @@ Rule 1: persist, then speak.  An accepted event is durable before its sender hea
         (PROTOCOL §12).  So events are judged on a fork of the state; the fork becomes
         the state when the book has committed them, and only then is anybody answered.
 Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
-        The clock of round 0 starts with its first advert.  Bytes that arrive extend
-        round 2, in all by one more deadline at most.
+        The clock of round 0 starts with its first advert, and again at its deadline
+        while too few have joined.  Bytes that arrive extend round 2, in all by one more
+        deadline at most.
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
@@ -21,7 +22,7 @@ Which sessions there are, and who may ask for which, is said by
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final, TypeAlias
@@ -47,10 +48,13 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.server_states import Rostered
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
+from secagg.server.patience import is_short_of_clients, wait_of
 from secagg.server.progress import SessionProgress
+from secagg.server.readable import Readable
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
@@ -66,7 +70,7 @@ from secagg.storage.book import (
 )
 from secagg.storage.journal import decode_server_event, record_of
 from secagg.storage.spool import SUM, Spool
-from secagg.wire.calls import UploadChunk, UploadStatus
+from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
 
 __all__ = ["Position", "RunnerContext", "SessionRunner"]
 
@@ -77,6 +81,8 @@ UPLOAD_GRACE: Final = 0.25
 # A full disk is often freed by somebody else within a minute; then the session aborts.
 STORAGE_ATTEMPTS: Final = 12
 STORAGE_RETRY_SECONDS: Final = 5.0
+# A log line stays readable when a thousand clients are lost at once.
+NAMED_AT_MOST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,7 @@ class SessionRunner:
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor)
+        self._readable = Readable()
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
         self._deadline = 0.0
@@ -181,6 +188,8 @@ class SessionRunner:
         self._is_resumed = bool(record.events)
         for event in record.events:
             self._replay(event)
+        # An earlier process may have told the clients; nobody knows whom.
+        self.was_over = self.is_over
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
 
@@ -272,6 +281,28 @@ class SessionRunner:
             self._facts.tell(self._state, identity)
         return update
 
+    def wait_of(self, identity: str, retry_after_seconds: float) -> Wait:
+        """Return what a client is told for which there is no update yet."""
+        return wait_of(
+            self._state,
+            identity,
+            retry_after_seconds=retry_after_seconds,
+            closes_in_seconds=self._deadline - self._context.clock.now(),
+        )
+
+    def is_member(self, identity: str) -> bool:
+        """Whether a client is in the roster."""
+        state = self._state
+        return isinstance(state, Rostered) and identity in state.cohort.index_of
+
+    def read(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of the roster, or of the client's own delivery.
+
+        Raises:
+            RemoteProtocolError: See `Readable.piece`.
+        """
+        return self._readable.piece(self._state, identity, request)
+
     def _update_for(self, identity: str) -> Envelope | None:
         state = self._state
         if self._is_restored and isinstance(state, server.Failed):
@@ -322,6 +353,11 @@ class SessionRunner:
                 await self._round_answered()
                 await self._advance(self._closing(self._state.ROUND))
         return self.outcome()
+
+    async def stop_waiting(self, reason: str) -> None:
+        """End the session if it still waits for clients; else it goes on."""
+        if is_short_of_clients(self._state):
+            await self.abort(ErrorCode.ROSTER_TOO_SMALL, reason)
 
     async def abort(
         self, code: ErrorCode, reason: str, *, discard_unmasked: bool = False
@@ -487,12 +523,13 @@ class SessionRunner:
     async def _advance(self, make_event: _MakeEvent) -> None:
         """Apply an event of our own: close a round, end the session."""
         async with self._lock:
-            before = type(self._state)
+            before = self._state
             await self._patiently(lambda: self._apply_own(make_event))
-            is_changed = type(self._state) is not before
+            is_changed = type(self._state) is not type(before)
         if is_changed:
+            lasted = self._context.clock.now() - self._opened_at
             self._open_round()
-            self._announce()
+            self._announce(before, lasted)
 
     async def _apply_own(self, make_event: _MakeEvent) -> None:
         while not server.is_over(self._state):
@@ -556,6 +593,7 @@ class SessionRunner:
                     round=lost.round.name,
                     reason=lost.reason,
                 )
+            self._readable.enter(state)
         self._state = state
 
     # --- rounds -----------------------------------------------------------------------
@@ -603,6 +641,9 @@ class SessionRunner:
                 attention.cancel()
             self._open_round()
         while not await is_set_before(clock, self._deadline, self._attention):
+            if is_short_of_clients(self._state):
+                await self._give_time()  # waiting is not failing
+                continue
             # Bytes that have arrived meanwhile ask for more time.
             if self._wanted_until <= self._deadline:
                 return
@@ -616,20 +657,36 @@ class SessionRunner:
             wanted = self._context.clock.now() + UPLOAD_GRACE * seconds
             self._wanted_until = min(wanted, self._opened_at + 2 * seconds)
 
-    def _announce(self) -> None:
-        """Wake watchers and tell the operator."""
+    def _announce(self, before: server.ServerState, seconds: float) -> None:
+        """Wake watchers and tell the operator.
+
+        Args:
+            before: The state that was left.
+            seconds: How long it was open.
+        """
         closed, self._changed = self._changed, asyncio.Event()
         closed.set()
-        state = self._state
-        self._log(
-            telemetry.SESSION_COMPLETED
-            if isinstance(state, server.Completed)
-            else telemetry.SESSION_ABORTED
-            if isinstance(state, server.Failed)
-            else telemetry.ROUND_CLOSED,
-            round=state.ROUND.name,
-            reason=self.progress().reason,
-        )
+        counts, progress = server.progress(before), self.progress()
+        match self._state:
+            case server.Completed():
+                self._log(telemetry.SESSION_COMPLETED, reason=progress.reason)
+            case server.Failed(outcome=outcome):
+                self._log(
+                    telemetry.SESSION_ABORTED,
+                    level=logging.WARNING,
+                    round=counts.round.name,
+                    code=outcome.code.name,
+                    reason=outcome.reason,
+                    lost=named([lost.identity for lost in progress.dropped]),
+                )
+            case _:
+                self._log(
+                    telemetry.ROUND_CLOSED,
+                    round=counts.round.name,
+                    answered=counts.answered,
+                    expected=counts.expected,
+                    seconds=round(seconds, 3),
+                )
         self._publish()
 
     async def _sum(self, job: ComputeSum) -> None:
@@ -675,13 +732,21 @@ class SessionRunner:
     def _publish(self) -> None:
         self._context.publish(self.progress())
 
-    def _log(self, name: str, **facts: str) -> None:
-        _LOG.info(
+    def _log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+        _LOG.log(
+            level,
             "%s session=%s %s",
             name,
             self.session_id.hex()[:16],
             " ".join(f"{key}={value!r}" for key, value in facts.items()),
         )
+
+
+def named(identities: Sequence[str]) -> str:
+    """Return names for a log line, the first few and how many more there are."""
+    shown = ", ".join(identities[:NAMED_AT_MOST])
+    more = len(identities) - NAMED_AT_MOST
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:

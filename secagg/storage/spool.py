@@ -413,6 +413,7 @@ def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> by
             code=ErrorCode.UPLOAD_CORRUPT,
             next_step=f"Go on with byte {received}.",
             retry_after_seconds=0.0,
+            next_offset=received,
         )
     return data[received - offset :]
 
@@ -431,6 +432,7 @@ def _digest_differs() -> ServiceError:
         code=ErrorCode.UPLOAD_CORRUPT,
         next_step="Send it again from the beginning.",
         retry_after_seconds=0.0,
+        next_offset=0,
     )
 
 

@@ -2,7 +2,9 @@
 
 Rule 1: the numbered detail of `secagg.wire.errors` travels beside the status and
         decides; a status alone speaks of the way to the aggregator.
-Rule 2: a client reads any status, with or without a detail, of this release or
+Rule 2: what common tools know, google.rpc.Status, travels beside it and is never read
+        here.
+Rule 3: a client reads any status, with or without a detail, of this release or
         another, from the aggregator or from whatever stands in between.
 """
 
@@ -19,6 +21,7 @@ from secagg.errors import (
     printable,
 )
 from secagg.wire.errors import decode_error, encode_error, seen_by_peer
+from secagg.wire.google_status import STATUS_KEY, encode_google_status
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
 __all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of", "status_table"]
@@ -136,7 +139,12 @@ def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:
     """Return status, text and trailing metadata for a failed call."""
     seen = seen_by_peer(error)
     status = status_code(seen.code)
-    metadata: _Metadata = ((DETAIL_KEY, encode_error(error)),)
+    # gRPC knows the number of a status beside its name in lower case.
+    number, _ = status.value
+    metadata: _Metadata = (
+        (DETAIL_KEY, encode_error(error)),
+        (STATUS_KEY, encode_google_status(seen, number)),
+    )
     if status is grpc.StatusCode.UNAVAILABLE:
         metadata = (*metadata, _NO_BLIND_RETRY)
     return status, str(seen), metadata

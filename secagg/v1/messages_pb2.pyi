@@ -45,10 +45,16 @@ class BlobReference(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("retry_after_ms",)
+    __slots__ = ("retry_after_ms", "joined", "needed", "closes_in_ms")
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    CLOSES_IN_MS_FIELD_NUMBER: _ClassVar[int]
     retry_after_ms: int
-    def __init__(self, retry_after_ms: _Optional[int] = ...) -> None: ...
+    joined: int
+    needed: int
+    closes_in_ms: int
+    def __init__(self, retry_after_ms: _Optional[int] = ..., joined: _Optional[int] = ..., needed: _Optional[int] = ..., closes_in_ms: _Optional[int] = ...) -> None: ...
 
 class UploadStatus(_message.Message):
     __slots__ = ("next_offset", "complete")

@@ -39,7 +39,12 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import MAX_TASK_ID_BYTES, SessionDescriptor
+from secagg.parameters import (
+    MAX_CLIENTS,
+    MAX_DEADLINE_SECONDS,
+    MAX_TASK_ID_BYTES,
+    SessionDescriptor,
+)
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire.codec import bounded_bytes, exact_bytes, in_range, parse, refuse
 from secagg.wire.limits import (
@@ -105,9 +110,16 @@ class Wait:
     Attributes:
         retry_after_seconds: When asking again makes sense; on the wire between 0.001
             and 3600.
+        joined: In round 0, to those who have joined: how many clients have; else 0.
+        needed: How many the session needs before round 0 can close; 0 with `joined`.
+        closes_in_seconds: Until round 0 closes if enough have joined by then; None
+            where nobody has said so.
     """
 
     retry_after_seconds: float
+    joined: int = 0
+    needed: int = 0
+    closes_in_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +232,11 @@ class Request(Generic[_Answer_co]):
 
 def _names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
+
+
+def _check_after(after: Round | None) -> None:
+    if after is Round.FINISHED:
+        raise refuse("nothing follows the end of a session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +361,11 @@ class UploadChunk(Request[UploadStatus]):
 
 @dataclass(frozen=True, slots=True)
 class GetUpdate(Request[Envelope | Reference | Wait]):
-    """Any round: which message opens the first round after `after`?
+    """Any round: the newest update, if it opens a round after `after`.
 
     Attributes:
         session_id: 32 bytes.
-        after: The round that the caller is in; None for the first update of all.
+        after: The round that the caller is in, not FINISHED; None for any update.
     """
 
     WIRE = secagg_service_pb2.GetUpdateRequest
@@ -356,20 +373,30 @@ class GetUpdate(Request[Envelope | Reference | Wait]):
     session_id: bytes
     after: Round | None
 
+    def check(self) -> None:
+        """See `Request.check`."""
+        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
+        _check_after(self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class WatchSession(Request[Envelope | Reference]):
-    """Any round: send me every update from the first round after `after` on.
+    """Any round: the newest update after `after`, then each later one as it comes.
 
     Attributes:
         session_id: 32 bytes.
-        after: The round that the caller is in; None to begin at the beginning.
+        after: The round that the caller is in, not FINISHED; None for any update.
     """
 
     WIRE = secagg_service_pb2.WatchSessionRequest
 
     session_id: bytes
     after: Round | None
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
+        _check_after(self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +431,12 @@ def _encode_wait(wait: Wait) -> messages_pb2.Wait:
     # Rounded up: a wait of zero would be a busy loop at the client.
     seconds = min(wait.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
     milliseconds = math.ceil(seconds * _MILLISECONDS)
-    return messages_pb2.Wait(retry_after_ms=max(1, milliseconds))
+    message = messages_pb2.Wait(
+        retry_after_ms=max(1, milliseconds), joined=wait.joined, needed=wait.needed
+    )
+    if wait.closes_in_seconds is not None:
+        message.closes_in_ms = round(wait.closes_in_seconds * _MILLISECONDS)
+    return message
 
 
 def _decode_wait(message: messages_pb2.Wait) -> Wait:
@@ -414,7 +446,19 @@ def _decode_wait(message: messages_pb2.Wait) -> Wait:
         at_least=1,
         at_most=int(MAX_RETRY_AFTER_SECONDS * _MILLISECONDS),
     )
-    return Wait(milliseconds / _MILLISECONDS)
+    closes_in = None
+    if message.HasField("closes_in_ms"):
+        closes_in = in_range(
+            message.closes_in_ms,
+            "closes_in_ms",
+            at_most=MAX_DEADLINE_SECONDS * _MILLISECONDS,
+        )
+    return Wait(
+        milliseconds / _MILLISECONDS,
+        joined=in_range(message.joined, "joined", at_most=MAX_CLIENTS),
+        needed=in_range(message.needed, "needed", at_most=MAX_CLIENTS),
+        closes_in_seconds=None if closes_in is None else closes_in / _MILLISECONDS,
+    )
 
 
 def _encode_offer(answer: SessionDescriptor | Wait) -> bytes:

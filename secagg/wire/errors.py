@@ -29,6 +29,7 @@ from secagg.wire.limits import (
     MAX_ERROR_TEXT_BYTES,
     MAX_NEXT_STEP_BYTES,
     MAX_RETRY_AFTER_SECONDS,
+    MAX_UPLOAD_BYTES,
 )
 
 __all__ = ["TRAVELLING", "decode_error", "encode_error", "seen_by_peer"]
@@ -58,6 +59,8 @@ def encode_error(error: SecAggError) -> bytes:
             if error.retry_after_seconds is not None:
                 seconds = min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
                 detail.retry_after_ms = max(1, round(seconds * 1000))
+            if error.next_offset is not None:
+                detail.next_offset = error.next_offset
         case _:
             # Rule 2: our own misuse, defects and settings are the log's business.
             detail.fault = errors_pb2.FAULT_AGGREGATOR
@@ -96,8 +99,16 @@ def decode_error(data: bytes) -> SecAggError | None:
     retry: float | None = None
     if detail.HasField("retry_after_ms"):
         retry = min(detail.retry_after_ms / 1000, MAX_RETRY_AFTER_SECONDS)
+    # A byte of an upload, or a number that this reader need not believe.
+    has_offset = detail.HasField("next_offset") and (
+        detail.next_offset <= MAX_UPLOAD_BYTES
+    )
     return ServiceError(
-        message, code=code, next_step=next_step, retry_after_seconds=retry
+        message,
+        code=code,
+        next_step=next_step,
+        retry_after_seconds=retry,
+        next_offset=detail.next_offset if has_offset else None,
     )
 
 

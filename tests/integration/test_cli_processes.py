@@ -239,7 +239,7 @@ def test_sigterm_stops_gently_and_the_task_goes_on_after_a_restart(programs):
     finish(server)
     # The budget of the task is spent: the same task is refused from now on.
     again = programs.run("server", "--config", "server.exact.toml", "--json")
-    assert again.returncode == 53
+    assert again.returncode == 60
     assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]
 
 

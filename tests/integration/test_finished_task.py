@@ -12,7 +12,6 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server import server as aggregator
 from secagg.server.program import Observer, plan_task, serve
 from secagg.server.sum_files import SumFiles
 from secagg.testing.lying_connection import LyingConnection
@@ -58,12 +57,12 @@ class Site:
             )
             np.save(directory / f"n-{number}.npy", np.full(16, 10**number))
 
-    async def serve(self):
+    async def serve(self, *overrides):
         self.listening.clear()
         settings = load_server_settings(
             self.directory / "server.exact.toml",
             environment={},
-            overrides=[f"server.listen={self.address}"],
+            overrides=[f"server.listen={self.address}", *overrides],
         ).settings
 
         prepared = await plan_task(settings)
@@ -122,23 +121,18 @@ def directory(tmp_path):
     return tmp_path
 
 
-async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(
-    directory, monkeypatch
-):
+async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(directory):
     site = Site(directory)
     let_go = asyncio.Event()
-    with monkeypatch.context() as patched:
-        # The first process goes as soon as the sum's receipt is on the disk.
-        patched.setattr(aggregator, "SETTLE_SECONDS", 0.0)
-        serving = asyncio.ensure_future(site.serve())
-        await site.listening.wait()
-        clients = [
-            asyncio.ensure_future(site.take_part(number, let_go))
-            for number in (1, 2, 3)
-        ]
-        # A client that fails ends the test instead of leaving the server waiting.
-        await asyncio.wait([serving, *clients], return_when=asyncio.FIRST_COMPLETED)
-        served = serving.result()
+    # The first process goes as soon as the sum's receipt is on the disk.
+    serving = asyncio.ensure_future(site.serve("server.keep_seconds=0"))
+    await site.listening.wait()
+    clients = [
+        asyncio.ensure_future(site.take_part(number, let_go)) for number in (1, 2, 3)
+    ]
+    # A client that fails ends the test instead of leaving the server waiting.
+    await asyncio.wait([serving, *clients], return_when=asyncio.FIRST_COMPLETED)
+    served = serving.result()
     assert served.is_complete
     assert site.notices == []
 
@@ -149,5 +143,5 @@ async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(
         np.testing.assert_array_equal(released.values, np.full(16, 1110))
     with pytest.raises(ServiceError, match="budget is spent") as caught:
         await again
-    assert caught.value.code is ErrorCode.SESSION_OVER
+    assert caught.value.code is ErrorCode.TASK_OVER
     assert "clients that missed the last one" in site.notices[0]

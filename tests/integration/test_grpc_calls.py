@@ -3,6 +3,7 @@
 import hashlib
 from contextlib import asynccontextmanager
 
+import grpc
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
@@ -28,7 +29,9 @@ from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.server.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
+from secagg.transport.channel_options import TEST_IDENTITY_KEY
 from secagg.transport.in_memory import InMemoryConnection
+from secagg.v1 import google_status_pb2
 from secagg.wire.calls import (
     CALLS,
     AdvertiseKeys,
@@ -140,6 +143,40 @@ async def test_a_watch_brings_every_update_in_order_and_ends(connection, service
     seen = [update async for update in connection.watch(request)]
     assert seen == service.updates
     assert service.calls == [("client-7", request)]
+
+
+@pytest.mark.parametrize(
+    ("error", "wait"),
+    [
+        (ServiceError("full", code=ErrorCode.OVERLOADED, retry_after_seconds=1.5), 1.5),
+        (RemoteProtocolError("no", code=ErrorCode.NOT_INVITED, sender="c"), None),
+    ],
+    ids=["with a wait", "without"],
+)
+async def test_a_client_that_knows_nothing_of_us_reads_reason_and_wait(
+    service, error, wait
+):
+    service.script[GetUploadStatus] = error
+    request = GetUploadStatus(SESSION)
+    async with serving(service) as server:
+        channel = grpc.aio.insecure_channel(str(server.address))
+        call = channel.unary_unary("/secagg.v1.SecAggService/GetUploadStatus")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(request.encode(), metadata=((TEST_IDENTITY_KEY, "c"),))
+        await channel.close()
+    trailers = dict(caught.value.trailing_metadata())
+    told = google_status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    assert told.code == caught.value.code().value[0]
+    assert told.message == str(error)
+    info, *retry = told.details
+    assert info.type_url == "type.googleapis.com/google.rpc.ErrorInfo"
+    read = google_status_pb2.ErrorInfo.FromString(info.value)
+    assert (read.reason, read.domain) == (error.code.name, "secagg")
+    assert len(retry) == (wait is not None)
+    for each in retry:
+        assert each.type_url == "type.googleapis.com/google.rpc.RetryInfo"
+        delay = google_status_pb2.RetryInfo.FromString(each.value).retry_delay
+        assert delay.ToTimedelta().total_seconds() == wait
 
 
 async def test_a_request_outside_its_limits_reaches_nobody(service):

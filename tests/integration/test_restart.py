@@ -33,7 +33,6 @@ from secagg.wire.calls import (
     FetchChunk,
     GetUpdate,
     RevealShares,
-    Wait,
     WatchSession,
 )
 
@@ -118,10 +117,9 @@ def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
             )
         ]
         assert streamed == [update]
-        nothing = await aggregator.answer(
-            member, GetUpdate(session_id, after=Round.FINISHED)
-        )
-        assert isinstance(nothing, Wait)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await aggregator.answer(member, GetUpdate(session_id, after=Round.FINISHED))
+        assert caught.value.code is ErrorCode.BAD_ENCODING
         chunk = await aggregator.answer(
             member, FetchChunk(session_id, blob=Blob.SUM, offset=0, max_bytes=1 << 20)
         )
@@ -143,7 +141,11 @@ def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
 
 
 def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
-    run(disk, sessions=4, limits=AggregatorLimits(kept_sums=2, quiet_seconds=30.0))
+    run(
+        disk,
+        sessions=4,
+        limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, quiet_seconds=30.0),
+    )
     book, spool = disk
     assert len(spool.session_ids()) == 2
     assert len(ask(book.sessions(role=Role.SERVER, state=SessionState.ENDED))) == 4

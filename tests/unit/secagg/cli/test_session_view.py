@@ -60,7 +60,8 @@ def told(*, terminal: bool) -> str:
 
 def test_a_pipe_gets_one_plain_line_per_round_and_per_loss():
     assert told(terminal=False).splitlines() == [
-        "session 7: joining, 1 joined, 0 lost",
+        "session 7: joining, 1 of 3 joined, 0 lost",
+        "session 7: joining, 4 of 3 joined, 0 lost",
         "session 7: sharing keys, 4 joined, 0 lost",
         "session 7: client-3 is lost: sent no shares in time",
         "session 7: uploading, 4 joined, 1 lost, 4,096 bytes",

@@ -1,11 +1,15 @@
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from secagg.config import (
+    end_of_task,
     load_client_settings,
     load_server_settings,
 )
+from secagg.config.settings import TaskSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 
@@ -267,3 +271,22 @@ def test_a_client_that_demands_noise_must_say_how_much(tmp_path):
     error = complaint_of(lambda: client(tmp_path, text))
     assert "max_epsilon" in str(error)
     client(tmp_path, text + "require_noise = false\n")
+
+
+TASK = TaskSection(id="t")
+
+
+@pytest.mark.parametrize("text", ["2027-01-31T18:00:00Z", "2027-01-31T18:00:00+00:00"])
+def test_a_task_ends_at_a_date_in_utc(text):
+    moment = end_of_task(replace(TASK, ends=text))
+    assert moment == datetime(2027, 1, 31, 18, tzinfo=UTC)
+    assert end_of_task(TASK) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "2027-01-31T18:00:00", "2027-01-31T18:00:00+02:00", "2027-02-30"]
+)
+def test_an_end_that_is_no_date_in_utc_is_refused(text):
+    with pytest.raises(ServiceError, match=r"task\.ends") as caught:
+        end_of_task(replace(TASK, ends=text))
+    assert caught.value.code is ErrorCode.BAD_SETTINGS

@@ -12,7 +12,15 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Advert, Envelope, Fate, Roster, Round
+from secagg.messages import (
+    Aborted,
+    Advert,
+    Envelope,
+    Fate,
+    Roster,
+    Round,
+    Survivors,
+)
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
@@ -47,6 +55,7 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
+from secagg.wire.errors import seen_by_peer
 from secagg.wire.packing import packed_size
 
 PARAMETERS = parameters_for(3, dimension=9, threshold=2, modulus=1 << 20)
@@ -420,14 +429,41 @@ def test_a_silent_cohort_keeps_round_zero_open_and_the_first_advert_starts_its_c
     scenario(test)
 
 
-def test_a_deadline_below_the_minimum_aborts_for_everybody():
+def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
+    async def test(world):
+        world.start()
+        await world.settle()
+        await world.join("a")
+        (stored,) = await world.book.sessions(role=Role.SERVER)
+        for _ in range(10):
+            await world.clock.sleep_until(world.clock.now() + 60)
+            waiting = await world.update("a", Round.ADVERTISE_KEYS)
+            assert (waiting.joined, waiting.needed) == (1, 2)
+            assert 0 <= waiting.closes_in_seconds <= 60
+        stranger = await world.update("mallory", Round.ADVERTISE_KEYS)
+        assert (stranger.joined, stranger.needed) == (0, 0)
+        # No record, no new number: what was stored is what is stored.
+        assert await world.book.sessions(role=Role.SERVER) == (stored,)
+        await world.join("b")
+        await world.join("c")
+        await world.settle()
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+
+    scenario(test)
+
+
+def test_a_task_that_ends_while_it_waits_ends_its_session_for_everybody():
     async def test(world):
         running = world.start()
         await world.settle()
         await world.join("a")
-        with pytest.raises(SessionAbortedError) as caught:
+        await world.aggregator.end_task("t", "its operator has ended the task")
+        with pytest.raises(SessionAbortedError, match="operator has ended") as caught:
             await running
         assert caught.value.code is ErrorCode.ROSTER_TOO_SMALL
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", GetOffer("t", 1))
+        assert caught.value.code is ErrorCode.TASK_OVER
         update = await world.update("a", Round.ADVERTISE_KEYS)
         assert isinstance(update, Aborted)
         assert update.code is ErrorCode.ROSTER_TOO_SMALL
@@ -442,9 +478,13 @@ def test_the_operator_can_abort_a_session():
         for name in ("a", "b"):
             await world.join(name)
         await world.aggregator.abort(world.id, "the operator pulled the plug")
-        with pytest.raises(SessionAbortedError, match="pulled the plug") as caught:
+        await world.settle()
+        # Its roster was never fixed: no attempt is spent, and the next one is open.
+        following = await world.aggregator.answer("a", GetOffer("t", 1))
+        assert following.session_number == 2
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError, match="enough"):
             await running
-        assert caught.value.code is ErrorCode.CANCELLED
         update = await world.update("b", Round.ADVERTISE_KEYS)
         assert update == Aborted(
             Fate.NEVER_FIXED, ErrorCode.CANCELLED, "the operator pulled the plug"
@@ -459,6 +499,7 @@ def test_messages_after_the_end_are_refused_with_a_code():
         running = world.start()
         await world.settle()
         advert = await world.join("a")
+        await world.aggregator.end_task("t", "enough")
         with pytest.raises(SessionAbortedError):
             await running
         # Acknowledged once, acknowledged for as long as the session is remembered.
@@ -485,6 +526,8 @@ def test_progress_shows_every_round_to_those_who_watch():
         running = world.start()
         await world.settle()
         await world.join("a")
+        await world.settle()
+        await world.aggregator.end_task("t", "enough")
         with pytest.raises(SessionAbortedError):
             await running
         await world.aggregator.close()
@@ -798,10 +841,68 @@ def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypat
     scenario(test)
 
 
+async def read(world, name, blob, *, offset=0):
+    chunk = await world.aggregator.answer(name, FetchChunk(world.id, blob, offset))
+    return chunk.data
+
+
+def test_roster_and_own_delivery_stay_readable_to_the_end_of_the_session():
+    async def test(world):
+        world.payload = b"a model"
+        await world.open_round_two()
+        roster = await read(world, "a", Blob.ROSTER)
+        own = {name: await read(world, name, Blob.DELIVERY) for name in NAMES}
+        assert Roster.decode(roster)
+        assert len(set(own.values())) == len(NAMES)
+        for name in ("a", "b"):
+            await world.upload(name, VECTOR if name == "a" else b"\x01" + VECTOR[1:])
+        await world.clock.sleep_until(world.clock.now() + 301)
+        assert isinstance(await world.update("a", Round.SHARE_KEYS), Survivors)
+        for name in NAMES:  # c is lost, and reads what was its own all the same
+            assert await read(world, name, Blob.ROSTER) == roster
+            assert await read(world, name, Blob.DELIVERY) == own[name]
+        await world.aggregator.end_task("t", "enough")
+        await world.aggregator.abort(world.id, "enough")
+        await world.settle()
+        for blob in Blob:
+            with pytest.raises(RemoteProtocolError) as caught:
+                await read(world, "a", blob)
+            assert caught.value.code is ErrorCode.SESSION_OVER
+
+    scenario(test)
+
+
+def test_a_piece_beyond_the_end_is_refused_and_the_end_itself_is_empty():
+    async def test(world):
+        world.payload = b"a model"
+        await world.open_round_two()
+        for blob in (Blob.PAYLOAD, Blob.ROSTER, Blob.DELIVERY):
+            whole = await read(world, "a", blob)
+            assert await read(world, "a", blob, offset=len(whole)) == b""
+            with pytest.raises(RemoteProtocolError) as caught:
+                await read(world, "a", blob, offset=len(whole) + 1)
+            assert caught.value.code is ErrorCode.BAD_ENCODING
+
+    scenario(test)
+
+
+def test_a_gap_in_an_upload_is_told_with_the_byte_to_go_on_with():
+    async def test(world):
+        await world.open_round_two()
+        part = {"total_size": SIZE, "digest": hashlib.sha256(VECTOR).digest()}
+        await world.upload("a", VECTOR[:2], **part)
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("a", VECTOR[3:], offset=3, **part)
+        assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+        assert seen_by_peer(caught.value).next_offset == 2
+
+    scenario(test)
+
+
 def test_there_is_no_sum_before_there_is_one():
     async def test(world):
         await world.open_round_two()
-        with pytest.raises(RemoteProtocolError, match="no sum"):
+        with pytest.raises(RemoteProtocolError, match="not released"):
             await world.aggregator.answer(
                 "a", FetchChunk(world.id, blob=Blob.SUM, offset=0, max_bytes=5)
             )

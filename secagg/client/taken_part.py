@@ -1,0 +1,49 @@
+"""What a client has to show when its task is over: the last sum that it took part in.
+
+A client that is started again after the end of its task has not failed: its work was
+done by an earlier process.
+"""
+
+from dataclasses import dataclass
+
+from secagg.messages import Fate
+from secagg.protocol.client_states import Completed
+from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.journal import decode_outcome
+
+__all__ = ["TakenPart", "last_part"]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPart:
+    """A session whose sum holds this client's input.
+
+    Attributes:
+        session_number: Its number within the task.
+        survivors: How many inputs the sum adds up.
+    """
+
+    session_number: int
+    survivors: int
+
+
+async def last_part(book: Book, task_id: str) -> TakenPart | None:
+    """Return the latest session of a task whose sum holds this client's input.
+
+    Args:
+        book: The client's.
+        task_id: Name of the task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    for row in await book.sessions(
+        role=Role.CLIENT, task=task_id, state=SessionState.ENDED
+    ):
+        stored = await book.load(row.key)
+        if stored is None or stored.receipt is None:
+            continue
+        ending = decode_outcome(stored.receipt)
+        if isinstance(ending, Completed) and ending.outcome.fate is Fate.INCLUDED:
+            return TakenPart(row.number, ending.outcome.survivors)
+    return None

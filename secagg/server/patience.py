@@ -1,0 +1,81 @@
+"""How long a server waits, and for whom: round 0, and the end of a task.
+
+Rule 1: waiting is not failing.  Round 0 with too few clients stays open at its
+        deadline, which starts again: nothing is stored, no attempt is spent, and the
+        adverts that are in stay valid.
+Rule 2: a task ends by its sessions, by its end date or by its operator.  A session that
+        still waits for clients then ends with it; one that has its cohort goes on.
+Rule 3: who has joined may know how many have; nobody else.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from secagg.protocol import server
+from secagg.runtime.clock import Clock
+from secagg.wire.calls import Wait
+
+__all__ = ["is_short_of_clients", "until", "utc_now", "wait_of"]
+
+# Machines sleep and dates are set right: the date is read this often, in seconds.
+_LOOK_EVERY: Final = 60.0
+
+
+def is_short_of_clients(state: server.ServerState) -> bool:
+    """Whether round 0 is open and cannot be closed in success."""
+    if not isinstance(state, server.AdvertiseKeys):
+        return False
+    now = server.progress(state)
+    return now.answered < now.needed
+
+
+def wait_of(
+    state: server.ServerState,
+    identity: str,
+    *,
+    retry_after_seconds: float,
+    closes_in_seconds: float,
+) -> Wait:
+    """Return what a client is told that has to wait.
+
+    Args:
+        state: The session.
+        identity: Who asks.
+        retry_after_seconds: When asking again makes sense.
+        closes_in_seconds: Until the open round's deadline.
+    """
+    if not isinstance(state, server.AdvertiseKeys) or identity not in state.adverts:
+        return Wait(retry_after_seconds)
+    now = server.progress(state)
+    return Wait(
+        retry_after_seconds,
+        joined=now.answered,
+        needed=now.needed,
+        closes_in_seconds=max(0.0, closes_in_seconds),
+    )
+
+
+def utc_now() -> datetime:
+    """Return the machine's date."""
+    return datetime.now(UTC)
+
+
+async def until(
+    moment: datetime,
+    then: Callable[[], Awaitable[None]],
+    *,
+    clock: Clock,
+    now: Callable[[], datetime] = utc_now,
+) -> None:
+    """Wait for a date, then act.
+
+    Args:
+        moment: The date, with its time zone.
+        then: What to do.
+        clock: How to wait.
+        now: The date of this moment.
+    """
+    while (left := (moment - now()).total_seconds()) > 0:
+        await clock.sleep_until(clock.now() + min(left, _LOOK_EVERY))
+    await then()

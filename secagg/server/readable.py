@@ -1,0 +1,93 @@
+"""What clients of one session may read again until it ends: the roster and deliveries.
+
+Rule 1: the roster is readable from round 1, a client's own delivery from round 2, both
+        to the end of the session: a client that lost what it had read goes on.
+Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
+        memory.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Delivery, Message, Roster
+from secagg.protocol import server
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk
+from secagg.wire.codec import refuse
+
+__all__ = ["Readable", "piece_of", "session_is_over"]
+
+_OBJECTS: Final[Mapping[Blob, type[Message]]] = {
+    Blob.ROSTER: Roster,
+    Blob.DELIVERY: Delivery,
+}
+
+
+class Readable:
+    """The large updates of one session."""
+
+    def __init__(self) -> None:
+        self._sharing: server.ShareKeys | None = None
+        self._masking: server.MaskedInputCollection | None = None
+
+    def enter(self, state: server.ServerState) -> None:
+        """Keep what a state opens for readers."""
+        if isinstance(state, server.ShareKeys):
+            self._sharing = state
+        elif isinstance(state, server.MaskedInputCollection):
+            self._masking = state
+        elif server.is_over(state):
+            self._sharing = self._masking = None
+
+    def piece(
+        self, state: server.ServerState, identity: str, request: FetchChunk
+    ) -> BlobChunk:
+        """Return a piece of the roster, or of the client's own delivery.
+
+        Args:
+            state: The session, as clients may see it.
+            identity: Who reads.
+            request: Which piece; of `Blob.ROSTER` or `Blob.DELIVERY`.
+
+        Raises:
+            RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
+                opens; SESSION_OVER for a client that is not in it, and after the end;
+                BAD_ENCODING beyond the object's end.
+        """
+        if server.is_over(state):
+            raise session_is_over(identity)
+        opened_by = self._sharing if request.blob is Blob.ROSTER else self._masking
+        # What was entered but is not durable yet does not exist for clients.
+        if opened_by is None or state.ROUND < opened_by.ROUND:
+            raise RemoteProtocolError(
+                "the round that this object opens is not open yet",
+                code=ErrorCode.UNEXPECTED_MESSAGE,
+                sender=identity,
+                next_step="Ask for the present update.",
+            )
+        update = server.update_for(opened_by, identity)
+        if update is None or update.kind is not _OBJECTS[request.blob]:
+            raise session_is_over(identity)
+        return piece_of(update.data, request)
+
+
+def piece_of(whole: bytes, request: FetchChunk) -> BlobChunk:
+    """Cut the piece that was asked for.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING; it begins beyond the end.
+    """
+    if request.offset > len(whole):
+        raise refuse(f"byte {request.offset} is beyond the object's {len(whole)}")
+    end = request.offset + request.max_bytes
+    return BlobChunk(whole[request.offset : end], len(whole))
+
+
+def session_is_over(identity: str) -> RemoteProtocolError:
+    """Return the refusal that leads a client to the next session."""
+    return RemoteProtocolError(
+        f"the session is over, or goes on without {identity!r}",
+        code=ErrorCode.SESSION_OVER,
+        sender=identity,
+        next_step="Fetch the session's last update, then ask for the next offer.",
+    )

@@ -1,0 +1,286 @@
+"""Clients that come too early, too late, or again; servers that wait and keep."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from secagg import telemetry
+from secagg.client.after_error import Attempts
+from secagg.client.backoff import Backoff
+from secagg.client.conductor import ClientPhase, SessionOutcome
+from secagg.client.taken_part import TakenPart, last_part
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.server.limits import AggregatorLimits
+from secagg.simulation import identity_of
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.lossy_connection import Fault
+from secagg.wire.calls import AdvertiseKeys, UploadChunk
+
+FOUR = parameters_for(4, dimension=9, threshold=3)
+LATE = 3
+
+
+async def persist(deployment, number, *, attempts=1):
+    """Run a client as a program does that nobody looks after."""
+    entropy = SeededEntropy(SecretBytes(bytes(32)), b"jitter")
+    attempts = Attempts(attempts, Backoff(entropy))
+    while True:
+        runner = deployment._client(number, CrashSwitch())
+        try:
+            return await runner.run_session(TASK_ID)
+        except SecAggError as error:
+            pause = attempts.pause_after(error, runner.reach)
+            if pause is None:
+                raise
+            await deployment.clock.sleep_until(deployment.clock.now() + pause)
+
+
+def test_a_client_that_comes_far_too_early_is_in_the_first_sum():
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4, max_attempts=1)
+        serving = asyncio.ensure_future(deployment.serve())
+        early = asyncio.ensure_future(persist(deployment, 0))
+        await clock.sleep_until(clock.now() + 10 * FOUR.deadlines.advertise_keys + 1)
+        assert not serving.done()
+        assert not early.done()
+        others = await asyncio.gather(*(persist(deployment, n) for n in (1, 2, 3)))
+        outcomes = [await early, *others]
+        await serving
+        return deployment, outcomes
+
+    deployment, outcomes = manual_clock.run(main)
+    assert deployment.server_error is None
+    (released,) = deployment.sums
+    assert (released.descriptor.session_number, released.survivors) == (1, 4)
+    assert {each.descriptor.session_number for each in outcomes} == {1}
+    adverts = deployment.links[0].distinct_messages()
+    assert [n for (_, call), n in adverts.items() if call is AdvertiseKeys] == [1]
+
+
+def test_waiting_clients_hear_how_many_have_joined():
+    heard = []
+
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4)
+        serving = asyncio.ensure_future(deployment.serve())
+        runner = deployment._client(0, CrashSwitch())
+        runner._parts = replace(runner._parts, on_progress=heard.append)
+        first = asyncio.ensure_future(runner.run_session(TASK_ID))
+        await clock.sleep_until(clock.now() + 100)
+        second = asyncio.ensure_future(persist(deployment, 1))
+        await clock.sleep_until(clock.now() + 100)
+        await asyncio.gather(first, second, *(persist(deployment, n) for n in (2, 3)))
+        await serving
+
+    manual_clock.run(main)
+    joining = [
+        (progress.joined, progress.needed)
+        for progress in heard
+        if progress.phase is ClientPhase.JOINING
+    ]
+    assert joining[:3] == [(0, 0), (1, 3), (2, 3)]
+
+
+def late_client(deployment):
+    """Return a client that dies when it has stored its session and sent nothing."""
+    return asyncio.ensure_future(deployment.take_part(LATE))
+
+
+def test_a_latecomer_of_an_ended_session_with_a_payload_joins_the_next_one():
+    alive = []
+
+    def fault_of(number, call, _count):
+        dead = number == LATE and call is AdvertiseKeys and not alive
+        return Fault.LOSE_REQUEST if dead else Fault.NONE
+
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4, payload=b"a model", fault_of=fault_of)
+        serving = asyncio.ensure_future(deployment.serve())
+        dying = late_client(deployment)
+        await clock.sleep_until(clock.now() + 10)
+        dying.cancel()
+        await asyncio.gather(*(deployment.take_part(n) for n in (0, 1, 2)))
+        await serving
+        assert [each.survivors for each in deployment.sums] == [3]
+        # Another process, which knows of that session only what is on the disk.
+        deployment.sessions = 2
+        alive.append(LATE)
+        serving = asyncio.ensure_future(deployment.serve())
+        outcome, *_ = await asyncio.gather(
+            persist(deployment, LATE), *(deployment.take_part(n) for n in (0, 1, 2))
+        )
+        await serving
+        return deployment, outcome
+
+    deployment, outcome = manual_clock.run(main)
+    assert isinstance(outcome, SessionOutcome)
+    assert outcome.descriptor.session_number == 2
+    assert [each.survivors for each in deployment.sums] == [3, 4]
+
+
+def test_a_latecomer_of_a_forgotten_session_joins_the_next_one():
+    alive = []
+
+    def fault_of(number, call, _count):
+        dead = number == LATE and call is AdvertiseKeys and not alive
+        return Fault.LOSE_REQUEST if dead else Fault.NONE
+
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            sessions=6,
+            fault_of=fault_of,
+            limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, quiet_seconds=30.0),
+        )
+        serving = asyncio.ensure_future(deployment.serve())
+        dying = late_client(deployment)
+        await clock.sleep_until(clock.now() + 10)
+        dying.cancel()
+        others = [asyncio.ensure_future(deployment.take_part(n)) for n in (0, 1, 2)]
+        while len(deployment.sums) < 4:
+            await clock.sleep_until(clock.now() + 1)
+        alive.append(LATE)
+        outcome = await persist(deployment, LATE)
+        await asyncio.gather(*others)
+        await serving
+        return deployment, outcome
+
+    deployment, outcome = manual_clock.run(main)
+    number = outcome.descriptor.session_number
+    assert number > 4
+    assert deployment.sums[number - 1].survivors == 4
+
+
+class EndedAtItsFirstSum(Deployment):
+    """Its operator ends the task as soon as there is a sum."""
+
+    async def _on_sum(self, released):
+        await super()._on_sum(released)
+        await self.aggregator.end_task(TASK_ID, "one is enough")
+
+
+class EndedWhileItOpens(Deployment):
+    """Its operator ends the task while a session is being opened."""
+
+    async def _next_payload(self, count):
+        await self.aggregator.end_task(TASK_ID, "none is needed")
+        return await super()._next_payload(count)
+
+
+def test_a_task_that_was_ended_opens_no_further_session():
+    async def main(clock):
+        deployment = EndedAtItsFirstSum(clock, FOUR, 4, sessions=2)
+        await deployment.run()
+        return deployment
+
+    deployment = manual_clock.run(main)
+    assert len(deployment.sums) == 1
+    assert deployment.server_error.code is ErrorCode.TASK_OVER
+    assert "1 sum(s): one is enough" in str(deployment.server_error)
+
+
+def test_a_task_that_is_ended_while_it_opens_a_session_waits_for_nobody():
+    async def main(clock):
+        deployment = EndedWhileItOpens(clock, FOUR, 4)
+        await deployment.serve()
+        return deployment
+
+    error = manual_clock.run(main).server_error
+    assert error.code is ErrorCode.ROSTER_TOO_SMALL
+    assert "none is needed" in str(error)
+
+
+def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4, sessions=2)
+        serving = asyncio.ensure_future(deployment.serve())
+        await asyncio.gather(*(persist(deployment, n) for n in (0, 1, 2)))
+        await asyncio.gather(*(persist(deployment, n) for n in (0, 1, 2)))
+        codes = []
+        for number in (0, LATE):
+            with pytest.raises(ServiceError) as caught:
+                await persist(deployment, number)
+            codes.append(caught.value.code)
+        await serving
+        books = deployment.client_books
+        return codes, [await last_part(books[n], TASK_ID) for n in (0, LATE)]
+
+    codes, parts = manual_clock.run(main)
+    assert codes == [ErrorCode.TASK_OVER] * 2
+    assert parts == [TakenPart(session_number=2, survivors=3), None]
+
+
+@pytest.mark.parametrize(
+    ("keep_seconds", "kept"), [(0.0, 1), (1e6, 3)], ids=["not at all", "for long"]
+)
+def test_sums_are_kept_for_their_time_however_many_follow(keep_seconds, kept):
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            sessions=3,
+            limits=AggregatorLimits(
+                kept_sums=1, keep_seconds=keep_seconds, quiet_seconds=30.0
+            ),
+        )
+        await deployment.run()
+        return deployment
+
+    assert len(manual_clock.run(main).spool.session_ids()) == kept
+
+
+# --- what the operator reads ----------------------------------------------------------
+
+
+def server_lines(caplog, event):
+    return [
+        record
+        for record in caplog.records
+        if record.name == telemetry.SERVER_LOGGER
+        and record.getMessage().startswith(event)
+    ]
+
+
+def run(**options):
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4, max_attempts=1, **options)
+        await deployment.run()
+        return deployment
+
+    return manual_clock.run(main)
+
+
+def test_the_log_names_every_round_that_closed_once_and_counts_it(caplog):
+    caplog.set_level(logging.INFO, telemetry.SERVER_LOGGER)
+    run()
+    lines = [each.getMessage() for each in server_lines(caplog, "round_closed")]
+    for line, name in zip(
+        lines,
+        ("ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT_COLLECTION", "UNMASKING"),
+        strict=True,
+    ):
+        assert f"round='{name}' answered=4 expected=4 seconds=" in line
+
+
+def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
+    run(
+        fault_of=lambda number, call, _: (
+            Fault.LOSE_REQUEST if number > 1 and call is UploadChunk else Fault.NONE
+        )
+    )
+    (warning,) = server_lines(caplog, "session_aborted")
+    assert warning.levelno == logging.WARNING
+    line = warning.getMessage()
+    assert "code='U3_TOO_SMALL'" in line
+    assert "2 clients uploaded their input, 3 are needed" in line
+    assert f"lost='{identity_of(2)}, {identity_of(3)}'" in line
