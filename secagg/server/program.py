@@ -15,7 +15,6 @@ What is printed is decided by whoever calls.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from secagg.config import ServerSettings
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
@@ -25,7 +24,6 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
 from secagg.server.storage import open_storage
 from secagg.server.task_setup import PreparedTask, settle_task
-from secagg.storage.rollback_mark import default_mark
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
@@ -78,7 +76,7 @@ async def plan_task(
     """
     storage = await open_storage(
         settings.server.state_dir,
-        mark=_mark_of(settings),
+        mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
     )
     try:
@@ -122,7 +120,7 @@ async def serve(
             role=Role.SERVER,
         ),
         state_dir=settings.server.state_dir,
-        rollback_mark=_mark_of(settings),
+        rollback_mark=settings.server.rollback_mark,
         health_listen=settings.server.health_listen,
         grace_seconds=settings.server.drain_seconds,
         on_progress=observer.progress,
@@ -175,11 +173,6 @@ async def _finish(
         await server.settle()
         raise
     await server.settle()  # a signal that ends the loop skips this
-
-
-def _mark_of(settings: ServerSettings) -> Path:
-    server = settings.server
-    return server.rollback_mark or default_mark(server.state_dir)
 
 
 async def _drain(server: Server) -> None:
