@@ -111,7 +111,7 @@ class Client:
             required with an address.  None keeps them in memory: a client that is made
             anew then knows nothing of what the last one gave.
         rollback_mark: File outside `state_dir` that tells a state that was put back
-            from the newest one.  Without it nobody notices a backup that was restored.
+            from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
             back and this client answer twice; what is open in it is left.
         cohort: Floors and caps of the cohort.

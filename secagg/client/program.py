@@ -16,7 +16,6 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
-from secagg.storage.rollback_mark import default_mark
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
@@ -54,7 +53,7 @@ def client_of(
             role=Role.CLIENT,
         ),
         state_dir=client.state_dir,
-        rollback_mark=client.rollback_mark or default_mark(client.state_dir),
+        rollback_mark=client.rollback_mark,
         accept_restored=accept_restored,
         aggregator=client.aggregator,
         attempts=client.attempts,

@@ -19,7 +19,6 @@ What is printed is decided by whoever calls.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from secagg.config import ServerSettings, end_of_task
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
@@ -31,7 +30,6 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
 from secagg.server.storage import open_storage
 from secagg.server.task_setup import PreparedTask, settle_task
-from secagg.storage.rollback_mark import default_mark
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
@@ -84,7 +82,7 @@ async def plan_task(
     """
     storage = await open_storage(
         settings.server.state_dir,
-        mark=_mark_of(settings),
+        mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
     )
     try:
@@ -130,7 +128,7 @@ async def serve(
             role=Role.SERVER,
         ),
         state_dir=settings.server.state_dir,
-        rollback_mark=_mark_of(settings),
+        rollback_mark=settings.server.rollback_mark,
         health_listen=settings.server.health_listen,
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,
@@ -193,11 +191,6 @@ async def _finish(
         await server.settle()
         raise
     await server.settle()  # a signal that ends the loop skips this
-
-
-def _mark_of(settings: ServerSettings) -> Path:
-    server = settings.server
-    return server.rollback_mark or default_mark(server.state_dir)
 
 
 async def _end_in_time(settings: ServerSettings, server: Server) -> None:

@@ -217,7 +217,7 @@ class Server:
         state_dir: Where sessions and uploads are kept, for this server alone; required
             with an address.  None keeps them in memory.
         rollback_mark: File outside `state_dir` that tells a state that was put back
-            from the newest one.  Without it nobody notices a backup that was restored.
+            from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
             back: sessions that are open in it end, and their inputs count as summed.
         health_listen: Address for health checks without TLS, and nothing else.

@@ -48,7 +48,8 @@ async def open_storage(
 
     Args:
         directory: Where it is kept; None keeps it in memory and forgets it.
-        mark: File of the rollback mark, outside the directory; None for none.
+        mark: File of the rollback mark, outside the directory; by default one under
+            the user's persistent state.
         accept_restored: The state may have been put back; see `open_book`.
 
     Raises:

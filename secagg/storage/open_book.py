@@ -9,7 +9,7 @@ from typing import Final
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.storage.book import Book
-from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite_book import SQLiteBook
 
 __all__ = ["open_book", "open_state"]
@@ -75,15 +75,21 @@ async def open_state(
     Args:
         directory: Made, readable by its owner only, when it does not exist; None for a
             book that lasts as long as the object.
-        mark: As for `open_book`.
+        mark: As for `open_book`; by default one under the user's persistent state.
         accept_restored: As for `open_book`.
 
     Raises:
         SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
             made.
     """
-    url = _MEMORY if directory is None else f"{_SQLITE}{_made(directory) / _FILE}"
-    return await open_book(url, mark=mark, accept_restored=accept_restored)
+    if directory is None:
+        return await open_book(_MEMORY)
+    made = _made(directory)
+    return await open_book(
+        f"{_SQLITE}{made / _FILE}",
+        mark=mark or default_mark(made),
+        accept_restored=accept_restored,
+    )
 
 
 def _made(directory: Path) -> Path:

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.storage.book import Behind, Change, Committed, NewSession, Record, Role
-from secagg.storage.open_book import open_book
+from secagg.storage.book import (
+    Behind,
+    Change,
+    Committed,
+    NewSession,
+    Record,
+    Role,
+    Task,
+    TaskState,
+)
+from secagg.storage.open_book import open_book, open_state
 from secagg.storage.rollback_mark import Mark, RollbackMark, default_mark
 
 
@@ -318,3 +327,21 @@ def test_the_mark_of_a_directory_lies_elsewhere_and_belongs_to_it(
     assert first.is_relative_to(tmp_path / "state" / "secagg")
     monkeypatch.delenv("XDG_STATE_HOME")
     assert default_mark(tmp_path).is_relative_to(Path.home() / ".local" / "state")
+
+
+async def test_a_state_directory_has_a_mark_without_being_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    state = tmp_path / "state"
+    book = await open_state(state)
+    await book.put_task(Task("t", TaskState.RUNNING, "", b""), expect_version=0)
+    await book.close()
+    await (await open_state(state)).close()
+    copy = tmp_path / "copied" / "state"
+    shutil.copytree(state, copy)
+    with pytest.raises(ServiceError) as caught:
+        await open_state(copy)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    shutil.rmtree(state)
+    with pytest.raises(ServiceError) as caught:
+        await open_state(state)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
