@@ -94,6 +94,8 @@ class Deployment:
         settings: Of every client.
         max_attempts: Sessions per sum.
         allowed: Sessions that the budget of the task covers; None without one.
+        ends_at: End date of the task on the deployment's clock, in seconds; a session
+            that waits for clients who never come ends then.
         limits: Of the aggregator.
         corrupt: Clients whose secrets the adversary has; they run as the others do.
     """
@@ -114,6 +116,7 @@ class Deployment:
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
     allowed: int | None = None
+    ends_at: float = 7200.0
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
     corrupt: frozenset[int] = frozenset()
@@ -191,14 +194,21 @@ class Deployment:
             max_attempts=self.max_attempts,
             allowed=self.allowed,
         )
+        ending = asyncio.create_task(self._end_in_time(aggregator))
         try:
             await aggregator.run_task(
                 task, next_payload=self._next_payload, on_sum=self._on_sum
             )
         except SecAggError as error:
             self.server_error = error
+        finally:
+            ending.cancel()
         await aggregator.settle(at_most_seconds=600.0)
         self.aggregator = None
+
+    async def _end_in_time(self, aggregator: Aggregator) -> None:
+        await self.clock.sleep_until(self.ends_at)
+        await aggregator.end_task(TASK_ID, "its end date has come")
 
     async def _released(self) -> int:
         """Count the sums that are settled for good."""
