@@ -26,6 +26,7 @@ from secagg.messages import (
     KINDS,
     MAX_REASON_BYTES,
     Aborted,
+    Complaint,
     Envelope,
     Message,
     Released,
@@ -82,6 +83,11 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
             or it begins a session, which is a header and no record.
     """
     match event:
+        case Received() if event.envelope.kind is Complaint:
+            # One sender may complain about several dealers: the book, which takes one
+            # record of a kind from each sender, does not judge these.
+            kind = Complaint.KIND
+            body = Writer().text(event.sender).fixed(event.envelope.data)
         case Received():
             kind, sender = event.envelope.kind.KIND, event.sender or None
             return Record(kind, sender, event.envelope.data)
@@ -198,6 +204,11 @@ def _received(kind: type[Message]) -> Callable[[Reader, str], Received]:
     return read
 
 
+def _complaint(reader: Reader, _: str) -> Received:
+    sender = _text(reader)
+    return Received(Envelope(Complaint, reader.fixed(reader.remaining)), sender)
+
+
 def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
     return {tag: _received(kind) for tag, kind in KINDS.items() if kind in kinds}
 
@@ -205,6 +216,7 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 # Arguments are evaluated from left to right, which is the order of the fields.
 _SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
     **_messages(FROM_CLIENTS),
+    Complaint.KIND: _complaint,
     _ROUND_CLOSED: lambda r, _: RoundClosed(Round(r.u8()), _blob(r)),
     _SUM_COMPUTED: lambda r, _: SumComputed(r.fixed(DIGEST_BYTES), r.u64(), r.u64()),
     _ABORT_REQUESTED: lambda r, _: AbortRequested(

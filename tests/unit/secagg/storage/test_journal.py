@@ -134,6 +134,17 @@ def test_the_record_of_a_message_is_number_sender_and_its_own_bytes():
     assert record == Record(2, "me", b"sealed")
 
 
+def test_a_client_may_complain_about_several_dealers():
+    """The book takes one record of a kind from each sender, but for complaints."""
+    complaints = [
+        Received(Envelope.of(Complaint(ErrorCode.BAD_SHARE_CIPHERTEXT, accused)), "me")
+        for accused in (1, 2)
+    ]
+    records = [journal.record_of(complaint) for complaint in complaints]
+    assert [record.sender for record in records] == [None, None]
+    assert [journal.decode_server_event(record) for record in records] == complaints
+
+
 def test_the_aggregator_is_nobody_among_the_senders_of_a_client():
     assert journal.record_of(Received(Envelope(Roster, b"roster"))).sender is None
 
