@@ -91,6 +91,7 @@ def run(kind=Deployment, **options):
             parameters_for(CLIENTS, dimension=7, threshold=3),
             CLIENTS,
             payload=b"a query",
+            ends_at=1e5,
             **options,
         )
         return deployment, await deployment.run()
