@@ -61,6 +61,9 @@ __all__ = [
 _BLOCK_VERSION: Final = 1
 # A claim may be off by the accountant's own rounding, not by a decision.
 _EPSILON_SLACK: Final = 1e-6
+# Colluders see the ring with the roster and may end sessions that do not suit them, so
+# rosters count and not sums (PROTOCOL §11.3).
+_ROSTERS_PER_SESSION: Final = 10
 MAX_STEPS: Final = 1_000_000
 
 
@@ -102,6 +105,8 @@ class PrivacyReport:
         counted_shares: Noise shares that the figures rely on.
         steps: Sums that the task is to release.
         spare: Sessions that the figures cover beyond them.
+        graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
+            complete graph.
     """
 
     server: PrivacyStatement
@@ -110,6 +115,7 @@ class PrivacyReport:
     counted_shares: int
     steps: int
     spare: int
+    graph_delta: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
@@ -120,6 +126,7 @@ class PrivacyReport:
             "counted_shares": self.counted_shares,
             "steps": self.steps,
             "spare": self.spare,
+            "graph_delta": self.graph_delta,
         }
 
     @classmethod
@@ -137,6 +144,7 @@ class PrivacyReport:
             counted_shares=int(document["counted_shares"]),
             steps=int(document["steps"]),
             spare=int(document["spare"]),
+            graph_delta=float(document["graph_delta"]),
         )
 
 
@@ -320,7 +328,22 @@ class NoisedTask:
             counted_shares=given.num_noise_shares,
             steps=self.budget.steps,
             spare=self.budget.spare,
+            graph_delta=self.graph_delta,
         )
+
+    @property
+    def graph_delta(self) -> float:
+        """What the sharing graph adds to delta, over the whole task.
+
+        Returns:
+            The chance that some session unmasks more than one sum: 2^-graph_bits for
+            each of `_ROSTERS_PER_SESSION` rosters for each session (PROTOCOL §11.3);
+            0 on the complete graph.
+        """
+        if self.parameters.is_complete_graph:
+            return 0.0
+        rosters = _ROSTERS_PER_SESSION * self.budget.sessions
+        return rosters * 2.0**-self.parameters.graph_bits
 
     def check(
         self, floors: PrivacyFloors, *, report: PrivacyReport | None = None
@@ -356,10 +379,12 @@ class NoisedTask:
                 ),
             ),
             (
-                self.budget.delta <= floors.max_delta,
+                # Never from the report, which may be one of another graph.
+                self.budget.delta + self.graph_delta <= floors.max_delta,
                 (
-                    f"delta is {self.budget.delta:.3g}, at most {floors.max_delta:.3g} "
-                    "is accepted"
+                    f"delta is {self.budget.delta + self.graph_delta:.3g}, of which "
+                    f"the graph adds {self.graph_delta:.3g}; at most "
+                    f"{floors.max_delta:.3g} is accepted"
                 ),
             ),
             (

@@ -148,6 +148,21 @@ def test_the_client_owns_the_privacy_floors(task, change, word):
     assert caught.value.next_step
 
 
+def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
+    ring = replace(task.parameters, degree=4, graph_bits=20)
+    on_ring = replace(task, parameters=ring)
+    added = 10 * task.budget.sessions * 2.0**-20
+    assert task.report().graph_delta == 0.0
+    assert on_ring.report().graph_delta == added
+    roomy = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4 + added)
+    assert on_ring.check(roomy).graph_delta == added
+    # A report that was computed for the complete graph hides nothing.
+    for report in (None, task.report()):
+        with pytest.raises(RemoteProtocolError, match="the graph adds") as caught:
+            on_ring.check(LENIENT, report=report)
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
 def with_block(task, **changes):
     entries = json.loads(task.parameters.noise_block)
     for name, value in changes.items():
