@@ -45,14 +45,18 @@ from secagg.storage.book import (
     Ended,
     NewSession,
     NumberTakenError,
+    Resealed,
     Role,
     StoredSession,
 )
 from secagg.storage.journal import (
+    decode_answered,
     decode_client_event,
     decode_offer,
+    encode_answered,
     encode_offer,
     encode_outcome,
+    is_answered,
     record_of,
 )
 
@@ -62,30 +66,28 @@ __all__ = ["ClientSession"]
 class ClientSession:
     """One session of one client; make it with `begin` or `resume`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a session joins as many parts
         self,
-        offered: SessionOffered,
+        descriptor: SessionDescriptor,
+        identity: str,
+        state: client.ClientState,
         *,
+        seed: SecretBytes | None,
         book: Book,
         workers: Workers,
         policy: ClientPolicy,
         stored: StoredSession | None = None,
     ) -> None:
-        self._offered = offered
+        self._descriptor = descriptor
+        self._state = state
+        self._seed = seed
         self._book = book
         self._workers = workers
         self._policy = policy
-        self.session_id = offered.descriptor.session_id
-        self._key = _key_prefix(offered.identity) + self.session_id.hex()
+        self.session_id = descriptor.session_id
+        self._key = _key_prefix(identity) + self.session_id.hex()
         self._sequence = 0 if stored is None else stored.sequence
         self._chain = b"" if stored is None else stored.chain
-        first = client.step(client.start(), offered, policy=policy)
-        self._state = first.state
-        for record in () if stored is None else stored.records:
-            if client.is_over(self._state):
-                break  # the policy is stricter than when the session was accepted
-            event = decode_client_event(record)
-            self._state = client.step(self._state, event, policy=policy).state
 
     @classmethod
     async def begin(  # noqa: PLR0913 - a session joins as many parts
@@ -109,7 +111,15 @@ class ClientSession:
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
         offered = SessionOffered(descriptor, identity, aggregator, seed)
-        session = cls(offered, book=book, workers=workers, policy=policy)
+        session = cls(
+            descriptor,
+            identity,
+            client.step(client.start(), offered, policy=policy).state,
+            seed=seed,
+            book=book,
+            workers=workers,
+            policy=policy,
+        )
         if isinstance(session._state, client.Failed):
             refused = session._state
             raise RemoteProtocolError(refused.reason, code=refused.code)
@@ -152,8 +162,12 @@ class ClientSession:
             stored = await book.load(row.key)
             if not row.key.startswith(prefix) or stored is None or stored.ended:
                 continue
+            descriptor, state, seed = _rebuilt(stored, policy)
             session = cls(
-                decode_offer(stored.header),
+                descriptor,
+                identity,
+                state,
+                seed=seed,
                 book=book,
                 workers=workers,
                 policy=policy,
@@ -167,7 +181,7 @@ class ClientSession:
     @property
     def descriptor(self) -> SessionDescriptor:
         """The session as it was offered."""
-        return self._offered.descriptor
+        return self._descriptor
 
     @property
     def state(self) -> client.ClientState:
@@ -192,10 +206,10 @@ class ClientSession:
 
         Bound to ctx2, so that another roster or another U2 gets other noise.
         """
-        if not isinstance(self._state, client.ReadyForInput):
+        if not isinstance(self._state, client.ReadyForInput) or self._seed is None:
             raise InternalError("noise is drawn when the set U2 is known")
         return noise_seed(
-            self._offered.seed,
+            self._seed,
             context=self._state.delivered.ctx2,
             component=0,
             suite=self.descriptor.parameters.suite,
@@ -226,6 +240,8 @@ class ClientSession:
             if not client.is_over(step.state):  # the end is written by `scrub`
                 await self._commit(await self._change_of(event, step.state))
             self._state = step.state
+            if isinstance(step.state, client.Answered):
+                self._forget_seed()
         return step.outputs
 
     async def scrub(self) -> None:
@@ -238,7 +254,7 @@ class ClientSession:
         await self._end(self._state)
 
     async def _end(self, ended: client.Completed | client.Failed) -> None:
-        self._offered.seed.wipe()
+        self._forget_seed()
         await self._commit(
             Change(
                 key=self._key,
@@ -255,7 +271,17 @@ class ClientSession:
                 records=(record_of(InputBound(state.bound_input)),),
                 charge=await self._workers.run(charge_of, self.descriptor),
             )
+        if isinstance(state, client.Answered):
+            # The seed and what was received are overwritten on the disk: from here on
+            # nothing but the answer itself is needed (PROTOCOL §12).
+            answered = Resealed(encode_answered(self.descriptor, state))
+            return Change(key=self._key, reseal=answered)
         return Change(key=self._key, records=(record_of(event),))
+
+    def _forget_seed(self) -> None:
+        if self._seed is not None:
+            self._seed.wipe()
+            self._seed = None
 
     async def _commit(self, change: Change) -> None:
         answer = await self._book.commit(
@@ -276,6 +302,21 @@ _UNKNOWN_PAST: Final = client.Failed(
     "this client's state was put back from an older one",
     refund.Charge.KEPT,
 )
+
+
+def _rebuilt(
+    stored: StoredSession, policy: ClientPolicy
+) -> tuple[SessionDescriptor, client.ClientState, SecretBytes | None]:
+    """Return offer, state and seed of a stored session; no seed once it answered."""
+    if is_answered(stored.header):
+        return *decode_answered(stored.header), None
+    offered = decode_offer(stored.header)
+    state = client.step(client.start(), offered, policy=policy).state
+    for record in stored.records:
+        if client.is_over(state):
+            break  # the policy is stricter than when the session was accepted
+        state = client.step(state, decode_client_event(record), policy=policy).state
+    return offered.descriptor, state, offered.seed
 
 
 def _key_prefix(identity: str) -> str:

@@ -35,7 +35,8 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.client_states import Completed, Failed
+from secagg.protocol.client import resume_answered
+from secagg.protocol.client_states import Answered, Completed, Failed
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -51,12 +52,15 @@ from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.book import Record
 
 __all__ = [
+    "decode_answered",
     "decode_client_event",
     "decode_offer",
     "decode_outcome",
     "decode_server_event",
+    "encode_answered",
     "encode_offer",
     "encode_outcome",
+    "is_answered",
     "record_of",
 ]
 
@@ -70,6 +74,7 @@ _SUM_COMPUTED: Final = 65
 _ABORT_REQUESTED: Final = 66
 _SESSION_OFFERED: Final = 67
 _INPUT_BOUND: Final = 68
+_ANSWERED: Final = 69
 
 _Event = TypeVar("_Event")
 _Readers = Mapping[int, Callable[[Reader, str], _Event]]
@@ -142,6 +147,47 @@ def decode_offer(header: bytes) -> SessionOffered:
         ServiceError: STORAGE_FAILED; the header is damaged or of another release.
     """
     return _read(_tagged(header), "offer", _OFFERS)
+
+
+def encode_answered(descriptor: SessionDescriptor, state: Answered) -> bytes:
+    """Return the header of a client's session that has answered; it holds no secret.
+
+    It replaces header and records: what is left can send the answer again and judge how
+    the session ends, and nothing else (PROTOCOL §12).
+    """
+    writer = Writer().u16(_ANSWERED).blob(descriptor.encode())
+    writer.text(state.facts.identity).u8(len(state.accepted))
+    for opened, digest in sorted(state.accepted.items()):
+        writer.u8(opened).fixed(digest)
+    return writer.blob(state.survivors).blob(state.answer).getvalue()
+
+
+def is_answered(header: bytes) -> bool:
+    """Whether a header is one of `encode_answered`."""
+    return _tagged(header).kind == _ANSWERED
+
+
+def decode_answered(header: bytes) -> tuple[SessionDescriptor, Answered]:
+    """Read what `encode_answered` wrote.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the header is damaged or of another release.
+    """
+    return _read(_tagged(header), "answer", {_ANSWERED: _answered})
+
+
+def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
+    descriptor, identity = SessionDescriptor.decode(_blob(reader)), _text(reader)
+    accepted = {
+        Round(reader.u8()): reader.fixed(DIGEST_BYTES) for _ in range(reader.u8())
+    }
+    return descriptor, resume_answered(
+        descriptor,
+        identity,
+        accepted=accepted,
+        survivors=_blob(reader),
+        answer=_blob(reader),
+    )
 
 
 def encode_outcome(ended: Completed | Failed) -> bytes:

@@ -22,6 +22,7 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client
 from secagg.protocol.client_states import Completed, Failed
 from secagg.protocol.events import (
     AbortRequested,
@@ -132,6 +133,23 @@ def test_a_damaged_record_is_the_storages_fault(event):
 def test_the_record_of_a_message_is_number_sender_and_its_own_bytes():
     record = journal.record_of(Received(Envelope(Bundles, b"sealed"), "me"))
     assert record == Record(2, "me", b"sealed")
+
+
+def test_what_is_left_of_a_client_that_answered_survives_as_a_header():
+    state = client.resume_answered(
+        DESCRIPTOR,
+        "me",
+        accepted={Round.SHARE_KEYS: bytes(32), Round.UNMASKING: b"\x01" * 32},
+        survivors=b"\x07",
+        answer=b"shares",
+    )
+    header = journal.encode_answered(DESCRIPTOR, state)
+    assert journal.is_answered(header)
+    assert not journal.is_answered(journal.encode_offer(OFFERED))
+    assert journal.decode_answered(header) == (DESCRIPTOR, state)
+    for size in range(len(header)):
+        with pytest.raises(ServiceError):
+            journal.decode_answered(header[:size])
 
 
 def test_a_client_may_complain_about_several_dealers():
