@@ -81,7 +81,7 @@ class _Loop:
         running = asyncio.run_coroutine_threadsafe(whole(), self._loop)
         try:
             return running.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: nothing goes on unseen
             if not running.done():
                 running.cancel()
                 has_ended.wait()

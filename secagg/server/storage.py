@@ -60,6 +60,6 @@ async def open_storage(
         return ServerStorage(book, MemorySpool())
     try:
         return ServerStorage(book, UploadSpool(directory / "spool"))
-    except BaseException:
+    except BaseException:  # whatever it is, the lock is released
         await book.close()
         raise

@@ -88,7 +88,7 @@ class SQLiteBook:
         try:
             loop = asyncio.get_running_loop()
             file = await loop.run_in_executor(worker, make)
-        except BaseException:
+        except BaseException:  # cancelled, too: no thread is left
             if thread is None:
                 worker.shutdown(wait=False)
             raise

@@ -87,7 +87,7 @@ class SQLiteFile:
                 self._judge_mark(entropy, accept_restored=accept_restored)
                 # A predecessor may have died before it had scrubbed its log.
                 self._checkpoint()
-            except BaseException:
+            except BaseException:  # whatever it is, the lock is released
                 self._database.close()
                 raise
 
@@ -123,7 +123,7 @@ class SQLiteFile:
                 self._database.execute("UPDATE book SET generation = generation + 1")
                 state = self._read_state()
                 self._database.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # cancelled, too: all or nothing
                 # A full disk may have rolled back already.
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")

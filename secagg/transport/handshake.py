@@ -178,7 +178,7 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
         except OSError as error:
             attempt.close()
             failure = error
-        except BaseException:
+        except BaseException:  # cancelled, too: no socket is left
             attempt.close()
             raise
         else:

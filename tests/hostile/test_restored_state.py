@@ -16,7 +16,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.book import Role, SessionState
-from secagg.storage.journal import decode_outcome
+from secagg.storage.journal import decode_offer, decode_outcome
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
@@ -28,20 +28,28 @@ from secagg.wire.calls import GetUpdate
 
 CLIENTS = 3
 VICTIM = 1
+ANSWERED = "answered"
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=2)
 
 
 class CopyingBook(CrashingBook):
-    """Has its file copied when a session holds so many records."""
+    """Has its file copied when a session holds so many records, or has answered."""
 
     def __init__(self, path, copy, *, records):
+        self.seeds = []
         self.inner = inline_book(path, mark=path.with_suffix(".mark"))
         super().__init__(self.inner, CrashSwitch())
         self._path, self._copy, self._records = path, copy, records
 
     async def commit(self, change):
         answer = await super().commit(change)
-        if not self._copy.exists() and answer.sequence >= self._records:
+        if change.create is not None and change.create.role is Role.CLIENT:
+            self.seeds.append(decode_offer(change.create.header).seed.reveal())
+        if self._records == ANSWERED:
+            is_there = change.reseal is not None
+        else:
+            is_there = answer.sequence >= self._records
+        if is_there and not self._copy.exists():
             self.inner._file.scrub()  # folds the log into the file
             shutil.copy(self._path, self._copy)
         return answer
@@ -112,12 +120,15 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     ask(restored.close())
 
 
-@pytest.mark.parametrize("records", [1, 2, 3, 4])
+@pytest.mark.parametrize("records", [1, 2, 3, ANSWERED])
 def test_a_client_that_was_put_back_never_answers_from_memory(tmp_path, records):
     path, copy = tmp_path / "book.db", tmp_path / "copy.db"
     book = CopyingBook(path, copy, records=records)
     first, _ = run(client_books={VICTIM: book})
     ask(book.inner.close())
+    # Whoever steals the disk of a client that has answered finds no seed any more.
+    (seed,) = book.seeds
+    assert (seed in copy.read_bytes()) == (records != ANSWERED)
 
     restored = put_back(path, copy)
     again, endings = run(
