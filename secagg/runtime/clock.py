@@ -81,7 +81,9 @@ async def is_set_before(clock: Clock, deadline: float, flag: asyncio.Event) -> b
 
 async def _cancel(task: asyncio.Future[Any]) -> None:
     """Cancel a task and wait until it has cleaned up behind itself."""
-    if task.done():
-        return
-    task.cancel()
-    await asyncio.wait({task})
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        # Looked at, so that nobody is told of it who was cancelled himself.
+        task.exception()
