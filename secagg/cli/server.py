@@ -63,8 +63,14 @@ def server(
     output.line("checking certificates, directories and port")
     require_all(server_checks(settings))
     check_port(settings)
-    output.line("planning the noise of the task")
-    prepared = asyncio.run(plan_task(settings, accept_restored=restored))
+
+    async def planned() -> "PreparedTask":
+        # Said when the loop runs: a signal that comes while one is being made would
+        # leave Python's own words behind.
+        output.line("planning the noise of the task")
+        return await plan_task(settings, accept_restored=restored)
+
+    prepared = asyncio.run(planned())
     _print_task(prepared, output)
     files = SumFiles(settings.server.output_dir, prepared)
 
