@@ -54,7 +54,7 @@ class LoadedSettings(Generic[_Settings]):
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (key, value, origin) for every setting, in order of declaration."""
         rows = []
-        for section in dataclasses.fields(self.settings):  # type: ignore[arg-type]
+        for section in dataclasses.fields(self.settings):  # type: ignore[arg-type] # a dataclass
             values = getattr(self.settings, section.name)
             for field in dataclasses.fields(values):
                 key = f"{section.name}.{field.name}"
