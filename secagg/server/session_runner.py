@@ -87,7 +87,11 @@ NAMED_AT_MOST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
-    """What all sessions of one aggregator share."""
+    """What all sessions of one aggregator share.
+
+    Attributes:
+        keep_seconds: How long the sum of an ended session stays available at least.
+    """
 
     book: Book
     spool: Spool
@@ -97,6 +101,7 @@ class RunnerContext:
     entropy: Entropy
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
+    keep_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ class SessionRunner:
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
-        self._facts = SessionFacts(record.descriptor)
+        self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
@@ -204,6 +209,16 @@ class SessionRunner:
     def is_over(self) -> bool:
         """Whether the session has ended, and durably so."""
         return server.is_over(self._state)
+
+    def count_sessions(self, *, allowed: int | None, spent: int) -> None:
+        """Learn where the session stands in its task's budget, for those who watch.
+
+        Args:
+            allowed: Sessions that the budget covers; None without one.
+            spent: Those that are used, this one included if it is.
+        """
+        if allowed is not None:
+            self._facts.sessions_before = allowed - spent + self._facts.is_spent
 
     def can_join(self, identity: str) -> bool:
         """Whether an offer of this session makes sense for a client."""
@@ -246,7 +261,7 @@ class SessionRunner:
             # A sender that hangs up takes nobody else's message with it.
             await message.answer
         except RemoteProtocolError as error:
-            self._log(
+            self.log(
                 telemetry.MESSAGE_REFUSED,
                 message=envelope.kind.__name__,
                 sender=sender,
@@ -339,7 +354,7 @@ class SessionRunner:
             ServiceError: STORAGE_FAILED, again and again.  The session is not over: a
                 restart resumes it.
         """
-        self._log(
+        self.log(
             telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
             round=self._state.ROUND.name,
         )
@@ -438,7 +453,7 @@ class SessionRunner:
         self._state = state
         for event in accepted:
             self._note(event)
-            self._log(
+            self.log(
                 telemetry.MESSAGE_ACCEPTED,
                 message=event.envelope.kind.__name__,
                 sender=event.sender,
@@ -593,7 +608,7 @@ class SessionRunner:
         if type(self._state) is not type(state):
             seconds = self._context.clock.now() - self._opened_at
             for lost in self._facts.enter(self._state, state, outputs, seconds=seconds):
-                self._log(
+                self.log(
                     telemetry.CLIENT_DROPPED,
                     sender=lost.identity,
                     round=lost.round.name,
@@ -675,9 +690,9 @@ class SessionRunner:
         counts, progress = server.progress(before), self.progress()
         match self._state:
             case server.Completed():
-                self._log(telemetry.SESSION_COMPLETED, reason=progress.reason)
+                self.log(telemetry.SESSION_COMPLETED, reason=progress.reason)
             case server.Failed(outcome=outcome):
-                self._log(
+                self.log(
                     telemetry.SESSION_ABORTED,
                     level=logging.WARNING,
                     round=counts.round.name,
@@ -686,7 +701,7 @@ class SessionRunner:
                     lost=named([lost.identity for lost in progress.dropped]),
                 )
             case _:
-                self._log(
+                self.log(
                     telemetry.ROUND_CLOSED,
                     round=counts.round.name,
                     answered=counts.answered,
@@ -711,10 +726,15 @@ class SessionRunner:
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed)
         )
         digest = await context.workers.run(_digest, packed)
-        computed = SumComputed(digest, len(packed))
+        computed = SumComputed(digest, len(packed), await self._kept_until())
         await self._advance(
             lambda state: computed if isinstance(state, server.Summing) else None
         )
+
+    async def _kept_until(self) -> int:
+        """Return until when the sum can be fetched at least, in Unix seconds."""
+        kept = self._context.keep_seconds
+        return int(await self._context.book.now() + kept) if kept else 0
 
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted
@@ -738,7 +758,8 @@ class SessionRunner:
     def _publish(self) -> None:
         self._context.publish(self.progress())
 
-    def _log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+    def log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+        """Write one line about the session."""
         _LOG.log(
             level,
             "%s session=%s %s",
