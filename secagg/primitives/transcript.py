@@ -103,7 +103,7 @@ def encode_set(indices: Iterable[int], n: int) -> bytes:
     """
     _check_roster_size(n)
     chosen = list(indices)
-    if any(not 0 <= index < n for index in chosen):
+    if chosen and not 0 <= min(chosen) <= max(chosen) < n:
         raise ValueError(f"expected roster indices in [0, {n})")
     if len(set(chosen)) != len(chosen):
         raise ValueError("a roster index occurs twice in a set")
