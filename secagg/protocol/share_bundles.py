@@ -77,18 +77,20 @@ class HeldShares:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What one holder revealed, taken apart.
+    """What one holder revealed, taken apart once for all who ask.
 
     Attributes:
+        revealed: As received; two answers are equal if it is.
         dealers: Whose shares the holder should hold, ascending, shape (h,).
         rows: One share for each, canonical, shape (h, 34); zeros for the absent.
         absent: Dealers whose share the holder says it does not have.
     """
 
-    dealers: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.uint8] = field(repr=False)
+    revealed: bytes = field(repr=False)
+    dealers: npt.NDArray[np.uint16] = field(compare=False)
+    rows: npt.NDArray[np.uint8] = field(repr=False, compare=False)
     absent: frozenset[int]
 
     @classmethod
@@ -114,11 +116,12 @@ class Answer:
         if rows[places].any():
             raise ValueError("a share that is said to be absent is not zero")
         absent = frozenset(dealers[place] for place in places)
-        return cls(np.array(dealers, np.int64), rows, absent)
+        return cls(revealed, np.array(dealers, np.uint16), rows, absent)
 
     def shares_of(self, dealers: Sequence[int]) -> npt.NDArray[np.uint8]:
         """Return the shares of some dealers, shape (s, 34)."""
-        return self.rows[np.searchsorted(self.dealers, dealers)]
+        wanted = np.array(dealers, self.dealers.dtype)
+        return self.rows[np.searchsorted(self.dealers, wanted)]
 
 
 def deal(  # noqa: PLR0913 - everything that a dealing depends on
