@@ -8,7 +8,6 @@ Rule 3: an ended session leaves its receipt for good; payload and sum stay as lo
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Final
 
 from secagg.errors import (
@@ -178,7 +177,7 @@ class SessionBook:
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
-            payload_hash=sha256(payload).digest() if payload else b"",
+            payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
         record = SessionRecord(descriptor, task.invited, attempt)
@@ -273,14 +272,10 @@ class SessionBook:
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
-        if await self._workers.run(_digest, data) != digest:
+        if await self._workers.sha256(data) != digest:
             raise ServiceError(
                 f"the {name} of a session is missing or damaged in the spool",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Do not touch the spool directory while sessions run.",
             )
         return data
-
-
-def _digest(data: bytes) -> bytes:
-    return sha256(data).digest()

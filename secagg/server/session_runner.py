@@ -24,7 +24,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Final, TypeAlias
 
 from secagg import telemetry
@@ -308,7 +307,7 @@ class SessionRunner:
         if self._is_restored and isinstance(state, server.Failed):
             # Nobody knows whose input was summed: everybody's counts as if it was.
             return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
-        return server.update_for(state, identity)
+        return self._readable.update_for(state, identity)
 
     async def watch(
         self, identity: str, after: Round | None
@@ -704,7 +703,7 @@ class SessionRunner:
         await self._patiently(
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed)
         )
-        digest = await context.workers.run(_digest, packed)
+        digest = await context.workers.sha256(packed)
         computed = SumComputed(digest, len(packed))
         await self._advance(
             lambda state: computed if isinstance(state, server.Summing) else None
@@ -754,7 +753,3 @@ def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:
         record: Record = record_of(message.event)
         if (record.kind, record.sender) == (error.record.kind, error.record.sender):
             message.refusal = error
-
-
-def _digest(data: bytes) -> bytes:
-    return sha256(data).digest()
