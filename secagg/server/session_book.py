@@ -19,10 +19,11 @@ from secagg.errors import (
 )
 from secagg.messages import Released, Round
 from secagg.parameters import SessionDescriptor
+from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import Position, RunnerContext, SessionRunner
+from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.storage.book import (
     Change,
