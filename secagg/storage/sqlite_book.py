@@ -138,7 +138,7 @@ class SQLiteBook:
         )
 
     async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what only grows for a task."""
+        """Return what the sessions of a task leave behind for good."""
         return await self._read(
             lambda database: sqlite_queries.read_tally(database, role, task, peer=peer)
         )
