@@ -169,8 +169,7 @@ class SessionRunner:
         if identity in state.adverts:
             return True
         full = len(state.adverts) >= self.descriptor.parameters.max_clients
-        invited = state.invited is None or identity in state.invited
-        return invited and not full
+        return state.is_invited(identity) and not full
 
     def check_invited(self, identity: str) -> None:
         """Refuse whoever may not read what the session hands its clients.
@@ -178,7 +177,8 @@ class SessionRunner:
         Raises:
             RemoteProtocolError: NOT_INVITED.
         """
-        if self.record.invited is not None and identity not in self.record.invited:
+        invited, left_out = self.record.invited, self.record.left_out
+        if identity in left_out or (invited is not None and identity not in invited):
             raise RemoteProtocolError(
                 f"{identity!r} is not invited to this session",
                 code=ErrorCode.NOT_INVITED,
@@ -325,8 +325,11 @@ class SessionRunner:
         """
         await self._advance(lambda _: AbortRequested(code, reason, discard_unmasked))
 
-    async def finish(self) -> None:
+    async def finish(self, facts: bytes) -> None:
         """Scrub the session, which is over, and leave its receipt.
+
+        Args:
+            facts: What its task knows from now on.
 
         Raises:
             ServiceError: STORAGE_FAILED; a restart finishes it.
@@ -334,7 +337,10 @@ class SessionRunner:
         receipt = self.receipt().encode()
         # Nobody knows what was sent of a restored session: it has used its inputs.
         change = Change(
-            key=self.record.session_key, end=receipt, spend=self._is_restored
+            key=self.record.session_key,
+            end=receipt,
+            facts=facts,
+            spend=self._is_restored,
         )
         await self._durable.write(change)
 
