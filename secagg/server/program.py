@@ -30,7 +30,7 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
 from secagg.server.storage import open_storage
 from secagg.server.task_setup import PreparedTask, settle_task
-from secagg.storage.book import Retention
+from secagg.storage.stored import Retention
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity

@@ -11,7 +11,8 @@ from typing import Final
 from secagg import telemetry
 from secagg.errors import ServiceError
 from secagg.runtime.clock import Clock
-from secagg.storage.book import Book, Retention
+from secagg.storage.book import Book
+from secagg.storage.stored import Retention
 
 __all__ = ["purge_regularly"]
 

@@ -41,7 +41,7 @@ from secagg.server.retention import purge_regularly
 from secagg.server.storage import ServerStorage, open_storage
 from secagg.server.task import OnSum, SessionSum, TaskDefinition
 from secagg.server.task_setup import PreparedTask
-from secagg.storage.book import Retention
+from secagg.storage.stored import Retention
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSIdentity

@@ -16,8 +16,9 @@ from secagg.policy import (
 )
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
-from secagg.storage.book import Retention, Role, SessionState
+from secagg.storage.change import Role
 from secagg.storage.open_book import open_state
+from secagg.storage.stored import Retention, SessionState
 
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
