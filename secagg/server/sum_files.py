@@ -49,6 +49,7 @@ class SumFiles:
                 "inputs": released.inputs,
                 "file": sum_path.name,
                 "dimension": int(values.shape[0]),
+                "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(),
                 "receipt": released.receipt.to_dict(),
             },
