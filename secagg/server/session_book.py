@@ -9,7 +9,6 @@ Rule 3: an ended session leaves its receipt, and in the same commit what it tell
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Final
 
 from secagg.errors import (
@@ -21,10 +20,11 @@ from secagg.errors import (
 )
 from secagg.messages import Released, Round
 from secagg.parameters import SessionDescriptor
+from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import Position, RunnerContext, SessionRunner
+from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.server.task_facts import TaskFacts
 from secagg.storage.book import (
@@ -205,7 +205,7 @@ class SessionBook:
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
-            payload_hash=sha256(payload).digest() if payload else b"",
+            payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
         record = SessionRecord(descriptor, task.invited, left_out, attempt)
@@ -302,14 +302,10 @@ class SessionBook:
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
-        if await self._workers.run(_digest, data) != digest:
+        if await self._workers.sha256(data) != digest:
             raise ServiceError(
                 f"the {name} of a session is missing or damaged in the spool",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Do not touch the spool directory while sessions run.",
             )
         return data
-
-
-def _digest(data: bytes) -> bytes:
-    return sha256(data).digest()

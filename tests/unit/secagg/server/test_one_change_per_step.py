@@ -142,7 +142,7 @@ def test_a_session_that_somebody_else_has_ended_is_our_defect():
         await runner.abort(ErrorCode.CANCELLED, "an operator's wish")
         await runner.finish(b"")
         await runner.finish(b"")  # ended is ended
-        runner._state = runner.record.start()
+        runner._durable._state = runner.record.start()
         with pytest.raises(InternalError, match="somebody else"):
             await runner.abort(ErrorCode.CANCELLED, "again")
         serving.cancel()
