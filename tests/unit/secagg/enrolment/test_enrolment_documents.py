@@ -152,6 +152,12 @@ def test_serials_out_of_order_are_refused(serials):
         RevocationList.decode(data)
 
 
+def test_there_is_no_list_number_0():
+    data = dataclasses.replace(LIST, number=0).signed_by(ISSUER).encode()
+    with pytest.raises(RemoteProtocolError, match="counted from 1"):
+        RevocationList.decode(data)
+
+
 def test_a_count_beyond_the_bytes_takes_no_memory():
     body = b"\1" + field(DOMAIN.encode()) + u32(3) + u64(950) + u32((1 << 32) - 1)
     with pytest.raises(RemoteProtocolError, match="are left"):
