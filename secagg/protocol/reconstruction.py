@@ -11,6 +11,7 @@ Source:
     PROTOCOL §7.3; error correction in `secagg.primitives.share_correction`.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from secagg.primitives.shamir import (
     reconstruct,
     reconstruct_sparse,
 )
+from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol.context import self_mask_commitment
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import DroppedKey, SurvivorSeed
@@ -165,10 +167,7 @@ class _ShareTable:
             chosen = [self._choose(dealer, threshold, suspects) for dealer in dealers]
         if not self._graph.has_common_holders:
             return reconstruct_sparse(
-                np.array(chosen, np.int64) + 1,
-                np.stack(
-                    [self.shares(d, hs) for d, hs in zip(dealers, chosen, strict=True)]
-                ),
+                np.array(chosen, np.int64) + 1, self._gather(dealers, chosen)
             )
         # Dealers with the same holders are rebuilt together; absences part them.
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -180,6 +179,22 @@ class _ShareTable:
             rebuilt = reconstruct(np.array(common, np.int64) + 1, stacked)
             secrets.update(zip(members, rebuilt, strict=True))
         return [secrets[dealer] for dealer in dealers]
+
+    def _gather(
+        self, dealers: Sequence[int], chosen: Sequence[Sequence[int]]
+    ) -> _Shares:
+        """Return the shares of every dealer's own holders, shape (dealers, t, 34)."""
+        places: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row, holders in enumerate(chosen):
+            for column, holder in enumerate(holders):
+                places[holder].append((row, column))
+        gathered = np.empty((len(chosen), len(chosen[0]), SHARE_SIZE), np.uint8)
+        for holder, wanted in places.items():  # each answer is searched once
+            rows, columns = zip(*wanted, strict=True)
+            gathered[rows, columns] = self._answers[holder].shares_of(
+                [dealers[row] for row in rows]
+            )
+        return gathered
 
     def _choose(self, dealer: int, threshold: int, suspects: set[int]) -> list[int]:
         by_trust = sorted(self.holders(dealer), key=lambda h: (h in suspects, h))

@@ -44,11 +44,9 @@ from secagg.messages import (
     Released,
     Round,
     Shares,
-    Survivors,
     Upload,
 )
 from secagg.parameters import SessionDescriptor
-from secagg.primitives.transcript import encode_set
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -230,7 +228,7 @@ def fork(state: ServerState) -> ServerState:
         case MaskedInputCollection():
             return replace(state, session=session, uploads=dict(state.uploads))
         case Unmasking():
-            return replace(state, session=session, shares=dict(state.shares))
+            return replace(state, session=session, answers=dict(state.answers))
         case Summing() | Completed() | Failed():
             return state  # nothing grows any more
 
@@ -279,7 +277,7 @@ def progress(state: ServerState) -> Progress:
             counts = (len(state.uploads), len(state.sharers), _needed(state))
         case Unmasking():
             threshold = state.session.descriptor.parameters.threshold
-            counts = (len(state.shares), len(state.survivors), threshold)
+            counts = (len(state.answers), len(state.survivors), threshold)
         case Summing():
             counts = (len(state.survivors),) * 3
         case Completed():
@@ -371,13 +369,10 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
         if dealer in state.sharers:
             place = cohort.graph.rank(dealer, index) * BUNDLE_BYTES
             parts.append(state.bundles[dealer][place : place + BUNDLE_BYTES])
-    sharers = encode_set(state.sharers, len(cohort.roster))
-    return Envelope.of(Delivery(sharers, b"".join(parts)))
+    return Envelope.of(Delivery(state.bitmap, b"".join(parts)))
 
 
 def _unmask_request(state: Unmasking | Summing, index: int) -> Envelope | None:
     if index not in state.survivors:
         return _left_out("this client's masked input did not arrive in time")
-    if isinstance(state, Summing):
-        return None
-    return Envelope.of(Survivors(encode_set(state.survivors, len(state.cohort.roster))))
+    return None if isinstance(state, Summing) else state.opening

@@ -22,6 +22,7 @@ from secagg.messages import (
     Roster,
     Round,
     Shares,
+    Survivors,
     Upload,
 )
 from secagg.parameters import ProtocolParameters
@@ -211,6 +212,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             state.session.opening(Round.MASKED_INPUT_COLLECTION),
             cohort,
             sharers=sharers,
+            bitmap=bitmap,
             ctx2=context.mask_context(cohort.ctx1, bitmap, parameters.suite),
             bundles={index: state.bundles[index] for index in sharers},
             uploads={},
@@ -307,9 +309,10 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             cohort,
             sharers=state.sharers,
             survivors=survivors,
+            opening=Envelope.of(Survivors(encode_set(survivors, len(cohort.roster)))),
             ctx2=state.ctx2,
             uploads=dict(state.uploads),
-            shares={},
+            answers={},
         ),
         dropped,
     )
@@ -365,14 +368,14 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     index = _member(state.cohort, sender, state.survivors)
     revealed = Shares.decode(event.envelope.data).revealed
     try:
-        Answer.parse(revealed, _dealers(state, index))
+        answer = Answer.parse(revealed, _dealers(state, index))
     except ValueError as error:
         raise RemoteProtocolError(
             f"the shares that {sender!r} revealed cannot be read: {error}",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         ) from None
-    state.shares[index] = revealed
+    state.answers[index] = answer
     state.session.accept(sender, event.envelope)
     return Step(state)
 
@@ -381,12 +384,8 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     """Fix U5, rebuild the secrets and order the sum (PROTOCOL §5.5)."""
     cohort, descriptor = state.cohort, state.session.descriptor
     parameters = descriptor.parameters
-    silent = _drops(cohort, state.survivors - set(state.shares), DropReason.NO_ANSWER)
-    answered = frozenset(state.shares)
-    answers = {
-        holder: Answer.parse(revealed, _dealers(state, holder))
-        for holder, revealed in state.shares.items()
-    }
+    answers, answered = state.answers, frozenset(state.answers)
+    silent = _drops(cohort, state.survivors - answered, DropReason.NO_ANSWER)
     absent = Counter(d for answer in answers.values() for d in answer.absent)
     for dealer in sorted(state.sharers):
         left = cohort.graph.count_holders(dealer, answered) - absent[dealer]

@@ -25,6 +25,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
+from secagg.protocol.share_bundles import Answer
 
 __all__ = [
     "AdvertiseKeys",
@@ -166,6 +167,7 @@ class MaskedInputCollection(Rostered):
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
     sharers: frozenset[int]  # U2
+    bitmap: bytes  # U2, encoded once for everybody
     ctx2: bytes
     bundles: Mapping[int, bytes] = field(repr=False)
     uploads: dict[int, bytes]  # U3, so far: digest by index
@@ -179,9 +181,10 @@ class Unmasking(Rostered):
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
+    opening: Envelope  # U3, encoded once for everybody
     ctx2: bytes
     uploads: Mapping[int, bytes]
-    shares: dict[int, bytes] = field(repr=False)  # U5, so far
+    answers: dict[int, Answer] = field(repr=False)  # U5, so far
 
 
 @dataclass(frozen=True, slots=True)
