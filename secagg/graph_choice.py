@@ -28,14 +28,14 @@ Source:
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Final, Self
 
 from secagg.edge_odds import log_set_apart
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import MAX_CLIENTS
+from secagg.parameters import MAX_CLIENTS, ProtocolParameters
 from secagg.ring_odds import (
     bits_of,
     log_corrupt_holders,
@@ -51,7 +51,10 @@ __all__ = [
     "GraphChoice",
     "GraphDemand",
     "GraphKind",
+    "GraphOdds",
     "choose_graph",
+    "complete_graph",
+    "odds_of",
 ]
 
 # One session in a thousand million that ends for want of holders disturbs nobody.
@@ -161,6 +164,31 @@ class GraphDemand:
         return tuple(sorted({self.min_clients, middle, self.max_clients}))
 
 
+@dataclass(frozen=True, slots=True)
+class GraphOdds:
+    """What a graph is worth, on the roster of the cohort that is worst for each odds.
+
+    Attributes:
+        holder_bits: -log2 of the chance E1, that some honest client has so many corrupt
+            holders that its secrets are known; inf for the impossible.
+        cut_bits: -log2 of the chance E2, that colluders and losses, which are taken to
+            be random on a ring, leave honest survivors without a path of masks.
+        liveness_bits: -log2 of the chance E3, that random losses leave some client with
+            fewer holders than the threshold.
+    """
+
+    holder_bits: float = math.inf
+    cut_bits: float = math.inf
+    liveness_bits: float = math.inf
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the odds as JSON values; null is for the impossible."""
+        named = asdict(self)
+        return {
+            name: None if math.isinf(odds) else odds for name, odds in named.items()
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphChoice:
     """A graph for a cohort.
@@ -175,9 +203,7 @@ class GraphChoice:
             is malicious.
         unseen: Honest clients at most that a malicious server can leave out of the sum
             unseen; noise counts on `quorum - unseen` inputs.
-        holder_bits: -log2 of the chance E1; inf for the impossible.
-        cut_bits: -log2 of the chance E2.
-        liveness_bits: -log2 of the chance E3.
+        odds: What it is worth.
         why: Why it is the complete graph, when a sparse one was looked for.
     """
 
@@ -187,9 +213,7 @@ class GraphChoice:
     max_threshold: int
     quorum: int | None = None
     unseen: int = 0
-    holder_bits: float = math.inf
-    cut_bits: float = math.inf
-    liveness_bits: float = math.inf
+    odds: GraphOdds = GraphOdds()
     why: str = ""
 
 
@@ -221,7 +245,80 @@ def choose_graph(
     else:
         chosen = _out_edges(demand, threshold)
         why = "no k-out graph with degree up to half of the cohort is safe"
-    return chosen or _complete(demand, adversary, threshold, why)
+    return chosen or complete_graph(demand, adversary, threshold=threshold, why=why)
+
+
+def complete_graph(
+    demand: GraphDemand,
+    adversary: Adversary,
+    *,
+    threshold: int | None = None,
+    why: str = "",
+) -> GraphChoice:
+    """Return the complete graph with the threshold that the cohort needs.
+
+    Args:
+        demand: The cohort.
+        adversary: What the server may do.
+        threshold: Take this threshold or none.
+        why: Why no sparse graph is taken.
+
+    Raises:
+        ServiceError: INFEASIBLE; no threshold is safe and live, and why.
+    """
+    _check_possible(demand)
+    why += "; " if why else ""
+    if demand.max_clients > MAX_CLIENTS:
+        raise _infeasible(
+            f"{why}the complete graph ends at {MAX_CLIENTS} clients",
+            "Split the cohort, or count on fewer colluders and losses.",
+        )
+    lowest, highest = demand.colluders + 1, demand.min_survivors
+    if adversary is not Adversary.CURIOUS:
+        lowest = _least_agreement(demand)
+    lowest = max(lowest, _LEAST_THRESHOLD)
+    # More than half, if it can be had: two disjoint groups then never both unmask.
+    chosen = threshold or min(max(lowest, demand.max_clients // 2 + 1), highest)
+    if not lowest <= chosen <= highest:
+        wanted = "" if threshold is None else f", and not {threshold}"
+        raise _infeasible(
+            f"{why}on the complete graph a secret must take at least {lowest} shares "
+            f"and can take at most the {highest} that losses leave{wanted}",
+            "Count on fewer colluders or fewer losses."
+            if lowest > highest
+            else "Choose a threshold between the two.",
+        )
+    return GraphChoice(
+        kind=GraphKind.COMPLETE,
+        degree=0,
+        threshold=chosen,
+        max_threshold=highest,
+        # The profile uses both rules with one number (PROTOCOL §2).
+        quorum=chosen if adversary is Adversary.MALICIOUS else None,
+        why=why.removesuffix("; "),
+    )
+
+
+def odds_of(parameters: ProtocolParameters) -> GraphOdds:
+    """Return what the graph of a task is worth, however it was chosen.
+
+    Args:
+        parameters: Valid ones; on the complete graph everything is impossible.
+    """
+    if parameters.is_complete_graph:
+        return GraphOdds()
+    demand = GraphDemand(
+        min_clients=parameters.min_clients,
+        max_clients=parameters.max_clients,
+        min_survivors=parameters.min_survivors,
+        max_losses=parameters.max_clients - parameters.min_survivors,
+        colluders=parameters.colluders,
+    )
+    return GraphOdds(
+        _holder_bits(demand, parameters.degree, parameters.threshold),
+        _ring_cut_bits(demand, parameters.degree),
+        _liveness_bits(demand, parameters.degree, parameters.threshold),
+    )
 
 
 # --- sparse graphs ------------------------------------------------------------------
@@ -256,9 +353,11 @@ def _ring(
                 degree=degree,
                 threshold=chosen,
                 max_threshold=highest,
-                holder_bits=_holder_bits(demand, degree, breaking),
-                cut_bits=_ring_cut_bits(demand, degree),
-                liveness_bits=_liveness_bits(demand, degree, chosen),
+                odds=GraphOdds(
+                    _holder_bits(demand, degree, breaking),
+                    _ring_cut_bits(demand, degree),
+                    _liveness_bits(demand, degree, chosen),
+                ),
             )
         missing = chosen - highest
         if adversary is Adversary.SEMI_MALICIOUS and threshold is None:
@@ -291,9 +390,11 @@ def _out_edges(demand: GraphDemand, threshold: int | None) -> GraphChoice | None
                 max_threshold=highest,
                 quorum=quorum,
                 unseen=apart,
-                holder_bits=_holder_bits(demand, degree, corrupt + 1),
-                cut_bits=cut_bits,
-                liveness_bits=_liveness_bits(demand, degree, chosen),
+                odds=GraphOdds(
+                    _holder_bits(demand, degree, corrupt + 1),
+                    cut_bits,
+                    _liveness_bits(demand, degree, chosen),
+                ),
             )
         degree += 2
     return None
@@ -385,43 +486,6 @@ def _largest_set_apart(demand: GraphDemand, degree: int) -> tuple[int, float]:
         # Entry s is about s or more.
         largest, bits = max(largest, met - 1), min(bits, bits_of(float(logs[met])))
     return largest, bits
-
-
-# --- the complete graph -------------------------------------------------------------
-
-
-def _complete(
-    demand: GraphDemand, adversary: Adversary, threshold: int | None, why: str
-) -> GraphChoice:
-    if demand.max_clients > MAX_CLIENTS:
-        raise _infeasible(
-            f"{why}; the complete graph ends at {MAX_CLIENTS} clients",
-            "Split the cohort, or count on fewer colluders and losses.",
-        )
-    lowest, highest = demand.colluders + 1, demand.min_survivors
-    if adversary is not Adversary.CURIOUS:
-        lowest = _least_agreement(demand)
-    lowest = max(lowest, _LEAST_THRESHOLD)
-    # More than half, if it can be had: two disjoint groups then never both unmask.
-    chosen = threshold or min(max(lowest, demand.max_clients // 2 + 1), highest)
-    if not lowest <= chosen <= highest:
-        wanted = "" if threshold is None else f", and not {threshold}"
-        raise _infeasible(
-            f"{why}; on the complete graph a secret must take at least {lowest} shares "
-            f"and can take at most the {highest} that losses leave{wanted}",
-            "Count on fewer colluders or fewer losses."
-            if lowest > highest
-            else "Choose a threshold between the two.",
-        )
-    return GraphChoice(
-        kind=GraphKind.COMPLETE,
-        degree=0,
-        threshold=chosen,
-        max_threshold=highest,
-        # The profile uses both rules with one number (PROTOCOL §2).
-        quorum=chosen if adversary is Adversary.MALICIOUS else None,
-        why=why,
-    )
 
 
 def _least_agreement(demand: GraphDemand) -> int:

@@ -102,9 +102,9 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         ("quorum", "" if chosen.quorum is None else str(chosen.quorum)),
         ("honest clients that may be left out", str(chosen.unseen or "")),
         ("colluders, losses", f"{demand.colluders}, {demand.max_losses}"),
-        ("too many corrupt holders", _chance(chosen.holder_bits)),
-        ("cut into parts", _chance(chosen.cut_bits)),
-        ("too few holders left", _chance(chosen.liveness_bits)),
+        ("too many corrupt holders", _chance(chosen.odds.holder_bits)),
+        ("cut into parts", _chance(chosen.odds.cut_bits)),
+        ("too few holders left", _chance(chosen.odds.liveness_bits)),
         ("keys and shares, up", f"{traffic.up:,} bytes a client"),
         ("keys and shares, down", f"{traffic.down:,} bytes a client"),
     ]
@@ -116,9 +116,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         "threshold_max": chosen.max_threshold,
         "colluders": demand.colluders,
         "losses": demand.max_losses,
-        "holder_bits": _finite(chosen.holder_bits),
-        "cut_bits": _finite(chosen.cut_bits),
-        "liveness_bits": _finite(chosen.liveness_bits),
+        **chosen.odds.to_dict(),
         "bytes_up_per_client": traffic.up,
         "bytes_down_per_client": traffic.down,
         "reason": chosen.why,
@@ -146,8 +144,3 @@ def _fraction(text: str, option: str) -> "Fraction":
 
 def _chance(bits: float) -> str:
     return "impossible" if math.isinf(bits) else f"2^-{bits:.1f}"
-
-
-def _finite(bits: float) -> float | None:
-    """Return bits for JSON, which has no infinity: null is for the impossible."""
-    return None if math.isinf(bits) else bits

@@ -303,11 +303,13 @@ def test_a_ring_is_safe_and_live_on_every_roster_in_between(
         live.append(log_short_of_holders(**ring, **lost, **t))
         whole.append(log_planned_cut(**ring, **lost, colluders=colluders))
         hidden.append(log_corrupt_holders(**ring, **t, colluders=colluders))
-    assert bits_of(max(live)) == pytest.approx(chosen.liveness_bits)
-    assert bits_of(max(whole)) == pytest.approx(chosen.cut_bits)
-    assert bits_of(max(hidden)) == pytest.approx(chosen.holder_bits)
-    assert chosen.liveness_bits > wanted.liveness_bits
-    assert min(chosen.cut_bits, chosen.holder_bits) >= server_demand(wanted.graph_bits)
+    assert bits_of(max(live)) == pytest.approx(chosen.odds.liveness_bits)
+    assert bits_of(max(whole)) == pytest.approx(chosen.odds.cut_bits)
+    assert bits_of(max(hidden)) == pytest.approx(chosen.odds.holder_bits)
+    assert chosen.odds.liveness_bits > wanted.liveness_bits
+    assert min(chosen.odds.cut_bits, chosen.odds.holder_bits) >= server_demand(
+        wanted.graph_bits
+    )
 
 
 def test_an_explicit_threshold_is_met_or_refused():
@@ -395,7 +397,7 @@ def test_drawn_rings_keep_to_the_odds(clients, c, losses):
     wanted = demand_of(clients, c, losses, 4, 4)
     chosen = choose_graph(wanted, CURIOUS)
     assert chosen.kind is GraphKind.HARARY
-    assert client_demand(4) <= chosen.holder_bits < 12
+    assert client_demand(4) <= chosen.odds.holder_bits < 12
     reach, rings = chosen.degree // 2, 2000
     generator = np.random.default_rng(11)  # noqa: TID251 - rings, not secrets
     order = generator.permuted(np.tile(np.arange(clients), (rings, 1)), axis=1)
