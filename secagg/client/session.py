@@ -40,8 +40,8 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import ClientOutput
 from secagg.runtime.workers import Workers
-from secagg.storage.book import (
-    Book,
+from secagg.storage.book import Book
+from secagg.storage.change import (
     Change,
     Committed,
     Ended,
@@ -50,7 +50,6 @@ from secagg.storage.book import (
     Resealed,
     Role,
     SessionsSpentError,
-    StoredSession,
 )
 from secagg.storage.journal import (
     decode_answered,
@@ -62,6 +61,7 @@ from secagg.storage.journal import (
     is_answered,
     record_of,
 )
+from secagg.storage.stored import StoredSession
 
 __all__ = ["ClientSession"]
 
@@ -108,8 +108,8 @@ class ClientSession:
 
         Raises:
             RemoteProtocolError: REPLAYED_SESSION for a number seen before;
-                POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or the task has
-                shown this client too many rings.  Nothing is stored.
+                POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
+                has seen too many rings of the task.  Nothing is stored.
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
