@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.enrolment.keys import parse_key
@@ -201,8 +201,8 @@ class CohortSection:
         "Fewest inputs that a released sum adds up.", low=2, high=65_535, unit="clients"
     )
     threshold: int = setting(
-        "Shares that rebuild a secret; 0 means one more than half of max_clients "
-        "(of the degree on a ring).",
+        "Shares that rebuild a secret; 0 means one more than half of max_clients (of "
+        'the degree on a ring), or with degree "auto" the fewest that are safe.',
         default=0,
         low=0,
         high=65_535,
@@ -223,8 +223,9 @@ class CohortSection:
         high=65_535,
         unit="clients",
     )
-    degree: int = setting(
-        "Neighbours of each client on a ring; 0 means everybody shares with everybody.",
+    degree: int | Literal["auto"] = setting(
+        "Neighbours of each client on a ring; 0 means everybody shares with everybody, "
+        '"auto" the fewest that are safe with these numbers, or 0 where none are.',
         default=0,
         low=0,
         high=65_534,
