@@ -54,6 +54,7 @@ from secagg.protocol.events import (
     ServerEvent,
     SumComputed,
 )
+from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.rounds import FROM_CLIENTS
 from secagg.protocol.server_rounds import (
@@ -141,6 +142,7 @@ def start(
     *,
     packed_bytes: int,
     invited: frozenset[str] | None = None,
+    read_noise: NoiseReader = no_noise,
 ) -> ServerState:
     """Return the state that collects adverts.
 
@@ -148,13 +150,20 @@ def start(
         descriptor: The session, as offered to clients.
         packed_bytes: Exact size of one packed vector (`wire.packing.packed_size`).
         invited: Who may advertise; None for every authenticated client.
+        read_noise: Reads the noise block for a U2; without one no session with noise
+            gets beyond its second round.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
     descriptor.validate(demanded_bits=server_demand)
     return AdvertiseKeys(
-        Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
+        Session(
+            descriptor,
+            packed_bytes,
+            {Round.ADVERTISE_KEYS: {}},
+            read_noise=read_noise,
+        ),
         invited=invited,
         adverts={},
         keys=set(),
