@@ -188,6 +188,7 @@ class Aggregator:
     async def _offer(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
+        self._sessions.note_back(identity, request.task_id)
         task = self._tasks.get(request.task_id)
         if task is None and request.task_id in self._interrupted_tasks:
             raise _shutting_down(self._limits.join_poll_seconds)
@@ -405,15 +406,20 @@ class Aggregator:
     async def settle(self, *, at_most_seconds: float) -> None:
         """Wait until the clients of ended sessions know how they ended.
 
-        Returns when everybody who took part to the end has been told and nobody has
-        called for a moment, which is how long fetching a sum takes to begin; or when
-        the time is up.
+        Returns when everybody who took part to the end has been told, or is back for
+        the next session, and nobody has called for a moment, which is how long fetching
+        a sum takes to begin; or when the time is up.  The next process does not wait
+        again for those that all know.
         """
         clock = self._context.clock
         deadline = clock.now() + at_most_seconds
         while (now := clock.now()) < deadline:
             quiet_at = self._last_call + self._limits.quiet_seconds
             if now >= quiet_at and not self._sessions.has_untold():
+                try:
+                    await self._sessions.note_settled()
+                except ServiceError as error:  # the next process waits in vain
+                    _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))

@@ -20,6 +20,7 @@ from secagg.storage.change import (
     NewSession,
     NumberTakenError,
     Record,
+    Role,
     SecondRecordError,
     SessionsSpentError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "apply_change",
     "mark_restored",
     "purge_receipts",
+    "put_facts",
     "put_task",
     "settle_charge",
 ]
@@ -294,6 +296,12 @@ def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -
         ),
     )
     return True
+
+
+def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+    """See `Book.put_facts`."""
+    tally = tally_at(database, Role.SERVER.value, task, "")
+    TALLIES.put(database, dataclasses.replace(tally, facts=facts))
 
 
 def purge_receipts(

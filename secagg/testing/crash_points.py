@@ -114,6 +114,11 @@ class CrashingBook:
         with self._switch.around("put task"):
             return await self._inner.put_task(task, expect_version=expect_version)
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """See `Book.put_facts`."""
+        with self._switch.around("put facts"):
+            await self._inner.put_facts(task, facts)
+
     async def purge(self, policy: Retention) -> Purged:
         """See `Book.purge`."""
         with self._switch.around("purge"):
