@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Plan,
         PrivacyReport,
         PrivacyStatement,
+        SessionNoise,
         error_curve,
         plan,
     )
@@ -78,6 +79,9 @@ if TYPE_CHECKING:
     )
     from secagg.protocol.events import (
         NoisedVector,
+    )
+    from secagg.protocol.noise_terms import (
+        NoiseSecrets,
     )
     from secagg.runtime.connection import (
         AggregatorConnection,
@@ -140,6 +144,7 @@ __all__ = [
     "LocalCohort",
     "LocalProtocolError",
     "NoiseBudget",
+    "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
     "NoisedVector",
@@ -164,6 +169,7 @@ __all__ = [
     "SessionAbortedError",
     "SessionDescriptor",
     "SessionInfo",
+    "SessionNoise",
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
@@ -189,6 +195,7 @@ _MODULES: Final = {
         "Plan",
         "PrivacyReport",
         "PrivacyStatement",
+        "SessionNoise",
         "error_curve",
         "plan",
     ),
@@ -220,6 +227,7 @@ _MODULES: Final = {
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
     "protocol.events": ("NoisedVector",),
+    "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
     "server.receipt": ("SessionReceipt",),
