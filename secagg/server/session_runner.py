@@ -291,6 +291,10 @@ class SessionRunner:
             after = update.kind.ROUND
             yield update
 
+    def tell(self, identity: str) -> None:
+        """Note that a client knows how the session ended."""
+        self._facts.tell(self._state, identity)
+
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
         return self._facts.untold(self._state)
