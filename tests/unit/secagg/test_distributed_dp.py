@@ -152,6 +152,8 @@ def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
     ring = replace(task.parameters, degree=4, graph_bits=20)
     on_ring = replace(task, parameters=ring)
     added = 10 * task.budget.sessions * 2.0**-20
+    assert on_ring.max_rosters == 10 * task.budget.sessions
+    assert task.max_rosters is None
     assert task.report().graph_delta == 0.0
     assert on_ring.report().graph_delta == added
     roomy = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4 + added)
