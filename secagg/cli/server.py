@@ -99,6 +99,9 @@ def server(
         {
             "task": settings.task.id,
             "completed": served.is_complete,
+            "sessions_left": served.receipts[-1].sessions_left
+            if served.receipts
+            else None,
             "sessions": [receipt.to_dict() for receipt in served.receipts],
             "files": [str(path) for path in files.written],
         }

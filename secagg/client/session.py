@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 from secagg.client.budget import charge_of, max_rosters_of, settlement_of
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
@@ -38,6 +39,7 @@ from secagg.protocol.events import (
     InputReady,
     SessionOffered,
 )
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput
 from secagg.runtime.workers import Workers
 from secagg.storage.book import Book
@@ -117,7 +119,7 @@ class ClientSession:
         session = cls(
             descriptor,
             identity,
-            client.step(client.start(), offered, policy=policy).state,
+            client.step(client.start(read_noise_terms), offered, policy=policy).state,
             seed=seed,
             book=book,
             workers=workers,
@@ -213,18 +215,19 @@ class ClientSession:
         return isinstance(self._state, client.ReadyForInput)
 
     @property
-    def noise_seed(self) -> SecretBytes:
-        """The seed of this client's noise share: the same after a restart.
-
-        Bound to ctx2, so that another roster or another U2 gets other noise.
-        """
+    def noise_secrets(self) -> NoiseSecrets:
+        """What this client's noise is drawn from: the same after a restart."""
         if not isinstance(self._state, client.ReadyForInput) or self._seed is None:
             raise InternalError("noise is drawn when the set U2 is known")
-        return noise_seed(
-            self._seed,
-            context=self._state.delivered.ctx2,
-            component=0,
-            suite=self.descriptor.parameters.suite,
+        delivered = self._state.delivered
+        return NoiseSecrets(
+            sharers=len(delivered.sharers),
+            seed=noise_seed(
+                self._seed,
+                context=delivered.ctx2,
+                component=0,
+                suite=self.descriptor.parameters.suite,
+            ),
         )
 
     def pending_outputs(self) -> tuple[ClientOutput, ...]:
@@ -329,7 +332,7 @@ def _rebuilt(
     if is_answered(stored.header):
         return *decode_answered(stored.header), None
     offered = decode_offer(stored.header)
-    state = client.step(client.start(), offered, policy=policy).state
+    state = client.step(client.start(read_noise_terms), offered, policy=policy).state
     for record in stored.records:
         if client.is_over(state):
             break  # the policy is stricter than when the session was accepted

@@ -50,6 +50,7 @@ class SumFiles:
                 "inputs": released.inputs,
                 "file": sum_path.name,
                 "dimension": int(values.shape[0]),
+                "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(),
                 "graph": self._graph(),
                 "receipt": released.receipt.to_dict(),

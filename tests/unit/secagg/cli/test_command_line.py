@@ -31,6 +31,13 @@ VERBS = [
     ["pki", "ca"],
     ["pki", "server"],
     ["pki", "client"],
+    ["pki", "enrol", "init"],
+    ["pki", "enrol", "sign"],
+    ["pki", "enrol", "renew"],
+    ["pki", "enrol", "revoke"],
+    ["pki", "enrol", "list"],
+    ["pki", "identity", "new"],
+    ["pki", "identity", "renew"],
 ]
 
 
@@ -53,7 +60,7 @@ def error_of(capsys):
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_verb_explains_itself_with_an_example(verb, capsys):
     assert main([*verb, "--help"]) == 0
-    assert f"Example: secagg {verb[0]}" in capsys.readouterr().out
+    assert f"Example: secagg {' '.join(verb)}" in capsys.readouterr().out
 
 
 def test_no_verb_prints_the_help_and_a_wrong_one_ends_with_2(capsys):
@@ -383,7 +390,8 @@ def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
     assert main(["pki", "init", str(directory), "--clients", "2", "--json"]) == 0
     names = {Path(path).name for path in last_line(capsys)["files"]}
     stems = ("ca", "server", "client-1", "client-2")
-    assert names == {f"{stem}.{end}" for stem in stems for end in ("pem", "key")}
+    expected = {f"{stem}.{end}" for stem in stems for end in ("pem", "key")}
+    assert names == expected | {"credential.bin"}
     for path in directory.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = (directory / "ca.key").read_bytes()

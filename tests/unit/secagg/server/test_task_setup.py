@@ -45,8 +45,8 @@ def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
     prepared = prepare(tmp_path, NOISE)
     noised = prepared.noised
     assert noised is not None
-    assert noised.mechanism.parameters.min_survivors == 7
-    assert noised.mechanism.parameters.num_noise_shares == 6
+    assert noised.mechanism.parameters.noise_rule.min_survivors == 7
+    assert noised.report().counted_shares == 6
     assert noised.budget.steps == 2
     assert noised.report().server.epsilon <= 4.0
     assert noised.budget.sessions == 3
