@@ -197,6 +197,21 @@ def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
+def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
+    word = str(task.report().server.status)
+    assert task.report().grounds() == word
+    on_ring = replace(
+        task, parameters=replace(task.parameters, degree=4, graph_bits=40)
+    )
+    report = on_ring.report()
+    assert report.grounds() == f"{word}, with {on_ring.graph_delta:.3g} added to delta"
+    assert report.to_dict()["grounds"] == report.grounds()
+    # One session whose ring nobody could have cut, and one that somebody might have.
+    assert report.grounds(graph_delta=0.0) == word
+    one = report.grounds(graph_delta=2.0**-40)
+    assert one == f"{word}, with 9.09e-13 added to delta"
+
+
 def with_block(task, **changes):
     entries = json.loads(task.parameters.noise_block)
     parts = (entries, entries["mechanism"], entries["noise"])
