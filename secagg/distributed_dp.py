@@ -399,18 +399,24 @@ class NoisedTask:
         return math.sqrt(least) / given.scale_factor
 
     @property
+    def max_rosters(self) -> int | None:
+        """Rosters that one client accepts over the whole task; None for any number.
+
+        Each is a new ring, and one more chance that it is unsafe (PROTOCOL §11.3).
+        """
+        if self.parameters.is_complete_graph:
+            return None
+        return _ROSTERS_PER_SESSION * self.budget.sessions
+
+    @property
     def graph_delta(self) -> float:
         """What the sharing graph adds to delta, over the whole task.
 
         Returns:
             The chance that some session unmasks more than one sum: 2^-graph_bits for
-            each of `_ROSTERS_PER_SESSION` rosters for each session (PROTOCOL §11.3);
-            0 on the complete graph.
+            each of `max_rosters`; 0 on the complete graph.
         """
-        if self.parameters.is_complete_graph:
-            return 0.0
-        rosters = _ROSTERS_PER_SESSION * self.budget.sessions
-        return rosters * 2.0**-self.parameters.graph_bits
+        return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
 
     def check_noise(self, floors: PrivacyFloors) -> None:
         """Compare the noise with a client's privacy floors, before epsilon is computed.

@@ -11,7 +11,9 @@ Rule 3: of an input only the digest is stored.  After a restart the application
 Rule 4: at the end everything is scrubbed; the session's number stays used for good.
 Rule 5: the change that binds an input charges the budget too: neither is without the
         other.
-Rule 6: a session of a book that was put back from an older state is left at once:
+Rule 6: the change that accepts a roster counts it, before anything is shared: a ring
+        that was seen is one more chance that it is unsafe.
+Rule 7: a session of a book that was put back from an older state is left at once:
         nobody knows what it has sent.
 
 It talks to nobody: that is `secagg.client.runner`.
@@ -20,7 +22,7 @@ It talks to nobody: that is `secagg.client.runner`.
 from dataclasses import replace
 from typing import Final, Self
 
-from secagg.client.budget import charge_of, settlement_of
+from secagg.client.budget import charge_of, max_rosters_of, settlement_of
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.messages import Round
@@ -40,8 +42,8 @@ from secagg.protocol.events import (
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput
 from secagg.runtime.workers import Workers
-from secagg.storage.book import (
-    Book,
+from secagg.storage.book import Book
+from secagg.storage.change import (
     Change,
     Committed,
     Ended,
@@ -49,7 +51,7 @@ from secagg.storage.book import (
     NumberTakenError,
     Resealed,
     Role,
-    StoredSession,
+    SessionsSpentError,
 )
 from secagg.storage.journal import (
     decode_answered,
@@ -61,6 +63,7 @@ from secagg.storage.journal import (
     is_answered,
     record_of,
 )
+from secagg.storage.stored import StoredSession
 
 __all__ = ["ClientSession"]
 
@@ -107,8 +110,8 @@ class ClientSession:
 
         Raises:
             RemoteProtocolError: REPLAYED_SESSION for a number seen before;
-                POLICY_VIOLATION or BAD_CONFIG when the offer is refused.  Nothing is
-                stored.
+                POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
+                has seen too many rings of the task.  Nothing is stored.
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
@@ -131,6 +134,7 @@ class ClientSession:
             peer=aggregator,
             number=descriptor.session_number,
             header=encode_offer(offered),
+            allowed=max_rosters_of(descriptor),
         )
         try:
             await session._commit(Change(key=session._key, create=new))
@@ -141,6 +145,14 @@ class ClientSession:
                 "before",
                 code=ErrorCode.REPLAYED_SESSION,
                 next_step="Tell the operator: the server has lost its state or lies.",
+            ) from None
+        except SessionsSpentError:
+            raise RemoteProtocolError(
+                f"this client has seen {new.allowed} rings of task "
+                f"{descriptor.task_id!r}, and the delta of the task counts on no more",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Too many sessions have ended early. Ask the operator to run "
+                "a new task, and on the complete graph if it happens again.",
             ) from None
         return session
 
@@ -279,7 +291,13 @@ class ClientSession:
             # nothing but the answer itself is needed (PROTOCOL §12).
             answered = Resealed(encode_answered(self.descriptor, state))
             return Change(key=self._key, reseal=answered)
-        return Change(key=self._key, records=(record_of(event),))
+        # A roster was accepted: its ring counts, even if nothing comes of it.
+        has_ring = not self.descriptor.parameters.is_complete_graph
+        return Change(
+            key=self._key,
+            records=(record_of(event),),
+            spend=has_ring and isinstance(state, client.Shared),
+        )
 
     def _forget_seed(self) -> None:
         if self._seed is not None:

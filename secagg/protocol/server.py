@@ -143,6 +143,7 @@ def start(
     packed_bytes: int,
     invited: frozenset[str] | None = None,
     read_noise: NoiseReader = no_noise,
+    left_out: frozenset[str] = frozenset(),
 ) -> ServerState:
     """Return the state that collects adverts.
 
@@ -152,6 +153,8 @@ def start(
         invited: Who may advertise; None for every authenticated client.
         read_noise: Reads the noise block for a U2; without one no session with noise
             gets beyond its second round.
+        left_out: Who may not, because of what earlier sessions of the task have shown
+            (PROTOCOL §5.7).
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
@@ -165,6 +168,7 @@ def start(
             read_noise=read_noise,
         ),
         invited=invited,
+        left_out=left_out,
         adverts={},
         keys=set(),
     )
@@ -278,7 +282,7 @@ def progress(state: ServerState) -> Progress:
             limits = state.session.descriptor.parameters
             expected = limits.max_clients
             if state.invited is not None:
-                expected = min(expected, len(state.invited))
+                expected = min(expected, len(state.invited - state.left_out))
             counts = (len(state.adverts), expected, limits.min_clients)
         case ShareKeys():
             counts = (len(state.bundles), len(state.cohort.roster), _needed(state))
