@@ -392,13 +392,6 @@ class NoisedTask:
         )
 
     @property
-    def local_noise_stddev(self) -> float:
-        """The least noise of one client, over all rosters, caller's units."""
-        given = self.mechanism.parameters
-        least = given.noise_rule.least_variance(given.num_clients)
-        return math.sqrt(least) / given.scale_factor
-
-    @property
     def max_rosters(self) -> int | None:
         """Rosters that one client accepts over the whole task; None for any number.
 
@@ -407,6 +400,13 @@ class NoisedTask:
         if self.parameters.is_complete_graph:
             return None
         return _ROSTERS_PER_SESSION * self.budget.sessions
+
+    @property
+    def local_noise_stddev(self) -> float:
+        """The least noise of one client, over all rosters, caller's units."""
+        given = self.mechanism.parameters
+        least = given.noise_rule.least_variance(given.num_clients)
+        return math.sqrt(least) / given.scale_factor
 
     @property
     def graph_delta(self) -> float:

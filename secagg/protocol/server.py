@@ -142,8 +142,8 @@ def start(
     *,
     packed_bytes: int,
     invited: frozenset[str] | None = None,
-    read_noise: NoiseReader = no_noise,
     left_out: frozenset[str] = frozenset(),
+    read_noise: NoiseReader = no_noise,
 ) -> ServerState:
     """Return the state that collects adverts.
 
@@ -151,10 +151,10 @@ def start(
         descriptor: The session, as offered to clients.
         packed_bytes: Exact size of one packed vector (`wire.packing.packed_size`).
         invited: Who may advertise; None for every authenticated client.
-        read_noise: Reads the noise block for a U2; without one no session with noise
-            gets beyond its second round.
         left_out: Who may not, because of what earlier sessions of the task have shown
             (PROTOCOL §5.7).
+        read_noise: Reads the noise block for a U2; without one no session with noise
+            gets beyond its second round.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.

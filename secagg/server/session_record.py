@@ -55,8 +55,8 @@ class SessionRecord:
             self.descriptor,
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,
-            read_noise=read_noise_terms,
             left_out=self.left_out,
+            read_noise=read_noise_terms,
         )
 
     def encode_header(self) -> bytes:
