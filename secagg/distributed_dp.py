@@ -23,7 +23,7 @@ It does no input or output.
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -47,6 +47,7 @@ from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES, ProtocolParameters
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.modular import subtract_into
 from secagg.primitives.transcript import hash_parts
 from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets, NoiseTerms
@@ -67,6 +68,7 @@ __all__ = [
     "error_curve",
     "plan",
     "read_noise_terms",
+    "subtract_layers",
 ]
 
 _BLOCK_VERSION: Final = 2
@@ -76,6 +78,8 @@ _EPSILON_SLACK: Final = 1e-6
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
 MAX_STEPS: Final = 1_000_000
+# Draws of all clients for so many entries stay in the processor's cache.
+_LAYER_CHUNK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +325,9 @@ class NoisedTask:
                 private_seed=secrets.seed.reveal(),
                 public_seed=_rotation_seed(session_id, self.parameters.suite),
                 session_noise=noise,
+                layer_seeds=[
+                    seed.reveal() for seed in secrets.layers[: len(noise.layers)]
+                ],
             )
         except NoiseInputError as error:
             raise InputError(str(error)) from None
@@ -514,6 +521,39 @@ def _insist(*demands: tuple[bool, str]) -> None:
             )
 
 
+def subtract_layers(
+    total: npt.NDArray[np.unsignedinteger[Any]],
+    *,
+    noise_block: bytes,
+    sharers: int,
+    seeds: Sequence[tuple[int, bytes]],
+) -> None:
+    """Subtract layers of noise from a sum, or from a part of it, in place.
+
+    Args:
+        total: Residues of shape (d,), words of the modulus.
+        noise_block: Of the session.
+        sharers: |U2|.
+        seeds: Number of the layer and seed bound to ctx2, for each layer of each
+            client.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is no block, or has no such layer.
+    """
+    if not seeds:
+        return
+    mechanism, _, _ = _decode_block(noise_block)
+    try:
+        noise = mechanism.session(sharers)
+        layers = [(noise.layers[layer], seed) for layer, seed in seeds]
+    except (DPNoiseError, IndexError) as error:
+        raise _bad_block(str(error)) from None
+    for start in range(0, total.size, _LAYER_CHUNK):
+        target = total[start : start + _LAYER_CHUNK]
+        drawn = mechanism.layer_noise(layers, start=start, count=target.size)
+        subtract_into(target, drawn, mechanism.modulus)
+
+
 @lru_cache(maxsize=256)  # every client of a simulated session asks the same
 def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
     """Return what |U2| settles about the noise of a session: for the core.
@@ -527,9 +567,12 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
             for so many sharers.
     """
     task = NoisedTask.from_parameters(parameters)
+    noise = task.session_noise(sharers)
+    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
     return NoiseTerms(
         context=task.noise_context(sharers),
-        tolerated_losses=task.session_noise(sharers).tolerated_losses,
+        tolerated_losses=noise.tolerated_losses,
+        reveals=tuple(reveals) if noise.layers else (),
     )
 
 
