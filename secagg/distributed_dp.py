@@ -44,6 +44,7 @@ from dpnoise.mechanisms import (
 )
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES, ProtocolParameters
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
@@ -357,6 +358,42 @@ class NoisedTask:
             return self.mechanism.session(sharers)
         except DPNoiseError as error:
             raise _bad_block(str(error)) from None
+
+    def certificate(
+        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+    ) -> NoiseCertificate:
+        """Return what noise a sum holds.
+
+        Args:
+            sharers: |U2|.
+            survivors: |U3|.
+            given: From how many survivors each layer was subtracted; None where only
+                the server knows.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for such sets, or
+                more was subtracted than survivors can have given.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            removed = noise.removed_layers(sharers - survivors)
+        except DPNoiseError as error:
+            raise _bad_block(str(error)) from None
+        counts = None
+        if given is not None:
+            counts = tuple(given.get(layer, 0) for layer in removed)
+            if not given.keys() <= set(removed) or max(counts, default=0) > survivors:
+                raise _bad_block("noise was subtracted that nobody was asked for")
+        return NoiseCertificate(
+            sharers=sharers,
+            survivors=survivors,
+            colluders=noise.colluders,
+            required=noise.counted_variance,
+            base=noise.base,
+            layers=noise.layers,
+            removed=removed,
+            given=counts,
+        )
 
     def noise_context(self, sharers: int) -> bytes:
         """Return 32 bytes that cover how noise is drawn for so many sharers.
