@@ -53,9 +53,7 @@ if TYPE_CHECKING:
     )
     from secagg.parameters import (
         Graph,
-        Profile,
         ProtocolParameters,
-        RoundDeadlines,
         SessionDescriptor,
     )
     from secagg.policy import (
@@ -72,6 +70,14 @@ if TYPE_CHECKING:
     )
     from secagg.primitives.secret_bytes import (
         SecretBytes,
+    )
+    from secagg.profiles import (
+        HonestTail,
+        MaliciousTail,
+        Profile,
+        RoundDeadlines,
+        SparseTail,
+        Trust,
     )
     from secagg.protocol.events import (
         NoisedVector,
@@ -132,10 +138,12 @@ __all__ = [
     "ExactSumsAccepted",
     "Graph",
     "GrpcConnection",
+    "HonestTail",
     "InputError",
     "IssuedCertificate",
     "LocalCohort",
     "LocalProtocolError",
+    "MaliciousTail",
     "NoiseBudget",
     "NoisedInput",
     "NoisedTask",
@@ -164,8 +172,10 @@ __all__ = [
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
+    "SparseTail",
     "TLSFiles",
     "TLSIdentity",
+    "Trust",
     "error_curve",
     "local",
     "plan",
@@ -200,9 +210,7 @@ _MODULES: Final = {
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",
-        "Profile",
         "ProtocolParameters",
-        "RoundDeadlines",
         "SessionDescriptor",
     ),
     "policy": (
@@ -214,6 +222,14 @@ _MODULES: Final = {
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
+    "profiles": (
+        "HonestTail",
+        "MaliciousTail",
+        "Profile",
+        "RoundDeadlines",
+        "SparseTail",
+        "Trust",
+    ),
     "protocol.events": ("NoisedVector",),
     "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),

@@ -109,6 +109,8 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
             code=ErrorCode.UNAUTHENTICATED,
             next_step="Tell the operator: somebody passes on the sessions of others.",
         )
+    # The order is that of PROTOCOL §5.0, in which the shell has judged the number.
+    descriptor.check_clock(event.now)
     policy.check(descriptor)
     facts = session_facts(descriptor, event.identity)
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, event.seed)
