@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Plan,
         PrivacyReport,
         PrivacyStatement,
+        SessionNoise,
         error_curve,
         plan,
     )
@@ -81,6 +82,9 @@ if TYPE_CHECKING:
     )
     from secagg.protocol.events import (
         NoisedVector,
+    )
+    from secagg.protocol.noise_terms import (
+        NoiseSecrets,
     )
     from secagg.runtime.connection import (
         AggregatorConnection,
@@ -145,6 +149,7 @@ __all__ = [
     "LocalProtocolError",
     "MaliciousTail",
     "NoiseBudget",
+    "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
     "NoisedVector",
@@ -169,6 +174,7 @@ __all__ = [
     "SessionAbortedError",
     "SessionDescriptor",
     "SessionInfo",
+    "SessionNoise",
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
@@ -194,6 +200,7 @@ _MODULES: Final = {
         "Plan",
         "PrivacyReport",
         "PrivacyStatement",
+        "SessionNoise",
         "error_curve",
         "plan",
     ),
@@ -231,6 +238,7 @@ _MODULES: Final = {
         "Trust",
     ),
     "protocol.events": ("NoisedVector",),
+    "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
     "server.receipt": ("SessionReceipt",),

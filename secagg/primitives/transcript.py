@@ -25,7 +25,6 @@ from secagg.primitives.canonical import CanonicalEncodingError, Writer
 from secagg.primitives.cipher_suite import CipherSuite
 
 __all__ = [
-    "HASH_SIZE",
     "MAX_SET_SIZE",
     "PROTOCOL_VERSION",
     "decode_set",
@@ -35,23 +34,21 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION: Final = b"SecAgg/1"
-HASH_SIZE: Final = 32
-
 MAX_SET_SIZE: Final = 1 << 16
 """Largest roster: the Shamir field has 65536 non-zero abscissae."""
 
 
 @lru_cache(maxsize=256)  # tags are few and fixed; the bound is for safety only
-def domain_tag(role: str, usage: str, suite: CipherSuite) -> bytes:
+def domain_tag(role: str, usage: str, suite: CipherSuite | None) -> bytes:
     """Return the domain separation tag of one purpose.
 
     Args:
         role: Who computes the value ("client", "pair", "hash").
         usage: What for ("share", "mask", "ctx0").
-        suite: The session's cipher suite.
+        suite: The session's cipher suite; None for what belongs to no session.
 
     Returns:
-        Version, suite (u16), role and usage, each preceded by its length.
+        Version, suite (u16, 0 for none), role and usage, each preceded by its length.
 
     Source:
         PROTOCOL §4.
@@ -59,7 +56,7 @@ def domain_tag(role: str, usage: str, suite: CipherSuite) -> bytes:
     return (
         Writer()
         .blob(PROTOCOL_VERSION)
-        .blob(suite.to_bytes(2, "big"))
+        .blob((suite or 0).to_bytes(2, "big"))
         .text(role)
         .text(usage)
         .getvalue()
@@ -103,7 +100,7 @@ def encode_set(indices: Iterable[int], n: int) -> bytes:
     """
     _check_roster_size(n)
     chosen = list(indices)
-    if any(not 0 <= index < n for index in chosen):
+    if chosen and not 0 <= min(chosen) <= max(chosen) < n:
         raise ValueError(f"expected roster indices in [0, {n})")
     if len(set(chosen)) != len(chosen):
         raise ValueError("a roster index occurs twice in a set")

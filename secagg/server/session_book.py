@@ -2,15 +2,16 @@
 
 Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
 Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
-Rule 3: an ended session leaves its receipt for good; payload and sum stay as long as it
-        is among the latest, and at least for `keep_seconds`.
+Rule 3: an ended session leaves its receipt, and in the same commit what it tells its
+        task (`TaskFacts`); payload and sum stay as long as it is among the latest, and
+        at least for `keep_seconds`.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Final
 
+from secagg import telemetry
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -20,26 +21,23 @@ from secagg.errors import (
 )
 from secagg.messages import Released, Round
 from secagg.parameters import SessionDescriptor
+from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import (
-    WAITING_SECONDS,
-    Position,
-    RunnerContext,
-    SessionRunner,
-)
+from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
-from secagg.storage.book import (
+from secagg.server.task_facts import TaskFacts
+from secagg.storage.change import (
     Change,
     Committed,
     NewSession,
     NumberTakenError,
     Role,
     SessionsSpentError,
-    SessionState,
 )
 from secagg.storage.spool import PAYLOAD, SUM
+from secagg.storage.stored import SessionState
 from secagg.wire.packing import unpack
 
 __all__ = ["SessionBook"]
@@ -53,7 +51,6 @@ class SessionBook:
     Args:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
-        keep_seconds: How long those of every ended session stay available at least.
     """
 
     def __init__(
@@ -62,17 +59,16 @@ class SessionBook:
         context: RunnerContext,
         *,
         kept_sessions: int,
-        keep_seconds: float,
     ) -> None:
         self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
-        self._keep_seconds = keep_seconds
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
+        self._facts: dict[str, TaskFacts] = {}
 
     def find(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session.
@@ -89,6 +85,17 @@ class SessionBook:
                 "another aggregator.",
             )
         return session
+
+    async def facts(self, task_id: str) -> TaskFacts:
+        """Return what a task knows from its sessions.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        if task_id not in self._facts:
+            tally = await self._book.tally(Role.SERVER, task_id)
+            self._facts[task_id] = TaskFacts.decode(tally.facts)
+        return self._facts[task_id]
 
     def running(self, task_id: str) -> Iterator[SessionRunner]:
         """Yield the sessions of a task that are not over."""
@@ -164,19 +171,35 @@ class SessionBook:
         """Create a session durably, then offer it.
 
         Raises:
+            SessionAbortedError: DISPUTED; too few of the invited clients are left.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED.
         """
+        facts = await self.facts(task.task_id)
+        left_out = facts.absent_from_next(
+            task.invited, min_clients=task.parameters.min_clients
+        )
         tally = await self._book.tally(Role.SERVER, task.task_id)
         number = tally.highest_number + 1
         while True:
             try:
-                return await self._create(task, number, payload, attempt=attempt)
+                runner = await self._create(
+                    task, number, payload, left_out=left_out, attempt=attempt
+                )
             except NumberTakenError as error:
                 number = error.highest + 1
+            else:
+                runner.count_sessions(allowed=task.allowed, spent=tally.spent)
+                return runner
 
     async def _create(
-        self, task: TaskDefinition, number: int, payload: bytes, *, attempt: int
+        self,
+        task: TaskDefinition,
+        number: int,
+        payload: bytes,
+        *,
+        left_out: frozenset[str],
+        attempt: int,
     ) -> SessionRunner:
         descriptor = SessionDescriptor(
             aggregator=self._aggregator,
@@ -184,10 +207,10 @@ class SessionBook:
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
             session_end=self._end_of_one_that_opens_now(task),
-            payload_hash=sha256(payload).digest() if payload else b"",
+            payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
-        record = SessionRecord(descriptor, task.invited, attempt)
+        record = SessionRecord(descriptor, task.invited, left_out, attempt)
         if payload:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
@@ -233,6 +256,8 @@ class SessionBook:
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
+            tally = await self._book.tally(Role.SERVER, task.task_id)
+            runner.count_sessions(allowed=task.allowed, spent=tally.spent)
             if same and fitting is None:
                 fitting = runner
                 continue
@@ -245,9 +270,14 @@ class SessionBook:
         return fitting
 
     async def finish(self, runner: SessionRunner) -> None:
-        """Scrub a session that is over and leave its receipt."""
-        session_id = runner.descriptor.session_id
-        await runner.finish()
+        """Scrub a session that is over, and leave its receipt and what it tells."""
+        session_id, task_id = runner.session_id, runner.descriptor.task_id
+        known = await self.facts(task_id)
+        facts = known.after(runner.receipt())
+        await runner.finish(facts.encode())
+        self._facts[task_id] = facts
+        for identity in sorted(facts.left_out - known.left_out):
+            runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]
@@ -259,7 +289,7 @@ class SessionBook:
         self._ended_at[session.descriptor.session_id] = now
         while len(self._ended) > self._kept_sessions:
             session_id = next(iter(self._ended))
-            if now < self._ended_at[session_id] + self._keep_seconds:
+            if now < self._ended_at[session_id] + self._context.keep_seconds:
                 return
             del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)
@@ -283,14 +313,10 @@ class SessionBook:
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
-        if await self._workers.run(_digest, data) != digest:
+        if await self._workers.sha256(data) != digest:
             raise ServiceError(
                 f"the {name} of a session is missing or damaged in the spool",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Do not touch the spool directory while sessions run.",
             )
         return data
-
-
-def _digest(data: bytes) -> bytes:
-    return sha256(data).digest()

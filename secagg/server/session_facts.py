@@ -4,11 +4,17 @@ States of the core keep only what their round needs; what an operator and a rece
 want to know besides is gathered here while the session goes on.
 """
 
+from secagg.errors import ErrorCode
 from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, server
-from secagg.protocol.outputs import DropClient, ServerOutput
+from secagg.protocol.outputs import (
+    DealerFailed,
+    DropClient,
+    ServerOutput,
+    ShareDisputed,
+)
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -21,16 +27,27 @@ class SessionFacts:
 
     Args:
         descriptor: The session.
+        left_out: Who takes no part because of earlier sessions of the task.
+
+    Attributes:
+        is_spent: It uses one of the sessions that the task's budget covers.
+        sessions_before: How many of them there were before it; None without a budget,
+            and until the task is known that it belongs to.
     """
 
-    def __init__(self, descriptor: SessionDescriptor) -> None:
+    def __init__(self, descriptor: SessionDescriptor, left_out: frozenset[str]) -> None:
         self._descriptor = descriptor
+        self._left_out = tuple(sorted(left_out))
+        self.is_spent = False
+        self.sessions_before: int | None = None
         self._session_id = descriptor.session_id
         self._contexts: dict[str, bytes] = {}
         self._seconds: dict[str, float] = {}
         self._told: set[str] = set()
         self._members: tuple[str, ...] = ()
         self._sharers = 0
+        self._disputed: list[ShareDisputed] = []
+        self._failed: DealerFailed | None = None
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -59,6 +76,7 @@ class SessionFacts:
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
         if isinstance(state, server.Unmasking):
+            self.is_spent = True
             survivors = encode_set(state.survivors, len(state.cohort.roster))
             suite = self._descriptor.parameters.suite
             self._contexts["ctx3"] = context.unmask_context(
@@ -70,6 +88,11 @@ class SessionFacts:
             if isinstance(output, DropClient)
         )
         self.dropped.extend(lost)
+        for output in outputs:
+            if isinstance(output, ShareDisputed):
+                self._disputed.append(output)
+            elif isinstance(output, DealerFailed):
+                self._failed = output
         return lost
 
     def tell(self, state: server.ServerState, identity: str) -> None:
@@ -106,8 +129,14 @@ class SessionFacts:
             needed=now.needed,
             dropped=tuple(self.dropped),
             upload_bytes=upload_bytes,
+            sessions_left=self._sessions_left(is_spent=self.is_spent),
+            left_out=self._left_out,
             reason=reason,
         )
+
+    def _sessions_left(self, *, is_spent: bool) -> int | None:
+        before = self.sessions_before
+        return None if before is None else before - is_spent
 
     def receipt(
         self, state: server.Completed | server.Failed, *, was_restored: bool
@@ -126,15 +155,26 @@ class SessionFacts:
             survivors=tuple(sorted(state.survivors)),
             was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
             was_restored=was_restored and isinstance(state, server.Failed),
-            complaints=tuple(
-                (accuser, self._members[accused], int(complaint.code))
-                for (accuser, accused), complaint in sorted(
-                    state.session.complaints.items()
-                )
-            ),
+            disputes=self._disputes(state),
+            failed_dealer="" if self._failed is None else self._failed.dealer,
+            is_failure_proven=self._failed is not None and self._failed.is_proven,
+            sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),
+        )
+
+    def _disputes(
+        self, state: server.Completed | server.Failed
+    ) -> tuple[tuple[str, str, int], ...]:
+        said = state.session.complaints
+        complaints = tuple(
+            (accuser, self._members[accused], int(said[accuser, accused].code))
+            for accuser, accused in sorted(said)
+        )
+        return complaints + tuple(
+            (found.dealer, found.holder, int(ErrorCode.RECONSTRUCTION_FAILED))
+            for found in self._disputed
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round, Upload
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
@@ -35,6 +36,7 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.noise_terms import NoiseReader
 from secagg.protocol.outputs import (
     ClientOutput,
     ComputeSum,
@@ -89,13 +91,14 @@ class InProcessSession:
         parameters: Of the session.
         inputs: One vector per client: residues, or with noise for a task that
             demands it.
-        policy: What all clients insist on; by default they accept everything.
+        policy: What all clients insist on; None lets them accept everything.
         session_number: Of the task.
         aggregator: Name of the server.
         task_id: Name of the task.
         seed_of: Returns the seed of a client's secrets, 32 bytes.
         server_nonce: 32 bytes.
         graph_seed: 32 bytes that order a ring.
+        read_noise: Reads the noise block for a U2.
     """
 
     parameters: ProtocolParameters
@@ -107,7 +110,9 @@ class InProcessSession:
     seed_of: Callable[[int], bytes] = lambda n: hashlib.sha256(b"%d" % n).digest()
     server_nonce: bytes = hashlib.sha256(b"nonce").digest()
     graph_seed: bytes = hashlib.sha256(b"graph").digest()
+    read_noise: NoiseReader = read_noise_terms
 
+    _accepting: ClientPolicy = field(init=False, repr=False)
     descriptor: SessionDescriptor = field(init=False)
     server_state: server.ServerState = field(init=False)
     clients: dict[int, client.ClientState] = field(init=False)
@@ -117,6 +122,7 @@ class InProcessSession:
 
     def __post_init__(self) -> None:
         """Offer the session; no message is delivered yet."""
+        self._accepting = accepting(self.parameters)
         self.descriptor = SessionDescriptor(
             aggregator=self.aggregator,
             task_id=self.task_id,
@@ -127,9 +133,13 @@ class InProcessSession:
             parameters=self.parameters,
         )
         self.server_state = server.start(
-            self.descriptor, packed_bytes=self.packed_bytes
+            self.descriptor,
+            packed_bytes=self.packed_bytes,
+            read_noise=self.read_noise,
         )
-        self.clients = {number: client.start() for number in range(len(self.inputs))}
+        self.clients = {
+            number: client.start(self.read_noise) for number in range(len(self.inputs))
+        }
 
     @property
     def packed_bytes(self) -> int:
@@ -158,7 +168,7 @@ class InProcessSession:
 
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
         """Apply an event at a client, and return what it would send."""
-        policy = self.policy or accepting(self.parameters)
+        policy = self.policy or self._accepting
         result = client.step(self.clients[number], event, policy=policy)
         self.clients[number] = result.state
         return result.outputs

@@ -10,27 +10,25 @@ import sqlite3
 from typing import Final, TypeAlias
 
 from secagg.errors import InternalError
-from secagg.storage.book import (
+from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import (
     Behind,
     Change,
-    Charge,
-    ChargeState,
     Committed,
     Ended,
     NewSession,
     NumberTakenError,
     Record,
-    Retention,
     SecondRecordError,
     SessionsSpentError,
+)
+from secagg.storage.charges import (
+    Charge,
+    ChargeState,
     Settlement,
-    StateDamagedError,
-    Task,
-    chain_next,
-    chain_start,
     is_new_charge,
     settled,
-    unknown_session,
 )
 from secagg.storage.sqlite_queries import (
     chain_at,
@@ -51,6 +49,7 @@ from secagg.storage.sqlite_rows import (
     SessionColumns,
     TaskColumns,
 )
+from secagg.storage.stored import Retention, Task
 
 __all__ = [
     "Outcome",
@@ -128,9 +127,12 @@ def _standing(
 def _apply_to_budgets(
     database: sqlite3.Connection, session: SessionColumns, change: Change, now: float
 ) -> None:
-    if change.spend and not session.spent:
+    is_spent = change.spend and not session.spent
+    if is_spent or change.facts is not None:
         tally = tally_at(database, session.role, session.task, session.peer)
-        TALLIES.put(database, dataclasses.replace(tally, spent=tally.spent + 1))
+        facts = tally.facts if change.facts is None else change.facts
+        spent = tally.spent + is_spent
+        TALLIES.put(database, dataclasses.replace(tally, spent=spent, facts=facts))
     if change.charge is not None:
         _charge(database, change.charge, now)
     if change.settle is not None:
@@ -157,13 +159,16 @@ def _created(
     if new.number <= tally.highest_number:
         raise NumberTakenError(new, highest=tally.highest_number)
     if new.allowed is not None:
-        # A session that runs may yet be spent: it must not be promised twice.
+        # A session that runs may yet be spent: it must not be promised twice.  A task
+        # is one task, whoever numbers its sessions.
+        both = (new.role.value, new.task)
         (running,) = database.execute(
-            "SELECT count(*) FROM session WHERE role = ? AND task = ? AND peer = ? "
+            "SELECT count(*) FROM session WHERE role = ? AND task = ? "
             "AND ended IS NULL AND spent = 0",
-            (new.role.value, new.task, new.peer),
+            both,
         ).fetchone()
-        used = tally.spent + running
+        tallies = TALLIES.find(database, "role = ? AND task = ?", *both)
+        used = running + sum(each.spent for each in tallies)
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
     if session_at(database, key) is not None:

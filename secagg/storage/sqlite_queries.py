@@ -7,24 +7,10 @@ business of `secagg.storage.sqlite_file`.
 import sqlite3
 
 from secagg.errors import LocalProtocolError
-from secagg.storage.book import (
-    ChargeRow,
-    ChargeState,
-    Finding,
-    NewSession,
-    Record,
-    Role,
-    SessionRow,
-    SessionState,
-    StateDamagedError,
-    StoredSession,
-    Tally,
-    Task,
-    TaskRow,
-    TaskState,
-    chain_next,
-    chain_start,
-)
+from secagg.storage.book import StateDamagedError
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.charges import ChargeRow, ChargeState
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
@@ -33,6 +19,16 @@ from secagg.storage.sqlite_rows import (
     TASKS,
     SessionColumns,
     TallyColumns,
+)
+from secagg.storage.stored import (
+    Finding,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+    TaskState,
 )
 
 __all__ = [
@@ -148,7 +144,7 @@ def read_tally(
 ) -> Tally:
     """See `Book.tally`."""
     found = tally_at(database, role.value, task, peer)
-    return Tally(found.highest_number, found.spent)
+    return Tally(found.highest_number, found.spent, found.facts)
 
 
 def read_tasks(database: sqlite3.Connection) -> tuple[TaskRow, ...]:
@@ -210,7 +206,7 @@ def tally_at(
     """Return the row of a tally; one of zeros, not stored, when there is none."""
     where = "role = ? AND task = ? AND peer = ?"
     found = next(TALLIES.find(database, where, role, task, peer), None)
-    return found or TallyColumns(role, task, peer, 0, 0)
+    return found or TallyColumns(role, task, peer, 0, 0, b"")
 
 
 def records_of(

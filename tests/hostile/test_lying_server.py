@@ -30,7 +30,7 @@ from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.simulation.driver import identity_of
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
@@ -331,7 +331,7 @@ def test_a_changed_bundle_is_complained_about_and_costs_nobody_the_sum():
     deployment, endings = run({GetUpdate: instead(Delivery, change)})
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     assert deployment.contradictions() == {}
-    (complaint,) = deployment.sums[0].receipt.complaints
+    (complaint,) = deployment.sums[0].receipt.disputes
     assert complaint[0] == identity_of(VICTIM)
 
 

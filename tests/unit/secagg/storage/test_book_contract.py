@@ -9,34 +9,31 @@ import itertools
 import pytest
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
-from secagg.storage.book import (
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import (
     Behind,
-    Budget,
-    BudgetSpentError,
     Change,
-    Charge,
-    ChargeState,
     Committed,
     Ended,
     NewSession,
-    NoiseChangedError,
     NumberTakenError,
     Record,
     Resealed,
-    Retention,
     Role,
     SecondRecordError,
     SessionsSpentError,
-    SessionState,
+)
+from secagg.storage.charges import (
+    Budget,
+    BudgetSpentError,
+    Charge,
+    ChargeState,
+    NoiseChangedError,
     Settlement,
-    Tally,
-    Task,
-    TaskState,
     budget_of,
-    chain_next,
-    chain_start,
 )
 from secagg.storage.open_book import open_book
+from secagg.storage.stored import Retention, SessionState, Tally, Task, TaskState
 
 BOOKS = {
     "file": lambda directory: f"sqlite:{directory}/book.db",
@@ -338,6 +335,20 @@ async def test_spent_sessions_are_counted_once_each_and_for_good(book, clock):
     assert await book.tally(Role.SERVER, "task") == Tally(1, 1)
 
 
+async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
+    at = await begin(book, number=1)
+    assert (await book.tally(Role.SERVER, "task")).facts == b""
+    at = await append(book, at, facts=b"first", spend=True)
+    await end(book, Committed(9, bytes(16), None), facts=b"not written")
+    assert (await book.tally(Role.SERVER, "task")).facts == b"first"
+    await end(book, at, facts=b"second")
+    await begin(book, key="b", number=2)
+    clock.seconds += 500 * 86400
+    await book.purge(Retention())
+    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
+    assert (await book.tally(Role.SERVER, "another")).facts == b""
+
+
 async def test_a_task_opens_no_session_beyond_its_allowance(book):
     for number in (1, 2):
         at = await begin(book, key=str(number), number=number, allowed=2)
@@ -367,6 +378,21 @@ async def test_a_session_that_is_spent_and_runs_counts_once(book):
     await begin(book, key="b", number=2, allowed=2)
     with pytest.raises(SessionsSpentError, match="used 2 sessions"):
         await begin(book, key="c", number=3, allowed=2)
+
+
+async def test_an_allowance_is_the_tasks_whoever_numbers_its_sessions(book):
+    """A client counts for the task: a second aggregator gets nothing on top."""
+    for number, peer in enumerate(("a", "b", "b"), start=1):
+        at = await begin(
+            book, key=str(number), number=number, peer=peer, role=Role.CLIENT, allowed=3
+        )
+        if number < 3:
+            await append(book, at, key=str(number), spend=True)
+    with pytest.raises(SessionsSpentError, match="used 3 sessions"):
+        await begin(book, key="4", number=4, peer="c", role=Role.CLIENT, allowed=3)
+    assert await book.tally(Role.CLIENT, "task", peer="b") == Tally(3, 1)
+    # What a server of the same name counts is another matter.
+    await begin(book, key="5", number=1, allowed=1)
 
 
 async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(book):
