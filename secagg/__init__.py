@@ -54,9 +54,7 @@ if TYPE_CHECKING:
     )
     from secagg.parameters import (
         Graph,
-        Profile,
         ProtocolParameters,
-        RoundDeadlines,
         SessionDescriptor,
     )
     from secagg.policy import (
@@ -73,6 +71,14 @@ if TYPE_CHECKING:
     )
     from secagg.primitives.secret_bytes import (
         SecretBytes,
+    )
+    from secagg.profiles import (
+        HonestTail,
+        MaliciousTail,
+        Profile,
+        RoundDeadlines,
+        SparseTail,
+        Trust,
     )
     from secagg.protocol.events import (
         NoisedVector,
@@ -136,10 +142,12 @@ __all__ = [
     "ExactSumsAccepted",
     "Graph",
     "GrpcConnection",
+    "HonestTail",
     "InputError",
     "IssuedCertificate",
     "LocalCohort",
     "LocalProtocolError",
+    "MaliciousTail",
     "NoiseBudget",
     "NoiseSecrets",
     "NoisedInput",
@@ -170,8 +178,10 @@ __all__ = [
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
+    "SparseTail",
     "TLSFiles",
     "TLSIdentity",
+    "Trust",
     "error_curve",
     "local",
     "plan",
@@ -207,9 +217,7 @@ _MODULES: Final = {
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",
-        "Profile",
         "ProtocolParameters",
-        "RoundDeadlines",
         "SessionDescriptor",
     ),
     "policy": (
@@ -221,6 +229,14 @@ _MODULES: Final = {
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
+    "profiles": (
+        "HonestTail",
+        "MaliciousTail",
+        "Profile",
+        "RoundDeadlines",
+        "SparseTail",
+        "Trust",
+    ),
     "protocol.events": ("NoisedVector",),
     "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),

@@ -224,6 +224,7 @@ class NoisedTask:
             protocol,
             modulus=mechanism.modulus,
             dimension=mechanism.encoded_dim,
+            noise_layers=_layers(mechanism.parameters.noise_rule.ladder),
             noise_block=_encode_block(
                 mechanism, budget, mechanism.sampler_digest.hex()
             ),
@@ -251,6 +252,14 @@ class NoisedTask:
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
         for holds, complaint in (
+            # R3.2-10
+            (
+                ours.noise_layers == _layers(rule.ladder),
+                (
+                    f"its ladder of {rule.ladder} needs {_layers(rule.ladder)} noise "
+                    f"layers, the session has {ours.noise_layers}"
+                ),
+            ),
             (
                 not self.mechanism.noise_is_central,
                 f"mechanism {given.mechanism} needs a trusted party",
@@ -278,10 +287,6 @@ class NoisedTask:
                     f"noise tolerates {rule.colluders} colluders, the session "
                     f"{ours.colluders}"
                 ),
-            ),
-            (
-                not rule.ladder,
-                f"its noise has a ladder of {rule.ladder}, the session no layers",
             ),
             # Of larger rosters the rule says nothing.
             (
@@ -544,6 +549,11 @@ class NoisedTask:
             ),
         )
         return report
+
+
+def _layers(ladder: int) -> int:
+    """Return how many layers a ladder of so many rungs has."""
+    return ladder + 1 if ladder else 0
 
 
 def _insist(*demands: tuple[bool, str]) -> None:
