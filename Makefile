@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto wheel docs clean
+.PHONY: demo test check format bench papers proto models wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -61,6 +61,14 @@ build/proto-venv/bin/python:
 
 proto: build/proto-venv/bin/python  ## regenerate secagg/v1 after editing protos/
 	build/proto-venv/bin/python protos/generate.py
+
+build/models-venv/bin/python:
+	$(PYTHON) -m venv build/models-venv
+	$@ -m pip install --quiet --disable-pip-version-check 'z3-solver>=4.13'
+
+models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreement (spin)
+	build/models-venv/bin/python protos/models/thresholds.py
+	build/models-venv/bin/python protos/models/agreement.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

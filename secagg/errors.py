@@ -69,7 +69,10 @@ class ErrorCode(IntEnum):
     INTERNAL = 25
     BAD_ENCODING = 26
     TOO_FEW_ANSWERS = 27
-    DISPUTED = 31  # 28 to 30 belong to profiles with identities of their own
+    BAD_CREDENTIAL = 28
+    BAD_PROOF = 29
+    BAD_EDGES = 30
+    DISPUTED = 31
 
     UNKNOWN_SESSION = 40
     UNAUTHENTICATED = 41

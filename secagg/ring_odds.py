@@ -24,6 +24,8 @@ Source:
 import math
 from typing import Final
 
+from secagg.hypergeometric import log_choose, log_drawn
+
 __all__ = [
     "bits_of",
     "client_demand",
@@ -85,7 +87,7 @@ def log_corrupt_holders(
         return -math.inf
     if colluders >= clients or degree >= clients:
         return 0.0  # nobody honest, or no ring
-    return math.log(clients - colluders) + _log_drawn(
+    return math.log(clients - colluders) + log_drawn(
         range(threshold, degree + 1),
         population=clients - 1,
         marked=colluders,
@@ -113,8 +115,8 @@ def log_planned_cut(*, clients: int, degree: int, colluders: int, losses: int) -
         math.log(clients)
         + math.log(clients - degree - 1)
         - math.log(2.0)
-        + _log_choose(clients - degree, bad - degree)
-        - _log_choose(clients, bad)
+        + log_choose(clients - degree, bad - degree)
+        - log_choose(clients, bad)
     )
 
 
@@ -134,34 +136,9 @@ def log_short_of_holders(
     """
     if degree >= clients:
         return 0.0
-    return math.log(clients) + _log_drawn(
+    return math.log(clients) + log_drawn(
         range(threshold),
         population=clients - 1,
         marked=max(0, clients - 1 - losses),
         drawn=degree,
-    )
-
-
-def _log_drawn(hits: range, *, population: int, marked: int, drawn: int) -> float:
-    """Return ln P[X in hits], X of the `drawn` being marked, without replacement."""
-    # The tail itself is added up, never taken from 1: 2^-40 would drown in rounding.
-    logs = [
-        _log_choose(marked, hit) + _log_choose(population - marked, drawn - hit)
-        for hit in hits
-    ]
-    largest = max(logs, default=-math.inf)
-    if largest == -math.inf:
-        return largest
-    total = math.fsum(math.exp(value - largest) for value in logs)
-    return largest + math.log(total) - _log_choose(population, drawn)
-
-
-def _log_choose(among: int, chosen: int) -> float:
-    """Return ln C(among, chosen), -inf where there is no choice."""
-    if not 0 <= chosen <= among:
-        return -math.inf
-    return (
-        math.lgamma(among + 1)
-        - math.lgamma(chosen + 1)
-        - math.lgamma(among - chosen + 1)
     )

@@ -142,14 +142,16 @@ class Reader:
         Raises:
             CanonicalEncodingError: The data ends earlier; refuse the message.
         """
-        if size > self.remaining:
+        # A client of a large session comes here hundreds of thousands of times.
+        start = self._position
+        end = start + size
+        if end > len(self._data):
             raise CanonicalEncodingError(
-                f"{self._what}: expected {size} more bytes at byte {self._position},"
+                f"{self._what}: expected {size} more bytes at byte {start},"
                 f" {self.remaining} are left"
             )
-        start = self._position
-        self._position += size
-        return self._data[start : self._position]
+        self._position = end
+        return self._data[start:end]
 
     def blob(self, *, max_bytes: int) -> bytes:
         """Read a length-prefixed byte string of at most `max_bytes`.

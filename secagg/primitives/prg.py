@@ -63,6 +63,8 @@ CHUNK_BYTES: Final = 1 << 18
 _BLOCK: Final = 16
 _FIRST_COUNTER: Final = 2  # the first block that GCM encrypts data with
 _MASKS_PER_PASS: Final = 2048  # open GCM contexts take about 1.6 KB each
+# What is encrypted; pages that are only read cost no memory.
+_ZEROS: Final = memoryview(bytes(CHUNK_BYTES))
 _TRIAL_BYTES: Final = 1 << 17
 _TRIALS: Final = 4
 
@@ -279,7 +281,8 @@ class _Buffer:
         raw = bytearray(words * word.itemsize)
         self._words = np.frombuffer(raw, word)
         self._bytes = memoryview(raw)
-        self._zeros = memoryview(bytes(len(raw)))
+        fits = len(raw) <= len(_ZEROS)
+        self._zeros = _ZEROS if fits else memoryview(bytes(len(raw)))
 
     def front(self, count: int) -> tuple[UnsignedArray, memoryview, memoryview]:
         """Return the first words, their bytes, and as many zeros."""

@@ -29,6 +29,7 @@ from secagg.primitives.prime_field import (
     PRIME,
     FieldArray,
     check_abscissae,
+    check_distinct,
     evaluate,
     lagrange_at_zero,
     lagrange_at_zero_batch,
@@ -167,7 +168,8 @@ def reconstruct_sparse(
     points = np.asarray(abscissae, np.int64)
     if points.ndim != 2 or shares.shape != (*points.shape, SHARE_SIZE):  # noqa: PLR2004 - (s, t)
         raise ValueError(f"expected points (s, t) and shares (s, t, {SHARE_SIZE})")
-    _check_rows(points)
+    if points.size:
+        check_distinct(points)
     limbs = np.empty((len(points), LIMBS), np.int64)
     # Dealers with the same holders share one row of weights.
     sets, row_of = np.unique(points, axis=0, return_inverse=True)
@@ -224,16 +226,6 @@ def _uniform(entropy: Entropy, rows: int, columns: int) -> FieldArray:
         words = np.frombuffer(data, "<u4")
         accepted = np.concatenate([accepted, words[words != _REDRAWN]])
     return (accepted % PRIME).astype(np.int64).reshape(rows, columns)
-
-
-def _check_rows(points: npt.NDArray[np.int64]) -> None:
-    """Check points (s, t) row by row: in range, and distinct within a row."""
-    if points.size == 0:
-        return
-    check_abscissae(np.unique(points))
-    ordered = np.sort(points, axis=1)
-    if np.any(ordered[:, 1:] == ordered[:, :-1]):
-        raise ValueError("an abscissa occurs twice among the holders of a secret")
 
 
 def _join(limbs: FieldArray) -> list[SecretBytes | None]:

@@ -42,16 +42,16 @@ MAX_SET_SIZE: Final = 1 << 16
 
 
 @lru_cache(maxsize=256)  # tags are few and fixed; the bound is for safety only
-def domain_tag(role: str, usage: str, suite: CipherSuite) -> bytes:
+def domain_tag(role: str, usage: str, suite: CipherSuite | None) -> bytes:
     """Return the domain separation tag of one purpose.
 
     Args:
         role: Who computes the value ("client", "pair", "hash").
         usage: What for ("share", "mask", "ctx0").
-        suite: The session's cipher suite.
+        suite: The session's cipher suite; None for what belongs to no session.
 
     Returns:
-        Version, suite (u16), role and usage, each preceded by its length.
+        Version, suite (u16, 0 for none), role and usage, each preceded by its length.
 
     Source:
         PROTOCOL §4.
@@ -59,7 +59,7 @@ def domain_tag(role: str, usage: str, suite: CipherSuite) -> bytes:
     return (
         Writer()
         .blob(PROTOCOL_VERSION)
-        .blob(suite.to_bytes(2, "big"))
+        .blob((suite or 0).to_bytes(2, "big"))
         .text(role)
         .text(usage)
         .getvalue()
@@ -103,7 +103,7 @@ def encode_set(indices: Iterable[int], n: int) -> bytes:
     """
     _check_roster_size(n)
     chosen = list(indices)
-    if any(not 0 <= index < n for index in chosen):
+    if chosen and not 0 <= min(chosen) <= max(chosen) < n:
         raise ValueError(f"expected roster indices in [0, {n})")
     if len(set(chosen)) != len(chosen):
         raise ValueError("a roster index occurs twice in a set")

@@ -126,7 +126,7 @@ def ring_risk(
         threshold: t.
     """
     living = np.fromiter(
-        (index in survivors for index in graph.order), np.bool_, len(graph.order)
+        map(survivors.__contains__, graph.order), np.bool_, len(graph.order)
     )
     uncuttable = cannot_be_cut(living, degree=graph.degree, colluders=colluders)
     return RingRisk(

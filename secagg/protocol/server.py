@@ -44,11 +44,9 @@ from secagg.messages import (
     Released,
     Round,
     Shares,
-    Survivors,
     Upload,
 )
 from secagg.parameters import SessionDescriptor
-from secagg.primitives.transcript import encode_set
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -143,6 +141,7 @@ def start(
     *,
     packed_bytes: int,
     invited: frozenset[str] | None = None,
+    left_out: frozenset[str] = frozenset(),
 ) -> ServerState:
     """Return the state that collects adverts.
 
@@ -150,6 +149,8 @@ def start(
         descriptor: The session, as offered to clients.
         packed_bytes: Exact size of one packed vector (`wire.packing.packed_size`).
         invited: Who may advertise; None for every authenticated client.
+        left_out: Who may not, because of what earlier sessions of the task have shown
+            (PROTOCOL §5.7).
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
@@ -158,6 +159,7 @@ def start(
     return AdvertiseKeys(
         Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
         invited=invited,
+        left_out=left_out,
         adverts={},
         keys=set(),
     )
@@ -230,7 +232,7 @@ def fork(state: ServerState) -> ServerState:
         case MaskedInputCollection():
             return replace(state, session=session, uploads=dict(state.uploads))
         case Unmasking():
-            return replace(state, session=session, shares=dict(state.shares))
+            return replace(state, session=session, answers=dict(state.answers))
         case Summing() | Completed() | Failed():
             return state  # nothing grows any more
 
@@ -271,7 +273,7 @@ def progress(state: ServerState) -> Progress:
             limits = state.session.descriptor.parameters
             expected = limits.max_clients
             if state.invited is not None:
-                expected = min(expected, len(state.invited))
+                expected = min(expected, len(state.invited - state.left_out))
             counts = (len(state.adverts), expected, limits.min_clients)
         case ShareKeys():
             counts = (len(state.bundles), len(state.cohort.roster), _needed(state))
@@ -279,7 +281,7 @@ def progress(state: ServerState) -> Progress:
             counts = (len(state.uploads), len(state.sharers), _needed(state))
         case Unmasking():
             threshold = state.session.descriptor.parameters.threshold
-            counts = (len(state.shares), len(state.survivors), threshold)
+            counts = (len(state.answers), len(state.survivors), threshold)
         case Summing():
             counts = (len(state.survivors),) * 3
         case Completed():
@@ -371,13 +373,10 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
         if dealer in state.sharers:
             place = cohort.graph.rank(dealer, index) * BUNDLE_BYTES
             parts.append(state.bundles[dealer][place : place + BUNDLE_BYTES])
-    sharers = encode_set(state.sharers, len(cohort.roster))
-    return Envelope.of(Delivery(sharers, b"".join(parts)))
+    return Envelope.of(Delivery(state.bitmap, b"".join(parts)))
 
 
 def _unmask_request(state: Unmasking | Summing, index: int) -> Envelope | None:
     if index not in state.survivors:
         return _left_out("this client's masked input did not arrive in time")
-    if isinstance(state, Summing):
-        return None
-    return Envelope.of(Survivors(encode_set(state.survivors, len(state.cohort.roster))))
+    return None if isinstance(state, Summing) else state.opening

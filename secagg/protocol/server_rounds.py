@@ -22,6 +22,7 @@ from secagg.messages import (
     Roster,
     Round,
     Shares,
+    Survivors,
     Upload,
 )
 from secagg.parameters import ProtocolParameters
@@ -30,7 +31,14 @@ from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
-from secagg.protocol.outputs import ComputeSum, DropClient, ServerOutput, Step
+from secagg.protocol.outputs import (
+    ComputeSum,
+    DealerFailed,
+    DropClient,
+    ServerOutput,
+    ShareDisputed,
+    Step,
+)
 from secagg.protocol.ring_safety import ring_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
@@ -73,7 +81,7 @@ _SEED_BYTES: Final = 32
 def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     """Record one advert (PROTOCOL §5.1)."""
     sender = event.sender
-    if state.invited is not None and sender not in state.invited:
+    if not state.is_invited(sender):
         raise RemoteProtocolError(
             f"{sender!r} is not invited to this session",
             code=ErrorCode.NOT_INVITED,
@@ -211,6 +219,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             state.session.opening(Round.MASKED_INPUT_COLLECTION),
             cohort,
             sharers=sharers,
+            bitmap=bitmap,
             ctx2=context.mask_context(cohort.ctx1, bitmap, parameters.suite),
             bundles={index: state.bundles[index] for index in sharers},
             uploads={},
@@ -307,9 +316,10 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             cohort,
             sharers=state.sharers,
             survivors=survivors,
+            opening=Envelope.of(Survivors(encode_set(survivors, len(cohort.roster)))),
             ctx2=state.ctx2,
             uploads=dict(state.uploads),
-            shares={},
+            answers={},
         ),
         dropped,
     )
@@ -365,14 +375,14 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     index = _member(state.cohort, sender, state.survivors)
     revealed = Shares.decode(event.envelope.data).revealed
     try:
-        Answer.parse(revealed, _dealers(state, index))
+        answer = Answer.parse(revealed, _dealers(state, index))
     except ValueError as error:
         raise RemoteProtocolError(
             f"the shares that {sender!r} revealed cannot be read: {error}",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         ) from None
-    state.shares[index] = revealed
+    state.answers[index] = answer
     state.session.accept(sender, event.envelope)
     return Step(state)
 
@@ -381,12 +391,8 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     """Fix U5, rebuild the secrets and order the sum (PROTOCOL §5.5)."""
     cohort, descriptor = state.cohort, state.session.descriptor
     parameters = descriptor.parameters
-    silent = _drops(cohort, state.survivors - set(state.shares), DropReason.NO_ANSWER)
-    answered = frozenset(state.shares)
-    answers = {
-        holder: Answer.parse(revealed, _dealers(state, holder))
-        for holder, revealed in state.shares.items()
-    }
+    answers, answered = state.answers, frozenset(state.answers)
+    silent = _drops(cohort, state.survivors - answered, DropReason.NO_ANSWER)
     absent = Counter(d for answer in answers.values() for d in answer.absent)
     for dealer in sorted(state.sharers):
         left = cohort.graph.count_holders(dealer, answered) - absent[dealer]
@@ -410,11 +416,11 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             survivors=state.survivors,
             answers=answers,
         )
-    except RemoteProtocolError as error:
+    except reconstruction.DealerError as error:
         survivors = _names(cohort, state.survivors)
-        return _abort(
-            state.session, error.code, str(error), silent, survivors=survivors
-        )
+        failed = DealerFailed(_name(cohort, error.dealer), error.is_proven)
+        found = (*silent, *_disputes(cohort, error.disputes), failed)
+        return _abort(state.session, error.code, str(error), found, survivors=survivors)
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     liars += _drops(cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES)
     job = ComputeSum(
@@ -429,7 +435,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     )
     return Step(
         Summing(state.session, cohort, survivors=state.survivors, job=job),
-        (*silent, *liars, job),
+        (*silent, *liars, *_disputes(cohort, rebuilt.disputes), job),
     )
 
 
@@ -522,7 +528,11 @@ def _abort(
 
 
 def _names(cohort: Cohort, indices: AbstractSet[int]) -> frozenset[str]:
-    return frozenset(cohort.roster.adverts[index].identity for index in indices)
+    return frozenset(_name(cohort, index) for index in indices)
+
+
+def _name(cohort: Cohort, index: int) -> str:
+    return cohort.roster.adverts[index].identity
 
 
 # --- shared by the rounds -----------------------------------------------------------
@@ -546,4 +556,13 @@ def _drops(
     return tuple(
         DropClient(cohort.roster.adverts[index].identity, reason)
         for index in sorted(indices)
+    )
+
+
+def _disputes(
+    cohort: Cohort, found: AbstractSet[tuple[int, int]]
+) -> tuple[ServerOutput, ...]:
+    return tuple(
+        ShareDisputed(_name(cohort, dealer), _name(cohort, holder))
+        for dealer, holder in sorted(found)
     )

@@ -25,6 +25,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
+from secagg.protocol.share_bundles import Answer
 
 __all__ = [
     "AdvertiseKeys",
@@ -137,8 +138,15 @@ class AdvertiseKeys:
 
     session: Session
     invited: frozenset[str] | None
+    left_out: frozenset[str]  # PROTOCOL §5.7
     adverts: dict[str, Advert]  # U1, so far
     keys: set[bytes]  # every public key in `adverts`
+
+    def is_invited(self, identity: str) -> bool:
+        """Whether a client may advertise."""
+        if identity in self.left_out:
+            return False
+        return self.invited is None or identity in self.invited
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,7 @@ class MaskedInputCollection(Rostered):
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
     sharers: frozenset[int]  # U2
+    bitmap: bytes  # U2, encoded once for everybody
     ctx2: bytes
     bundles: Mapping[int, bytes] = field(repr=False)
     uploads: dict[int, bytes]  # U3, so far: digest by index
@@ -179,9 +188,10 @@ class Unmasking(Rostered):
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
+    opening: Envelope  # U3, encoded once for everybody
     ctx2: bytes
     uploads: Mapping[int, bytes]
-    shares: dict[int, bytes] = field(repr=False)  # U5, so far
+    answers: dict[int, Answer] = field(repr=False)  # U5, so far
 
 
 @dataclass(frozen=True, slots=True)

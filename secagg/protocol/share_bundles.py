@@ -77,18 +77,20 @@ class HeldShares:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What one holder revealed, taken apart.
+    """What one holder revealed, taken apart once for all who ask.
 
     Attributes:
+        revealed: As received; two answers are equal if it is.
         dealers: Whose shares the holder should hold, ascending, shape (h,).
         rows: One share for each, canonical, shape (h, 34); zeros for the absent.
         absent: Dealers whose share the holder says it does not have.
     """
 
-    dealers: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.uint8] = field(repr=False)
+    revealed: bytes = field(repr=False)
+    dealers: npt.NDArray[np.uint16] = field(compare=False)
+    rows: npt.NDArray[np.uint8] = field(repr=False, compare=False)
     absent: frozenset[int]
 
     @classmethod
@@ -114,11 +116,12 @@ class Answer:
         if rows[places].any():
             raise ValueError("a share that is said to be absent is not zero")
         absent = frozenset(dealers[place] for place in places)
-        return cls(np.array(dealers, np.int64), rows, absent)
+        return cls(revealed, np.array(dealers, np.uint16), rows, absent)
 
     def shares_of(self, dealers: Sequence[int]) -> npt.NDArray[np.uint8]:
         """Return the shares of some dealers, shape (s, 34)."""
-        return self.rows[np.searchsorted(self.dealers, dealers)]
+        wanted = np.array(dealers, self.dealers.dtype)
+        return self.rows[np.searchsorted(self.dealers, wanted)]
 
 
 def deal(  # noqa: PLR0913 - everything that a dealing depends on
@@ -230,7 +233,8 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
             others were shown another roster.
     """
     suite = parameters.suite
-    dealers, pairs, complaints = [], [], []
+    dealers, pairs = [], []
+    faults: dict[int, ErrorCode] = {}
     position = 0
     for dealer in graph.dealers(index):
         if dealer not in sharers:
@@ -252,9 +256,13 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
                 pair = _open(sealed, key, ctx1, dealer, index, suite)
             except _UselessBundleError as error:
                 pair = bytes(_PAIR_BYTES)
-                complaints.append(Complaint(error.code, dealer))
+                faults[dealer] = error.code
         dealers.append(dealer)
         pairs.append(pair)
+    for place in _misencoded(pairs):
+        pairs[place] = bytes(_PAIR_BYTES)
+        faults[dealers[place]] = ErrorCode.SHARE_CONFUSION
+    complaints = [Complaint(faults[dealer], dealer) for dealer in sorted(faults)]
     held = len(dealers) - len(complaints)
     if held < parameters.threshold:
         first = (
@@ -297,10 +305,15 @@ def _open(  # noqa: PLR0913, PLR0917 - one bundle and its context
     # so the reader cannot run short.
     if (reader.u32(), reader.u32(), reader.u32()) != (dealer, holder, holder + 1):
         raise _UselessBundleError(ErrorCode.SHARE_CONFUSION)
-    pair = reader.fixed(_PAIR_BYTES)
-    if not check_shares(np.frombuffer(pair, np.uint8).reshape(2, SHARE_SIZE)).all():
-        raise _UselessBundleError(ErrorCode.SHARE_CONFUSION)
-    return pair
+    return reader.fixed(_PAIR_BYTES)
+
+
+def _misencoded(pairs: Sequence[bytes]) -> list[int]:
+    """Return the places of pairs of which a share is not canonical."""
+    # One look at all pairs costs little more than a look at one.
+    encoded = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, 2, SHARE_SIZE)
+    broken: list[int] = np.flatnonzero(~check_shares(encoded).all(axis=1)).tolist()
+    return broken
 
 
 def _channel_key(  # noqa: PLR0913 - one direction of one pair in one context

@@ -85,7 +85,7 @@ class InProcessSession:
         parameters: Of the session.
         inputs: One vector per client: residues, or with noise for a task that
             demands it.
-        policy: What all clients insist on; by default they accept everything.
+        policy: What all clients insist on; None lets them accept everything.
         session_number: Of the task.
         aggregator: Name of the server.
         task_id: Name of the task.
@@ -104,6 +104,7 @@ class InProcessSession:
     server_nonce: bytes = hashlib.sha256(b"nonce").digest()
     graph_seed: bytes = hashlib.sha256(b"graph").digest()
 
+    _accepting: ClientPolicy = field(init=False, repr=False)
     descriptor: SessionDescriptor = field(init=False)
     server_state: server.ServerState = field(init=False)
     clients: dict[int, client.ClientState] = field(init=False)
@@ -113,6 +114,7 @@ class InProcessSession:
 
     def __post_init__(self) -> None:
         """Offer the session; no message is delivered yet."""
+        self._accepting = accepting(self.parameters)
         self.descriptor = SessionDescriptor(
             aggregator=self.aggregator,
             task_id=self.task_id,
@@ -153,7 +155,7 @@ class InProcessSession:
 
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
         """Apply an event at a client, and return what it would send."""
-        policy = self.policy or accepting(self.parameters)
+        policy = self.policy or self._accepting
         result = client.step(self.clients[number], event, policy=policy)
         self.clients[number] = result.state
         return result.outputs

@@ -35,6 +35,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
     ERROR_CODE_BAD_ENCODING: _ClassVar[ErrorCode]
     ERROR_CODE_TOO_FEW_ANSWERS: _ClassVar[ErrorCode]
+    ERROR_CODE_BAD_CREDENTIAL: _ClassVar[ErrorCode]
+    ERROR_CODE_BAD_PROOF: _ClassVar[ErrorCode]
+    ERROR_CODE_BAD_EDGES: _ClassVar[ErrorCode]
     ERROR_CODE_DISPUTED: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_SESSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
@@ -84,6 +87,9 @@ ERROR_CODE_PAYLOAD_MISMATCH: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
 ERROR_CODE_BAD_ENCODING: ErrorCode
 ERROR_CODE_TOO_FEW_ANSWERS: ErrorCode
+ERROR_CODE_BAD_CREDENTIAL: ErrorCode
+ERROR_CODE_BAD_PROOF: ErrorCode
+ERROR_CODE_BAD_EDGES: ErrorCode
 ERROR_CODE_DISPUTED: ErrorCode
 ERROR_CODE_UNKNOWN_SESSION: ErrorCode
 ERROR_CODE_UNAUTHENTICATED: ErrorCode

@@ -51,8 +51,8 @@ def test_an_identity_of_low_order_is_refused():
         verify(bytes([1] + 31 * [0]), b"message", bytes([1] + 63 * [0]))
 
 
-@pytest.mark.parametrize(("identity", "signature"), [(31, 64), (32, 63), (0, 0)])
-def test_wrong_lengths_are_refused(identity, signature):
+@pytest.mark.parametrize(("identity", "signature"), [(31, 64), (33, 64), (0, 0)])
+def test_wrong_lengths_of_keys_are_refused(identity, signature):
     with pytest.raises(SignatureError, match="bytes"):
         verify(bytes(identity), b"", bytes(signature))
 
@@ -67,3 +67,10 @@ def test_a_stored_identity_signs_the_same(key):
 
 def test_the_representation_shows_the_identity_only(key):
     assert repr(key) == f"IdentityKey(public={key.public_bytes.hex()})"
+
+
+@pytest.mark.parametrize("size", [0, 63, 65])
+def test_wrong_lengths_of_signatures_are_refused(key, size):
+    signed = (key.sign(b"") + bytes(1))[:size]
+    with pytest.raises(SignatureError, match="a signature has 64 bytes"):
+        verify(key.public_bytes, b"", signed)

@@ -1,0 +1,226 @@
+"""The list of credentials that were taken back, and which list a client has seen.
+
+Rule 1: a list is complete: each number holds all serials that were ever revoked.
+Rule 2: numbers only grow.  A client remembers the highest that it has seen under an
+        enrolment key, so that no aggregator can go back to a list without a name.
+Rule 3: it remembers a list only after having read it whole: an offer that names a
+        number without a list must not lock anybody out.
+
+Source:
+    PROTOCOL, section on enrolment.
+"""
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import pairwise
+from typing import Final, Self
+
+from secagg.enrolment.documents import (
+    VERSION,
+    decoded,
+    enrolment_tag,
+    read_name,
+    read_version,
+)
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.primitives.canonical import Reader, Writer
+from secagg.primitives.signature import (
+    SIGNATURE_SIZE,
+    IdentityKey,
+    SignatureError,
+    verify,
+)
+
+__all__ = [
+    "MAX_REVOCATION_BYTES",
+    "NO_DIGEST",
+    "RevocationList",
+    "SeenRevocations",
+    "read_revocations",
+]
+
+MAX_REVOCATION_BYTES: Final = 4 << 20
+"""Longest list: a million serials, more than twice the largest cohort each year."""
+
+NO_DIGEST: Final = bytes(32)
+"""What stands for the digest where there is no list."""
+
+_SERIAL_BYTES: Final = 4
+_LIST_TAG: Final = enrolment_tag("issuer", "revocation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationList:
+    """All serials that an issuer has taken back.
+
+    Attributes:
+        trust_domain: Whose names these are.
+        number: Counts the issuer's lists, from 1.
+        made_at: When, in Unix seconds.
+        serials: Strictly ascending.
+        signature: By the enrolment key, 64 bytes; empty while it is being made.
+    """
+
+    trust_domain: str
+    number: int
+    made_at: int
+    serials: tuple[int, ...]
+    signature: bytes = b""
+
+    def signed_by(self, enrolment_key: IdentityKey) -> Self:
+        """Return the same list with this key's signature."""
+        return replace(self, signature=enrolment_key.sign(_LIST_TAG + self._body()))
+
+    @property
+    def digest(self) -> bytes:
+        """What an offer names the list by: SHA-256 of its bytes."""
+        return sha256(self.encode()).digest()
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self._body() + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; the signature is checked by `check`.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING, also for serials out of order.
+        """
+        return decoded("revocation list", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        read_version(reader)
+        trust_domain = read_name(reader)
+        number, made_at, count = reader.u32(), reader.u64(), reader.u32()
+        # Bounded by the bytes that are there: `fixed` refuses what is not.
+        packed = reader.fixed(count * _SERIAL_BYTES)
+        serials = tuple(
+            int.from_bytes(packed[i : i + _SERIAL_BYTES], "big")
+            for i in range(0, len(packed), _SERIAL_BYTES)
+        )
+        if any(first >= second for first, second in pairwise(serials)):
+            raise ValueError("its serials are not strictly ascending")
+        return cls(
+            trust_domain=trust_domain,
+            number=number,
+            made_at=made_at,
+            serials=serials,
+            signature=reader.fixed(SIGNATURE_SIZE),
+        )
+
+    def check(self, *, trust_domain: str, enrolment_key: bytes) -> None:
+        """Check whose list it is.
+
+        Raises:
+            RemoteProtocolError: BAD_CREDENTIAL.
+        """
+        if self.trust_domain != trust_domain:
+            raise _bad_list(
+                f"it belongs to the trust domain {self.trust_domain!r}, "
+                f"not to {trust_domain!r}"
+            )
+        try:
+            verify(enrolment_key, _LIST_TAG + self._body(), self.signature)
+        except SignatureError as error:
+            raise _bad_list(f"it is not signed by the enrolment key: {error}") from None
+
+    def _body(self) -> bytes:
+        writer = Writer().u8(VERSION).text(self.trust_domain).u32(self.number)
+        writer.u64(self.made_at).u32(len(self.serials))
+        for serial in self.serials:
+            writer.u32(serial)
+        return writer.getvalue()
+
+
+def read_revocations(
+    data: bytes,
+    *,
+    trust_domain: str,
+    enrolment_key: bytes,
+    number: int,
+    digest: bytes,
+) -> RevocationList | None:
+    """Read the list that an offer names, before anything is said in the session.
+
+    Args:
+        data: The list's bytes; empty where the offer names none.
+        trust_domain: Of the offer.
+        enrolment_key: Of the offer, which is the pinned one.
+        number: Of the offer; 0 where the issuer has revoked nothing.
+        digest: Of the offer; zeros where the number is 0.
+
+    Returns:
+        The list, or None where there is none.
+
+    Raises:
+        RemoteProtocolError: BAD_CREDENTIAL (R2.1-0).
+    """
+    if number == 0:
+        if data or digest != NO_DIGEST:
+            raise _bad_list("the offer names none, yet says something of one")
+        return None
+    if len(data) > MAX_REVOCATION_BYTES:
+        raise _bad_list(
+            f"it has {len(data)} bytes, at most {MAX_REVOCATION_BYTES} are allowed"
+        )
+    if sha256(data).digest() != digest:
+        raise _bad_list("it is missing, or not the one that the offer names")
+    try:
+        revocations = RevocationList.decode(data)
+    except RemoteProtocolError as error:
+        raise _bad_list(str(error)) from None
+    if revocations.number != number:
+        raise _bad_list(f"it is number {revocations.number}, the offer says {number}")
+    revocations.check(trust_domain=trust_domain, enrolment_key=enrolment_key)
+    return revocations
+
+
+def _bad_list(complaint: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the revocation list will not do: {complaint}",
+        code=ErrorCode.BAD_CREDENTIAL,
+        next_step="The aggregator's operator must publish the issuer's newest list.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRevocations:
+    """The newest list that a client has read under one key and trust domain.
+
+    Attributes:
+        enrolment_key: The pinned key, 32 bytes.
+        trust_domain: Whose names these are.
+        number: Of the list, from 1.
+        digest: SHA-256 of its bytes.
+    """
+
+    enrolment_key: bytes
+    trust_domain: str
+    number: int
+    digest: bytes
+
+    def refuse_older(self, *, number: int, digest: bytes) -> None:
+        """Refuse a list that is older, or another one of the same number (R5.0-3).
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION.
+        """
+        if number < self.number:
+            named = f"revocation list {number}" if number else "no revocation list"
+            raise RemoteProtocolError(
+                f"the aggregator goes by {named}, this client has seen list "
+                f"{self.number}: who was revoked since would be back",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="The aggregator's operator must publish the issuer's newest "
+                "list.",
+            )
+        if number == self.number and digest != self.digest:
+            raise RemoteProtocolError(
+                f"the aggregator shows another revocation list {number} than this "
+                "client has seen",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="The issuer was put back from a backup, or signs for "
+                "somebody else: ask who runs it before you take part.",
+            )

@@ -1,0 +1,250 @@
+"""The rules by which a credential will do for a session, or will not.
+
+Rule 1: no clock.  A credential is judged by the end of its session, which is a number
+        that all parties agree on, so that all honest clients decide alike.
+Rule 2: server and clients run the same checks in the same order: the server when an
+        advert arrives, each client when it gets the roster.
+Rule 3: what was verified is remembered under everything that was signed, the key that
+        signed it and the signature.  Revocation and time are judged anew each time.
+
+Source:
+    PROTOCOL, section on enrolment: R2.1-0 to R2.1-6 and R5.0-3.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.documents import is_name, not_a_name
+from secagg.enrolment.revocation import RevocationList, SeenRevocations
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.primitives.signature import (
+    SignatureError,
+    check_identity,
+    verify,
+)
+
+__all__ = [
+    "EnrolmentRules",
+    "VerifiedCredentials",
+    "check_credential",
+    "check_revocation_age",
+    "judge_trust",
+]
+
+# Two full rosters of the largest cohort, at about 120 bytes each.
+_MAX_REMEMBERED: Final = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentRules:
+    """What one offer says of all credentials in its session.
+
+    Attributes:
+        trust_domain: Whose names these are.
+        enrolment_key: Signs credentials; at a client the pinned one, 32 bytes.
+        session_end: When the session is over, in Unix seconds.
+        revoked: Serials of the list that the offer names.
+    """
+
+    trust_domain: str
+    enrolment_key: bytes
+    session_end: int
+    revoked: frozenset[int] = frozenset()
+
+
+class VerifiedCredentials:
+    """Which credentials were verified before: saves two thirds of a roster's checks.
+
+    Of bounded size; the one that was used longest ago goes first.
+    """
+
+    __slots__ = ("_digests",)
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def knows(self, digest: bytes) -> bool:
+        """Return whether a credential was verified."""
+        known = digest in self._digests
+        if known:
+            self._digests.move_to_end(digest)
+        return known
+
+    def add(self, digest: bytes) -> None:
+        """Remember that a credential was verified."""
+        self._digests[digest] = None
+        if len(self._digests) > _MAX_REMEMBERED:
+            self._digests.popitem(last=False)
+
+
+def check_credential(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    *,
+    identity: str,
+    verified: VerifiedCredentials | None = None,
+) -> None:
+    """Check one credential; the advert's own signature comes after it.
+
+    Args:
+        credential: What the advert carries; None where it carries none.
+        rules: Of the session.
+        identity: Who presents it: the name in its certificate at the server, the
+            advert's name at a client.
+        verified: What was verified before.
+
+    Raises:
+        RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
+    """
+    try:
+        _check(credential, rules, identity, verified)
+    except _UnfitError as error:
+        raise RemoteProtocolError(
+            f"the credential of {identity[:60]!r} will not do: {error}",
+            code=ErrorCode.BAD_CREDENTIAL,
+            sender=identity,
+            next_step=error.next_step,
+        ) from None
+
+
+def _check(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    identity: str,
+    verified: VerifiedCredentials | None,
+) -> None:
+    if credential is None:  # R2.1-1
+        raise _UnfitError("there is none", "Enrol the client, or leave it out.")
+    if not is_name(credential.name):  # R2.1-2
+        raise _UnfitError(not_a_name(credential.name), _ENROL)
+    if credential.name != identity:
+        raise _UnfitError(f"it names {credential.name!r}", _ENROL)
+    if rules.session_end < credential.not_before:  # R2.1-3
+        raise _UnfitError(
+            f"it becomes valid at {credential.not_before}, the session ends at "
+            f"{rules.session_end} (Unix seconds)",
+            "Compare the clocks of issuer and aggregator.",
+        )
+    if rules.session_end > credential.not_after:
+        raise _UnfitError(
+            f"it is valid until {credential.not_after}, the session ends at "
+            f"{rules.session_end} (Unix seconds)",
+            "Renew it: `secagg pki enrol renew`, or a new request.",
+        )
+    if credential.serial in rules.revoked:  # R2.1-4
+        raise _UnfitError(
+            f"serial {credential.serial} was revoked",
+            "A revoked key never comes back: make a new identity and enrol it.",
+        )
+    _check_signature(credential, rules, verified)
+
+
+def _check_signature(
+    credential: Credential,
+    rules: EnrolmentRules,
+    verified: VerifiedCredentials | None,
+) -> None:
+    signed = credential.signed_bytes(rules.trust_domain)
+    # The first and the last part have one length, so that no separators are needed.
+    digest = sha256(rules.enrolment_key + signed + credential.signature).digest()
+    if verified is not None and verified.knows(digest):
+        return
+    try:
+        check_identity(credential.identity_key)  # R2.1-5
+        verify(rules.enrolment_key, signed, credential.signature)  # R2.1-6
+    except SignatureError as error:
+        raise _UnfitError(str(error), _ENROL) from None
+    if verified is not None:
+        verified.add(digest)
+
+
+_ENROL: Final = "Have it issued under the enrolment key that the clients pin."
+
+
+class _UnfitError(Exception):
+    def __init__(self, complaint: str, next_step: str) -> None:
+        super().__init__(complaint)
+        self.next_step = next_step
+
+
+def judge_trust(  # noqa: PLR0913 - the four fields of an offer, and what it is held to
+    *,
+    trust_domain: str,
+    enrolment_key: bytes,
+    revocation_number: int,
+    revocation_digest: bytes,
+    pinned_domain: str,
+    pinned_key: bytes,
+    seen: SeenRevocations | None,
+    demands_list: bool,
+) -> None:
+    """Judge what an offer says of enrolment, before its list is fetched (R5.0-3).
+
+    Args:
+        trust_domain: Of the offer.
+        enrolment_key: Of the offer.
+        revocation_number: Of the offer.
+        revocation_digest: Of the offer.
+        pinned_domain: This client's own trust domain.
+        pinned_key: The enrolment key in this client's settings.
+        seen: The newest list that this client has read under both; None for none.
+        demands_list: The client limits the age of lists, so that one must exist.
+
+    Raises:
+        RemoteProtocolError: UNAUTHENTICATED for another trust domain (R5.0-1), else
+            POLICY_VIOLATION.
+    """
+    if trust_domain != pinned_domain:
+        raise RemoteProtocolError(
+            f"the aggregator enrols for the trust domain {trust_domain[:60]!r}, this "
+            f"client belongs to {pinned_domain!r}",
+            code=ErrorCode.UNAUTHENTICATED,
+            next_step="Check which aggregator this is.",
+        )
+    if enrolment_key != pinned_key:
+        raise RemoteProtocolError(
+            "the aggregator goes by another enrolment key than the one in this "
+            "client's settings",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Do not take part: whoever holds that key can invent clients. "
+            "If the issuer has changed, have the new key confirmed on another way.",
+        )
+    if revocation_number == 0 and demands_list:
+        raise RemoteProtocolError(
+            "the aggregator names no revocation list, and this client limits its age",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Issuer: publish a list, also an empty one, with "
+            "`secagg pki enrol revoke`.",
+        )
+    if seen is not None:
+        seen.refuse_older(number=revocation_number, digest=revocation_digest)
+
+
+def check_revocation_age(
+    revocations: RevocationList | None, *, now: float, max_age_seconds: float
+) -> None:
+    """Refuse a list that is older than this client allows (R5.0-4).
+
+    Args:
+        revocations: What `read_revocations` returned.
+        now: Unix seconds of this client.
+        max_age_seconds: The client's floor.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    age = None if revocations is None else now - revocations.made_at
+    if age is None or age > max_age_seconds:
+        found = "there is none" if age is None else f"it is {age:.0f} seconds old"
+        raise RemoteProtocolError(
+            f"the revocation list is too old for this client: {found}, at most "
+            f"{max_age_seconds:.0f} are allowed",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Issuer: publish a fresh list with `secagg pki enrol revoke`.",
+        )
