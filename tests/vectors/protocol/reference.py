@@ -247,7 +247,7 @@ class Parameters:
         )
 
     def check(self) -> None:
-        """R3.2-2 to R3.2-10, of which the order does not show: they share a code."""
+        """R3.2-2 to R3.2-8, of which the order does not show: they share a code."""
         trust = self.trust
         rules = (
             self.profile in PROFILES_HERE,
@@ -266,8 +266,7 @@ class Parameters:
             self.threshold <= self.min_survivors <= self.min_clients,
             self.min_survivors >= self.colluders + 2,
             self.max_dropouts <= self.max_losses <= self.max_clients - self.threshold,
-            self.noise_layers == 0
-            or (2 <= self.noise_layers <= 17 and self.noise_block != b""),
+            self.noise_layers == 0 or 2 <= self.noise_layers <= 17,
             self._suits_profile(),
         )
         if not all(rules):

@@ -108,9 +108,8 @@ CURIOUS_CHANGES: dict[str, dict[str, Any]] = {
     "R3.2-7 ring without bits": RING | {"graph_bits": 0},
     "R3.2-7 ring of too many bits": RING | {"graph_bits": 129},
     "R3.2-7 ring that its colluders reach": RING | {"colluders": 3, "min_survivors": 5},
-    "R3.2-10 one noise layer": {"noise_layers": 1, "noise_block": b"{}"},
-    "R3.2-10 18 noise layers": {"noise_layers": 18, "noise_block": b"{}"},
-    "R3.2-10 noise layers without noise": {"noise_layers": 2},
+    "R3.2-3 one noise layer": {"noise_layers": 1, "noise_block": b"{}"},
+    "R3.2-3 18 noise layers": {"noise_layers": 18, "noise_block": b"{}"},
 }
 
 SIGNED_CHANGES: dict[str, dict[str, Any]] = {
