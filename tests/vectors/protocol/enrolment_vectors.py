@@ -199,6 +199,9 @@ def requests() -> list[dict[str, Any]]:
         "cut short": good[:-1],
         "one byte more": good + b"\0",
         "another form": b"\2" + good[1:],
+        "name with a space": replace(request, name="Client 1").encode(),
+        "name of no bytes": replace(request, name="").encode(),
+        "trust domain beyond ASCII": replace(request, trust_domain="ä").encode(),
     }.items():
         decoding: Callable[[], object] = lambda data=data: Request.decode(data)  # noqa: E731
         rows.append(refused(name, ref.BAD_ENCODING, decoding, request=data.hex()))

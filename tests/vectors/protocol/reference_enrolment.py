@@ -23,6 +23,13 @@ MAX_LIST_BYTES = 4 * 2**20
 NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
+def read_name(decoder: Decoder) -> str:
+    name = decoder.text(255)
+    if NAME.fullmatch(name) is None:
+        raise Refused(BAD_ENCODING)
+    return name
+
+
 @dataclass(frozen=True)
 class Request:
     """What a client asks the issuer to sign."""
@@ -49,8 +56,8 @@ class Request:
         if decoder.number(1) != 1:
             raise Refused(BAD_ENCODING)
         request = Request(
-            decoder.text(255, least=1),
-            decoder.text(255, least=1),
+            read_name(decoder),
+            read_name(decoder),
             decoder.take(32),
             decoder.number(8),
             decoder.take(64),
@@ -116,7 +123,7 @@ class Revocations:
         decoder = Decoder(data)
         if len(data) > MAX_LIST_BYTES or decoder.number(1) != 1:
             raise Refused(BAD_ENCODING)
-        head = decoder.text(255, least=1), decoder.number(4), decoder.number(8)
+        head = read_name(decoder), decoder.number(4), decoder.number(8)
         serials = []
         for _ in range(decoder.number(4)):
             serials.append(decoder.number(4))  # noqa: PERF401 - the count is a claim
