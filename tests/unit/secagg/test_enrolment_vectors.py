@@ -1,13 +1,11 @@
-"""Our signatures and credentials against enrolment.json of tests/vectors/protocol.
+"""Our signatures and credentials against the vectors of `secagg.conformance`.
 
 The vectors come from a reference that was written from the specification alone.
 """
 
-import json
-from pathlib import Path
-
 import pytest
 
+from secagg.conformance import read_vectors
 from secagg.enrolment.credential import Credential, CredentialRequest
 from secagg.enrolment.revocation import read_revocations
 from secagg.enrolment.rules import (
@@ -20,8 +18,7 @@ from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey, SignatureError, verify
 
-PATH = Path(__file__).parents[2] / "vectors" / "protocol" / "enrolment.json"
-ENROLMENT = json.loads(PATH.read_text())
+ENROLMENT = read_vectors("enrolment")
 
 
 def bytes_of(record, name):

@@ -1,4 +1,4 @@
-"""Writes the vectors of this directory with the reference beside it.
+"""Writes the vectors that the package ships with the reference beside it.
 
 Rule 1: every secret is a run of counting bytes or a stated formula, so that a reader
         sees what is what and no library's generator is needed to get it again.
@@ -34,7 +34,7 @@ from reference_signature import sign
 from refusal_vectors import refusals
 from session_vectors import ISSUER, SESSION_END, TRUST, counting, sessions
 
-DIRECTORY = Path(__file__).parent
+DIRECTORY = Path(__file__).parents[3] / "secagg" / "conformance" / "vectors"
 SID = counting(0x40, 32)
 CONTEXT = counting(0x60, 32)
 SECRET = counting(0x80, 32)
