@@ -20,6 +20,7 @@ from typing import Any
 
 import reference as ref
 from enrolment_vectors import enrolment
+from receipt_vectors import receipts
 from reference_keys import Channel, MaskKeys, MaskStream, agree, public_key
 from reference_roster import (
     Advert,
@@ -513,6 +514,7 @@ def files() -> dict[str, str]:
         "masks.json": as_text(masks()),
         "sessions.json": as_text({"sessions": [run.record for run in runs]}),
         "refusals.json": as_text(refusals(runs)),
+        "receipts.json": as_text(receipts(runs)),
     }
 
 

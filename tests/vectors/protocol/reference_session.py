@@ -162,6 +162,19 @@ class View:
             self.revoked,
         )
 
+    def check_size(self, count: int) -> None:
+        """R5.2-2."""
+        if count < self.offer.parameters.min_clients:
+            raise Refused(ROSTER_TOO_SMALL)
+        if count > self.offer.parameters.max_clients:
+            raise Refused(ROSTER_TOO_LARGE)
+
+    def check_seed(self, roster: Roster) -> None:
+        """R5.2-10."""
+        degree = self.offer.parameters.degree
+        if bool(roster.graph_seed) != (degree > 0) or roster.count < degree + 2:
+            raise Refused(POLICY_VIOLATION)
+
     def draw_graph(self, count: int, graph_seed: bytes) -> None:
         degree = self.offer.parameters.degree
         self.neighbours = neighbours(self.suite, degree, graph_seed, count)
@@ -219,6 +232,35 @@ class View:
     def signed_by(self, index: int, message: bytes, signature: bytes) -> bool:
         credential = self.adverts[index].credential
         return credential is not None and holds(credential.key, message, signature)
+
+
+def check_keys(adverts: list[Advert]) -> None:
+    """R5.2-4 and R5.2-5."""
+    for advert in adverts:
+        check_public_key(advert.channel_key)
+        check_public_key(advert.mask_key)
+    keys = [key for advert in adverts for key in advert.all_keys()]
+    if len(set(keys)) != len(keys):
+        raise Refused(DUPLICATE_KEY)
+
+
+def read_quorum(view: View, message: bytes) -> None:
+    """R5.5-1 to R5.5-4."""
+    decoder = Decoder(message)
+    rows = []
+    for _ in range(decoder.number(4)):
+        row = decoder.number(4), decoder.take(SIGNATURE_SIZE)
+        rows.append(row)
+    decoder.end()
+    if any(one[0] >= other[0] for one, other in itertools.pairwise(rows)):
+        raise Refused(BAD_ENCODING)
+    if len(rows) < view.offer.parameters.quorum:
+        raise Refused(NO_QUORUM)
+    if any(index not in view.survivors for index, _ in rows):
+        raise Refused(U3_INVALID)
+    signed = view.set_to_sign()
+    if not all(view.signed_by(index, signed, made) for index, made in rows):
+        raise Refused(BAD_SIGNATURE)
 
 
 class Client:
@@ -298,10 +340,7 @@ class Client:
     def _checked_roster(self, message: bytes) -> Roster:
         view, rules = self.view, self.view.offer.parameters
         roster = decode_roster(message, rules)
-        if roster.count < rules.min_clients:
-            raise Refused(ROSTER_TOO_SMALL)
-        if roster.count > rules.max_clients:
-            raise Refused(ROSTER_TOO_LARGE)
+        view.check_size(roster.count)
         own = self.advert()
         if roster.reader is None:
             if own not in [advert.encode() for advert in roster.adverts.values()]:
@@ -310,23 +349,17 @@ class Client:
             self._check_neighbourhood(roster, own)
         for advert in roster.adverts.values():
             advert.check_form(rules.profile)
-        self._check_keys(list(roster.adverts.values()))
+        check_keys(list(roster.adverts.values()))
         for advert in roster.adverts.values():
             view.check_credential(advert)
         for advert in roster.adverts.values():
             advert.check_signature(view.suite, view.contexts[0])
         if view.is_signed and 2 * rules.threshold <= roster.count + rules.colluders:
             raise Refused(POLICY_VIOLATION)
-        self._check_graph(roster)
+        view.check_seed(roster)
+        if rules.degree > 0 and not rules.is_drawn_safely(roster.count):
+            raise Refused(POLICY_VIOLATION)
         return roster
-
-    def _check_graph(self, roster: Roster) -> None:
-        rules = self.view.offer.parameters
-        has_ring = rules.degree > 0
-        if bool(roster.graph_seed) != has_ring or roster.count < rules.degree + 2:
-            raise Refused(POLICY_VIOLATION)
-        if has_ring and not rules.is_drawn_safely(roster.count):
-            raise Refused(POLICY_VIOLATION)
 
     def _check_neighbourhood(self, roster: Roster, own: bytes) -> None:
         """R5.2-22 to R5.2-24, and the size that the neighbours follow from."""
@@ -340,14 +373,6 @@ class Client:
         if set(roster.adverts) != {reader, *around[reader]}:
             raise Refused(BAD_PROOF)
         roster.top(self.view.suite, self.view.contexts[0])
-
-    def _check_keys(self, adverts: list[Advert]) -> None:
-        for advert in adverts:
-            check_public_key(advert.channel_key)
-            check_public_key(advert.mask_key)
-        keys = [key for advert in adverts for key in advert.all_keys()]
-        if len(set(keys)) != len(keys):
-            raise Refused(DUPLICATE_KEY)
 
     def _neighbours(self) -> list[int]:
         return self.view.neighbours[self.index]
@@ -440,23 +465,8 @@ class Client:
         return self._answer()
 
     def _answer_quorum(self, message: bytes) -> bytes:
-        """Unmasking where a quorum has signed: R5.5-1 to R5.5-4."""
-        view = self.view
-        decoder = Decoder(message)
-        rows = []
-        for _ in range(decoder.number(4)):
-            row = decoder.number(4), decoder.take(SIGNATURE_SIZE)
-            rows.append(row)
-        decoder.end()
-        if any(one[0] >= other[0] for one, other in itertools.pairwise(rows)):
-            raise Refused(BAD_ENCODING)
-        if len(rows) < view.offer.parameters.quorum:
-            raise Refused(NO_QUORUM)
-        if any(index not in view.survivors for index, _ in rows):
-            raise Refused(U3_INVALID)
-        signed = view.set_to_sign()
-        if not all(view.signed_by(index, signed, made) for index, made in rows):
-            raise Refused(BAD_SIGNATURE)
+        """Unmasking where a quorum has signed."""
+        read_quorum(self.view, message)
         return self._answer()
 
     def _answer(self) -> bytes:
