@@ -33,7 +33,6 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
-    "UPLOAD_PROGRESS",
 ]
 
 SERVER_LOGGER: Final = "secagg.server"
@@ -50,7 +49,6 @@ STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
-UPLOAD_PROGRESS: Final = "upload_progress"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 
 # Of the transport: calls, its life, and what it found in certificates.

@@ -19,13 +19,8 @@ from hashlib import sha256
 from secagg.distributed_dp import NoisedTask
 from secagg.parameters import SessionDescriptor
 from secagg.protocol import refund
-from secagg.storage.book import (
-    Book,
-    Charge,
-    ChargeState,
-    Settlement,
-    is_new_charge,
-)
+from secagg.storage.book import Book
+from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 
 __all__ = ["charge_of", "check_budget", "settlement_of"]
 

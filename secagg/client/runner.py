@@ -45,7 +45,8 @@ from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.book import Book, Role
+from secagg.storage.book import Book
+from secagg.storage.change import Role
 
 __all__ = [
     "ClientPhase",

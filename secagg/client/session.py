@@ -38,8 +38,8 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import ClientOutput
 from secagg.runtime.workers import Workers
-from secagg.storage.book import (
-    Book,
+from secagg.storage.book import Book
+from secagg.storage.change import (
     Change,
     Committed,
     Ended,
@@ -47,7 +47,6 @@ from secagg.storage.book import (
     NumberTakenError,
     Resealed,
     Role,
-    StoredSession,
 )
 from secagg.storage.journal import (
     decode_answered,
@@ -59,6 +58,7 @@ from secagg.storage.journal import (
     is_answered,
     record_of,
 )
+from secagg.storage.stored import StoredSession
 
 __all__ = ["ClientSession"]
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from secagg.messages import Fate
 from secagg.protocol.client_states import Completed
-from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.book import Book
+from secagg.storage.change import Role
 from secagg.storage.journal import decode_outcome
+from secagg.storage.stored import SessionState
 
 __all__ = ["TakenPart", "last_part"]
 

@@ -27,15 +27,8 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import ServerStep
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
-from secagg.storage.book import (
-    Behind,
-    Book,
-    Change,
-    Committed,
-    Record,
-    SecondRecordError,
-    StateDamagedError,
-)
+from secagg.storage.book import Book, StateDamagedError
+from secagg.storage.change import Behind, Change, Committed, Record, SecondRecordError
 from secagg.storage.journal import decode_server_event, record_of
 
 __all__ = ["DurableState", "MakeEvent", "Position", "patiently"]

@@ -27,16 +27,16 @@ from secagg.server.session_record import SessionRecord
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.server.task_facts import TaskFacts
-from secagg.storage.book import (
+from secagg.storage.change import (
     Change,
     Committed,
     NewSession,
     NumberTakenError,
     Role,
     SessionsSpentError,
-    SessionState,
 )
 from secagg.storage.spool import PAYLOAD, SUM
+from secagg.storage.stored import SessionState
 from secagg.wire.packing import unpack
 
 __all__ = ["SessionBook"]

@@ -14,8 +14,8 @@ from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol import server
 from secagg.protocol.events import ServerEvent
-from secagg.storage.book import StoredSession
 from secagg.storage.journal import decode_server_event
+from secagg.storage.stored import StoredSession
 from secagg.wire.packing import packed_size
 
 __all__ = ["SessionRecord"]

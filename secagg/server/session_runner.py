@@ -57,10 +57,8 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
-from secagg.storage.book import (
-    Book,
-    Change,
-)
+from secagg.storage.book import Book
+from secagg.storage.change import Change
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
 

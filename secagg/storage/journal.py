@@ -49,7 +49,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
-from secagg.storage.book import Record
+from secagg.storage.change import Record
 
 __all__ = [
     "decode_answered",

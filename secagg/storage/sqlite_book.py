@@ -20,24 +20,22 @@ from typing import Final, TypeVar
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage import sqlite_changes, sqlite_queries
-from secagg.storage.book import (
-    Change,
-    ChargeRow,
+from secagg.storage.change import Change, Role
+from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.sqlite_changes import Outcome
+from secagg.storage.sqlite_file import SQLiteFile
+from secagg.storage.stored import (
     Finding,
     Purged,
     Retention,
-    Role,
     SessionRow,
     SessionState,
-    Settlement,
     StoredSession,
     Tally,
     Task,
     TaskRow,
 )
-from secagg.storage.rollback_mark import RollbackMark
-from secagg.storage.sqlite_changes import Outcome
-from secagg.storage.sqlite_file import SQLiteFile
 
 __all__ = ["SQLiteBook"]
 

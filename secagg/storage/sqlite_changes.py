@@ -10,27 +10,25 @@ import sqlite3
 from typing import Final, TypeAlias
 
 from secagg.errors import InternalError
-from secagg.storage.book import (
+from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import (
     Behind,
     Change,
-    Charge,
-    ChargeState,
     Committed,
     Ended,
     NewSession,
     NumberTakenError,
     Record,
-    Retention,
     SecondRecordError,
     SessionsSpentError,
+)
+from secagg.storage.charges import (
+    Charge,
+    ChargeState,
     Settlement,
-    StateDamagedError,
-    Task,
-    chain_next,
-    chain_start,
     is_new_charge,
     settled,
-    unknown_session,
 )
 from secagg.storage.sqlite_queries import (
     chain_at,
@@ -51,6 +49,7 @@ from secagg.storage.sqlite_rows import (
     SessionColumns,
     TaskColumns,
 )
+from secagg.storage.stored import Retention, Task
 
 __all__ = [
     "Outcome",

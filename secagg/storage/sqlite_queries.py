@@ -7,24 +7,10 @@ business of `secagg.storage.sqlite_file`.
 import sqlite3
 
 from secagg.errors import LocalProtocolError
-from secagg.storage.book import (
-    ChargeRow,
-    ChargeState,
-    Finding,
-    NewSession,
-    Record,
-    Role,
-    SessionRow,
-    SessionState,
-    StateDamagedError,
-    StoredSession,
-    Tally,
-    Task,
-    TaskRow,
-    TaskState,
-    chain_next,
-    chain_start,
-)
+from secagg.storage.book import StateDamagedError
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.charges import ChargeRow, ChargeState
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
@@ -33,6 +19,16 @@ from secagg.storage.sqlite_rows import (
     TASKS,
     SessionColumns,
     TallyColumns,
+)
+from secagg.storage.stored import (
+    Finding,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+    TaskState,
 )
 
 __all__ = [

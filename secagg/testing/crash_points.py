@@ -14,26 +14,21 @@ from typing import Any, Final, TypeVar
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
-from secagg.storage.book import (
-    Behind,
-    Book,
-    Change,
-    ChargeRow,
-    Committed,
-    Ended,
+from secagg.storage.book import Book
+from secagg.storage.change import Behind, Change, Committed, Ended, Role
+from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.spool import Spool
+from secagg.storage.stored import (
     Finding,
     Purged,
     Retention,
-    Role,
     SessionRow,
     SessionState,
-    Settlement,
     StoredSession,
     Tally,
     Task,
     TaskRow,
 )
-from secagg.storage.spool import Spool
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 
 __all__ = [

@@ -38,8 +38,11 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
-from secagg.storage.book import Book, ChargeState, Role, SessionState
+from secagg.storage.book import Book
+from secagg.storage.change import Role
+from secagg.storage.charges import ChargeState
 from secagg.storage.spool import MemorySpool, Spool
+from secagg.storage.stored import SessionState
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,

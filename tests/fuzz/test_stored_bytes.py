@@ -15,7 +15,8 @@ from secagg.server.session_record import SessionRecord
 from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
-from secagg.storage.book import Record, Role, StoredSession
+from secagg.storage.change import Record, Role
+from secagg.storage.stored import StoredSession
 from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(

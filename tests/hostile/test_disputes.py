@@ -15,7 +15,8 @@ from secagg.messages import BUNDLE_BYTES, Complaint, Envelope, Fate, Roster
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch

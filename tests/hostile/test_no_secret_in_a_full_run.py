@@ -40,7 +40,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
-from secagg.storage.book import Change, Record
+from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import accept_every_offer

@@ -15,9 +15,10 @@ from secagg.protocol import client, refund
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
 from secagg.storage.journal import decode_offer, decode_outcome
 from secagg.storage.spool import MemorySpool
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch

@@ -9,8 +9,9 @@ from secagg.messages import Released
 from secagg.protocol.events import PlainVector
 from secagg.server import aggregator
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
 from secagg.storage.spool import SUM
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment, one_hot_input

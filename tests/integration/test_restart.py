@@ -17,9 +17,10 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
-from secagg.storage.book import Change, NewSession, Role, SessionState
+from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.journal import decode_offer, decode_server_event
 from secagg.storage.spool import UploadSpool
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch

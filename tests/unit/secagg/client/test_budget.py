@@ -9,13 +9,11 @@ from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.protocol.refund import Charge
-from secagg.storage.book import (
+from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.charges import (
     BudgetSpentError,
-    Change,
     ChargeState,
-    NewSession,
     NoiseChangedError,
-    Role,
     Settlement,
 )
 from secagg.testing.inline_book import inline_book

@@ -33,7 +33,7 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.storage.spool import MemorySpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for

@@ -8,7 +8,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
 from secagg.server.task_setup import prepare_task, settle_task
-from secagg.storage.book import Task, TaskState
+from secagg.storage.stored import Task, TaskState
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.inline_book import ask, inline_book
 

@@ -9,34 +9,31 @@ import itertools
 import pytest
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
-from secagg.storage.book import (
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import (
     Behind,
-    Budget,
-    BudgetSpentError,
     Change,
-    Charge,
-    ChargeState,
     Committed,
     Ended,
     NewSession,
-    NoiseChangedError,
     NumberTakenError,
     Record,
     Resealed,
-    Retention,
     Role,
     SecondRecordError,
     SessionsSpentError,
-    SessionState,
+)
+from secagg.storage.charges import (
+    Budget,
+    BudgetSpentError,
+    Charge,
+    ChargeState,
+    NoiseChangedError,
     Settlement,
-    Tally,
-    Task,
-    TaskState,
     budget_of,
-    chain_next,
-    chain_start,
 )
 from secagg.storage.open_book import open_book
+from secagg.storage.stored import Retention, SessionState, Tally, Task, TaskState
 
 BOOKS = {
     "file": lambda directory: f"sqlite:{directory}/book.db",

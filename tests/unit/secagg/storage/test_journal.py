@@ -36,7 +36,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.refund import Charge
 from secagg.storage import journal
-from secagg.storage.book import Record
+from secagg.storage.change import Record
 
 DESCRIPTOR = SessionDescriptor(
     aggregator="aggregator",

@@ -14,22 +14,11 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.storage import sqlite_file
-from secagg.storage.book import (
-    Change,
-    Charge,
-    Committed,
-    NewSession,
-    Record,
-    Resealed,
-    Retention,
-    Role,
-    SessionState,
-    StateDamagedError,
-    Task,
-    TaskState,
-    unknown_session,
-)
+from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
+from secagg.storage.charges import Charge
 from secagg.storage.open_book import open_book
+from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.manual_clock import InlineExecutor
 
@@ -113,7 +102,7 @@ async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
 
 WRITER = """
 import asyncio, sys
-from secagg.storage.book import Change, NewSession, Record, Role
+from secagg.storage.change import Change, NewSession, Record, Role
 from secagg.storage.open_book import open_book
 
 async def main(url):
