@@ -49,6 +49,7 @@ def listed(record):
 
 @rows("signatures")
 def test_signatures(row):
+    # R6.6-1; a verifier of batches takes all keys with torsion (R6.6-2).
     signed = bytes_of(row, "key"), bytes_of(row, "message"), bytes_of(row, "signature")
     if row["success"]:
         verify(*signed)
@@ -92,7 +93,7 @@ def test_credentials(row):
         revoked=frozenset(named["serials"]),
     )
     verified = VerifiedCredentials()
-    for _ in range(2):  # what is remembered changes nothing
+    for _ in range(2):  # R2.1-8: what is remembered changes nothing
         if row["success"]:
             check_credential(credential, rules, identity=identity, verified=verified)
             continue
