@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Plan,
         PrivacyReport,
         PrivacyStatement,
+        SessionNoise,
         error_curve,
         plan,
     )
@@ -75,6 +76,9 @@ if TYPE_CHECKING:
     )
     from secagg.protocol.events import (
         NoisedVector,
+    )
+    from secagg.protocol.noise_terms import (
+        NoiseSecrets,
     )
     from secagg.runtime.connection import (
         AggregatorConnection,
@@ -137,6 +141,7 @@ __all__ = [
     "LocalCohort",
     "LocalProtocolError",
     "NoiseBudget",
+    "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
     "NoisedVector",
@@ -161,6 +166,7 @@ __all__ = [
     "SessionAbortedError",
     "SessionDescriptor",
     "SessionInfo",
+    "SessionNoise",
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
@@ -184,6 +190,7 @@ _MODULES: Final = {
         "Plan",
         "PrivacyReport",
         "PrivacyStatement",
+        "SessionNoise",
         "error_curve",
         "plan",
     ),
@@ -215,6 +222,7 @@ _MODULES: Final = {
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
     "protocol.events": ("NoisedVector",),
+    "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
     "server.receipt": ("SessionReceipt",),

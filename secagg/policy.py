@@ -189,12 +189,16 @@ class PrivacyFloors:
         statuses: How epsilon must be known: proven, certified, numerical, recalled.
         min_local_noise_stddev: The client's own noise in the caller's units: what
             protects it if all others turn out to be inventions of the server.
+        min_colluder_fraction: Part of every roster that the noise must take for
+            colluders.  Where an absolute number is all that is assumed, a larger
+            roster thins every share, and inventing clients makes it larger.
     """
 
     max_epsilon: float
     max_delta: float
     statuses: frozenset[str] = frozenset({"proven", "certified"})
     min_local_noise_stddev: float = 0.0
+    min_colluder_fraction: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ __all__ = [
     "CERTIFICATE_REFUSED",
     "CERTIFICATE_RENEWED",
     "CLIENT_DROPPED",
+    "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
     "KEY_FILE_READABLE",
     "MESSAGE_ACCEPTED",
@@ -45,6 +46,8 @@ SESSION_COMPLETED: Final = "session_completed"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
+CLIENT_LEFT_OUT: Final = "client_left_out"
+RECEIPTS_PURGED: Final = "receipts_purged"
 STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"

@@ -46,8 +46,8 @@ from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
 from secagg.primitives.entropy import SystemEntropy
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.transport.address import Address
@@ -348,7 +348,7 @@ class Client:
         turn.session = session
 
     def _make_input(
-        self, descriptor: SessionDescriptor, payload: bytes, seed: bytes
+        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
     ) -> PlainVector | NoisedVector:
         turn = self._this_turn()
         if turn.session is None:
@@ -362,7 +362,7 @@ class Client:
         encoded = task.encode(
             _as_floats(vector),
             session_id=descriptor.session_id,
-            noise_seed=SecretBytes(seed),
+            secrets=secrets,
         )
         turn.shortened_by = encoded.shortened_by
         return encoded.vector

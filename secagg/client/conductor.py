@@ -34,6 +34,7 @@ from secagg.primitives.modular import BadVectorError
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
@@ -56,8 +57,10 @@ _TOO_LATE: Final = frozenset(
     {ErrorCode.DEADLINE, ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE}
 )
 
-# (descriptor, payload, 32 secret bytes to draw noise from) -> input of the session
-MakeInput = Callable[[SessionDescriptor, bytes, bytes], PlainVector | NoisedVector]
+# (descriptor, payload, what to draw noise from) -> input of the session
+MakeInput = Callable[
+    [SessionDescriptor, bytes, NoiseSecrets], PlainVector | NoisedVector
+]
 
 
 @unique
@@ -252,7 +255,7 @@ class Conductor:
             self._parts.make_input,
             session.descriptor,
             payload,
-            session.noise_seed.reveal(),
+            session.noise_secrets,
         )
         await self._send_all(await session.apply(InputReady(vector)))
         self._uploaded = True

@@ -10,11 +10,13 @@ from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
 from secagg.protocol.neighbors import HararyRing, SharingGraph
+from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.ring_safety import holder_bits, ring_risk
 from secagg.ring_odds import client_demand
 
 __all__ = [
     "check_delivery",
+    "check_noise_suffices",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
@@ -203,6 +205,26 @@ def check_survivors(
             code=ErrorCode.TOO_MANY_DROPOUTS,
         )
     return survivors
+
+
+def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> None:
+    """Check that the survivors carry the noise that was promised (PROTOCOL §5.5).
+
+    Args:
+        noise: What |U2| has settled.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: TOO_MANY_DROPOUTS.
+    """
+    lost = sharers - survivors
+    if lost > noise.tolerated_losses:
+        raise RemoteProtocolError(
+            f"{lost} of {sharers} clients are declared lost, and the noise of the "
+            f"others suffices after {noise.tolerated_losses} losses",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
 
 
 def check_ring_survivors(

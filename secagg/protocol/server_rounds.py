@@ -31,6 +31,7 @@ from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
+from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import (
     ComputeSum,
     DealerFailed,
@@ -214,13 +215,20 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             dropped,
         )
     bitmap = encode_set(sharers, len(cohort.roster))
+    noise = noise_terms(parameters, len(sharers), state.session.read_noise)
     return Step(
         MaskedInputCollection(
             state.session.opening(Round.MASKED_INPUT_COLLECTION),
             cohort,
             sharers=sharers,
             bitmap=bitmap,
-            ctx2=context.mask_context(cohort.ctx1, bitmap, parameters.suite),
+            noise=noise,
+            ctx2=context.mask_context(
+                cohort.ctx1,
+                bitmap,
+                parameters.suite,
+                noise_context=noise.context,
+            ),
             bundles={index: state.bundles[index] for index in sharers},
             uploads={},
         ),
@@ -280,12 +288,13 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             ErrorCode.U3_TOO_SMALL,
             dropped,
         )
-    if len(lost) > parameters.max_dropouts:
+    tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
+    if len(lost) > tolerated:
         return _abort(
             state.session,
             ErrorCode.TOO_MANY_DROPOUTS,
-            f"{len(lost)} clients were lost before their input was in, at most "
-            f"{parameters.max_dropouts} are tolerated",
+            f"{len(lost)} of {len(state.sharers)} clients were lost before their input "
+            f"was in, at most {tolerated} are tolerated",
             dropped,
         )
     orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)

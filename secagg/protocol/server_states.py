@@ -24,6 +24,7 @@ from secagg.messages import (
 )
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
 from secagg.protocol.share_bundles import Answer
 
@@ -61,12 +62,14 @@ class Session:
         accepted: SHA-256 of every accepted message, by round and sender; holds the
             rounds up to the open one, which is the only one that grows.
         complaints: By accuser and index of the accused; they grow in round 2.
+        read_noise: Reads the noise block for a U2.
     """
 
     descriptor: SessionDescriptor
     packed_bytes: int
     accepted: Mapping[Round, dict[str, bytes]]
     complaints: dict[tuple[str, int], Complaint] = field(default_factory=dict)
+    read_noise: NoiseReader = field(default=no_noise, repr=False)
 
     def has_accepted(self, sender: str, envelope: Envelope) -> bool:
         """Whether a message repeats one that was accepted.
@@ -175,6 +178,7 @@ class MaskedInputCollection(Rostered):
 
     sharers: frozenset[int]  # U2
     bitmap: bytes  # U2, encoded once for everybody
+    noise: NoiseTerms
     ctx2: bytes
     bundles: Mapping[int, bytes] = field(repr=False)
     uploads: dict[int, bytes]  # U3, so far: digest by index

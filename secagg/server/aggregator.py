@@ -119,12 +119,12 @@ class Aggregator:
             entropy=entropy or SystemEntropy(),
             slots=UploadSlots(self._limits.concurrent_chunks),
             publish=self._feed.publish,
+            keep_seconds=self._limits.keep_seconds,
         )
         self._sessions = SessionBook(
             name,
             self._context,
             kept_sessions=self._limits.kept_sums,
-            keep_seconds=self._limits.keep_seconds,
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()

@@ -48,6 +48,8 @@ class SessionReceipt:
             to its dealer's secret, by name; either of the two lies.
         failed_dealer: Whose secret could not be rebuilt, by name; else empty.
         is_failure_proven: It has dealt badly; else its holders may have framed it.
+        sessions_left: Sessions that the budget of the task covers after this one, spare
+            ones included; None without a budget.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -66,6 +68,7 @@ class SessionReceipt:
     disputes: tuple[tuple[str, str, int], ...] = ()
     failed_dealer: str = ""
     is_failure_proven: bool = False
+    sessions_left: int | None = None
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -106,6 +109,7 @@ class SessionReceipt:
             "disputes": [list(dispute) for dispute in self.disputes],
             "failed_dealer": self.failed_dealer,
             "is_failure_proven": self.is_failure_proven,
+            "sessions_left": self.sessions_left,
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -160,6 +164,9 @@ class SessionReceipt:
                 ),
                 failed_dealer=str(fields["failed_dealer"]),
                 is_failure_proven=bool(fields["is_failure_proven"]),
+                sessions_left=None
+                if fields["sessions_left"] is None
+                else int(fields["sessions_left"]),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

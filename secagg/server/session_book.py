@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from secagg import telemetry
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -50,7 +51,6 @@ class SessionBook:
     Args:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
-        keep_seconds: How long those of every ended session stay available at least.
     """
 
     def __init__(
@@ -59,14 +59,12 @@ class SessionBook:
         context: RunnerContext,
         *,
         kept_sessions: int,
-        keep_seconds: float,
     ) -> None:
         self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
-        self._keep_seconds = keep_seconds
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
@@ -185,11 +183,14 @@ class SessionBook:
         number = tally.highest_number + 1
         while True:
             try:
-                return await self._create(
+                runner = await self._create(
                     task, number, payload, left_out=left_out, attempt=attempt
                 )
             except NumberTakenError as error:
                 number = error.highest + 1
+            else:
+                runner.count_sessions(allowed=task.allowed, spent=tally.spent)
+                return runner
 
     async def _create(
         self,
@@ -250,6 +251,8 @@ class SessionBook:
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
+            tally = await self._book.tally(Role.SERVER, task.task_id)
+            runner.count_sessions(allowed=task.allowed, spent=tally.spent)
             if same and fitting is None:
                 fitting = runner
                 continue
@@ -264,9 +267,12 @@ class SessionBook:
     async def finish(self, runner: SessionRunner) -> None:
         """Scrub a session that is over, and leave its receipt and what it tells."""
         session_id, task_id = runner.session_id, runner.descriptor.task_id
-        facts = (await self.facts(task_id)).after(runner.receipt())
+        known = await self.facts(task_id)
+        facts = known.after(runner.receipt())
         await runner.finish(facts.encode())
         self._facts[task_id] = facts
+        for identity in sorted(facts.left_out - known.left_out):
+            runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]
@@ -278,7 +284,7 @@ class SessionBook:
         self._ended_at[session.descriptor.session_id] = now
         while len(self._ended) > self._kept_sessions:
             session_id = next(iter(self._ended))
-            if now < self._ended_at[session_id] + self._keep_seconds:
+            if now < self._ended_at[session_id] + self._context.keep_seconds:
                 return
             del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)

@@ -27,10 +27,19 @@ class SessionFacts:
 
     Args:
         descriptor: The session.
+        left_out: Who takes no part because of earlier sessions of the task.
+
+    Attributes:
+        is_spent: It uses one of the sessions that the task's budget covers.
+        sessions_before: How many of them there were before it; None without a budget,
+            and until the task is known that it belongs to.
     """
 
-    def __init__(self, descriptor: SessionDescriptor) -> None:
+    def __init__(self, descriptor: SessionDescriptor, left_out: frozenset[str]) -> None:
         self._descriptor = descriptor
+        self._left_out = tuple(sorted(left_out))
+        self.is_spent = False
+        self.sessions_before: int | None = None
         self._session_id = descriptor.session_id
         self._contexts: dict[str, bytes] = {}
         self._seconds: dict[str, float] = {}
@@ -67,6 +76,7 @@ class SessionFacts:
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
         if isinstance(state, server.Unmasking):
+            self.is_spent = True
             survivors = encode_set(state.survivors, len(state.cohort.roster))
             suite = self._descriptor.parameters.suite
             self._contexts["ctx3"] = context.unmask_context(
@@ -119,8 +129,14 @@ class SessionFacts:
             needed=now.needed,
             dropped=tuple(self.dropped),
             upload_bytes=upload_bytes,
+            sessions_left=self._sessions_left(is_spent=self.is_spent),
+            left_out=self._left_out,
             reason=reason,
         )
+
+    def _sessions_left(self, *, is_spent: bool) -> int | None:
+        before = self.sessions_before
+        return None if before is None else before - is_spent
 
     def receipt(
         self, state: server.Completed | server.Failed, *, was_restored: bool
@@ -142,6 +158,7 @@ class SessionFacts:
             disputes=self._disputes(state),
             failed_dealer="" if self._failed is None else self._failed.dealer,
             is_failure_proven=self._failed is not None and self._failed.is_proven,
+            sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),

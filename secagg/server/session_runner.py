@@ -74,7 +74,11 @@ NAMED_AT_MOST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
-    """What all sessions of one aggregator share."""
+    """What all sessions of one aggregator share.
+
+    Attributes:
+        keep_seconds: How long the sum of an ended session stays available at least.
+    """
 
     book: Book
     spool: Spool
@@ -84,6 +88,7 @@ class RunnerContext:
     entropy: Entropy
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
+    keep_seconds: float
 
 
 class SessionRunner:
@@ -111,7 +116,7 @@ class SessionRunner:
         self._is_restored = is_restored
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
-        self._facts = SessionFacts(record.descriptor)
+        self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
@@ -159,6 +164,16 @@ class SessionRunner:
         """Whether the session has ended, and durably so."""
         return server.is_over(self._state)
 
+    def count_sessions(self, *, allowed: int | None, spent: int) -> None:
+        """Learn where the session stands in its task's budget, for those who watch.
+
+        Args:
+            allowed: Sessions that the budget covers; None without one.
+            spent: Those that are used, this one included if it is.
+        """
+        if allowed is not None:
+            self._facts.sessions_before = allowed - spent + self._facts.is_spent
+
     def can_join(self, identity: str) -> bool:
         """Whether an offer of this session makes sense for a client."""
         state = self._state
@@ -193,7 +208,7 @@ class SessionRunner:
         try:
             is_new = await self._durable.submit(Received(envelope, sender))
         except RemoteProtocolError as error:
-            self._log(
+            self.log(
                 telemetry.MESSAGE_REFUSED,
                 message=envelope.kind.__name__,
                 sender=sender,
@@ -201,7 +216,7 @@ class SessionRunner:
             )
             raise
         if is_new:
-            self._log(
+            self.log(
                 telemetry.MESSAGE_ACCEPTED,
                 message=envelope.kind.__name__,
                 sender=sender,
@@ -292,7 +307,7 @@ class SessionRunner:
             ServiceError: STORAGE_FAILED, again and again.  The session is not over: a
                 restart resumes it.
         """
-        self._log(
+        self.log(
             telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
             round=self._state.ROUND.name,
         )
@@ -396,7 +411,7 @@ class SessionRunner:
         for lost in self._facts.enter(
             before, step.state, step.outputs, seconds=seconds
         ):
-            self._log(
+            self.log(
                 telemetry.CLIENT_DROPPED,
                 sender=lost.identity,
                 round=lost.round.name,
@@ -471,9 +486,9 @@ class SessionRunner:
         counts, progress = server.progress(before), self.progress()
         match self._state:
             case server.Completed():
-                self._log(telemetry.SESSION_COMPLETED, reason=progress.reason)
+                self.log(telemetry.SESSION_COMPLETED, reason=progress.reason)
             case server.Failed(outcome=outcome):
-                self._log(
+                self.log(
                     telemetry.SESSION_ABORTED,
                     level=logging.WARNING,
                     round=counts.round.name,
@@ -482,7 +497,7 @@ class SessionRunner:
                     lost=named([lost.identity for lost in progress.dropped]),
                 )
             case _:
-                self._log(
+                self.log(
                     telemetry.ROUND_CLOSED,
                     round=counts.round.name,
                     answered=counts.answered,
@@ -508,10 +523,15 @@ class SessionRunner:
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed),
         )
         digest = await context.workers.sha256(packed)
-        computed = SumComputed(digest, len(packed))
+        computed = SumComputed(digest, len(packed), await self._kept_until())
         await self._advance(
             lambda state: computed if isinstance(state, server.Summing) else None
         )
+
+    async def _kept_until(self) -> int:
+        """Return until when the sum can be fetched at least, in Unix seconds."""
+        kept = self._context.keep_seconds
+        return int(await self._context.book.now() + kept) if kept else 0
 
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted
@@ -535,7 +555,8 @@ class SessionRunner:
     def _publish(self) -> None:
         self._context.publish(self.progress())
 
-    def _log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+    def log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+        """Write one line about the session."""
         _LOG.log(
             level,
             "%s session=%s %s",

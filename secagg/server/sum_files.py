@@ -9,6 +9,7 @@ Rule 2: the report says what was released under which guarantee, in full; it nee
 import asyncio
 from pathlib import Path
 
+from secagg.graph_choice import odds_of
 from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.vector_files import write_json, write_vector
@@ -49,7 +50,9 @@ class SumFiles:
                 "inputs": released.inputs,
                 "file": sum_path.name,
                 "dimension": int(values.shape[0]),
+                "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(),
+                "graph": self._graph(),
                 "receipt": released.receipt.to_dict(),
             },
         )
@@ -66,4 +69,14 @@ class SumFiles:
             "sessions_in_budget": noised.budget.sessions,
             "expected_rmse": self._prepared.forecast_rmse,
             "mechanism": noised.mechanism.parameters.to_dict(),
+        }
+
+    def _graph(self) -> dict[str, object]:
+        parameters = self._prepared.parameters
+        return {
+            "kind": str(parameters.graph),
+            "degree": parameters.degree,
+            "threshold": parameters.threshold,
+            "graph_bits": parameters.graph_bits,
+            **odds_of(parameters).to_dict(),
         }

@@ -4,14 +4,15 @@ Rule 1: with a budget, modulus and dimension come from the planner and the noise
         from `secagg.distributed_dp`; without one, the operator has acknowledged in
         words that sums are exact.
 Rule 2: what is left open in the settings gets the safest value that works: a majority
-        as threshold, and no more losses than the survivors allow.
+        as threshold, and no more losses than the survivors allow.  A degree that is
+        left open is the smallest that is safe.
 """
 
 import asyncio
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from secagg.config import ServerSettings
 from secagg.distributed_dp import (
@@ -28,6 +29,7 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
+from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
 from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
 from secagg.policy import ExactSumsAccepted
 from secagg.report_cache import privacy_report
@@ -59,11 +61,12 @@ class Cohort:
         min_survivors: Fewest inputs that a released sum adds up.
         threshold: Shares that rebuild a secret; None for one more than half of
             max_clients (of the degree on a ring), so that two disjoint groups cannot
-            both rebuild secrets.
+            both rebuild secrets, or with degree "auto" for the fewest that are safe.
         max_dropouts: Most clients lost after sharing; None for as many as the
             survivors allow.
         colluders: Clients assumed to help the server.
-        degree: Neighbours of each client on a ring; 0 means the complete graph.
+        degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
+            the fewest that are safe with these numbers, or 0 where none are.
         graph_bits: On a ring, how unlikely a session that unmasks more than one sum
             has to be: 2^-graph_bits.
         profile: Named threat model.
@@ -76,14 +79,18 @@ class Cohort:
     threshold: int | None = None
     max_dropouts: int | None = None
     colluders: int = 0
-    degree: int = 0
+    degree: int | Literal["auto"] = 0
     graph_bits: int = 40
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
 
     def parameters(self, *, dimension: int, modulus: int) -> ProtocolParameters:
-        """Return the parameters of sessions without noise, not yet validated."""
-        half = (self.degree or self.max_clients) // 2
+        """Return the parameters of sessions without noise, not yet validated.
+
+        Raises:
+            ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
+        """
+        degree, threshold = self._graph()
         max_dropouts = self.max_dropouts
         if max_dropouts is None:
             max_dropouts = self.max_clients - self.min_survivors
@@ -93,14 +100,35 @@ class Cohort:
             dimension=dimension,
             min_clients=self.min_clients,
             max_clients=self.max_clients,
-            threshold=self.threshold or half + 1,
-            degree=self.degree,
-            graph_bits=self.graph_bits if self.degree else 0,
+            threshold=threshold,
+            degree=degree,
+            graph_bits=self.graph_bits if degree else 0,
             min_survivors=self.min_survivors,
             max_dropouts=max(0, max_dropouts),
             colluders=self.colluders,
             deadlines=self.deadlines,
         )
+
+    def _graph(self) -> tuple[int, int]:
+        """Return degree and threshold, found where they are left open."""
+        if self.degree != "auto":
+            half = (self.degree or self.max_clients) // 2
+            return self.degree, self.threshold or half + 1
+        demand = GraphDemand(
+            min_clients=self.min_clients,
+            max_clients=self.max_clients,
+            min_survivors=self.min_survivors,
+            max_losses=self.max_clients - self.min_survivors,
+            colluders=self.colluders,
+            graph_bits=self.graph_bits,
+        )
+        if self.profile is Profile.HONEST_CURIOUS_SERVER:
+            chosen = choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
+        else:  # a server that lies would draw a ring that it can cut
+            chosen = complete_graph(
+                demand, Adversary.MALICIOUS, threshold=self.threshold
+            )
+        return chosen.degree, chosen.threshold
 
 
 @dataclass(frozen=True, slots=True)

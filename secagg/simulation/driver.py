@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round, Upload
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
@@ -35,6 +36,7 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.noise_terms import NoiseReader
 from secagg.protocol.outputs import (
     ClientOutput,
     ComputeSum,
@@ -92,6 +94,7 @@ class InProcessSession:
         seed_of: Returns the seed of a client's secrets, 32 bytes.
         server_nonce: 32 bytes.
         graph_seed: 32 bytes that order a ring.
+        read_noise: Reads the noise block for a U2.
     """
 
     parameters: ProtocolParameters
@@ -103,6 +106,7 @@ class InProcessSession:
     seed_of: Callable[[int], bytes] = lambda n: hashlib.sha256(b"%d" % n).digest()
     server_nonce: bytes = hashlib.sha256(b"nonce").digest()
     graph_seed: bytes = hashlib.sha256(b"graph").digest()
+    read_noise: NoiseReader = read_noise_terms
 
     _accepting: ClientPolicy = field(init=False, repr=False)
     descriptor: SessionDescriptor = field(init=False)
@@ -124,9 +128,13 @@ class InProcessSession:
             parameters=self.parameters,
         )
         self.server_state = server.start(
-            self.descriptor, packed_bytes=self.packed_bytes
+            self.descriptor,
+            packed_bytes=self.packed_bytes,
+            read_noise=self.read_noise,
         )
-        self.clients = {number: client.start() for number in range(len(self.inputs))}
+        self.clients = {
+            number: client.start(self.read_noise) for number in range(len(self.inputs))
+        }
 
     @property
     def packed_bytes(self) -> int:

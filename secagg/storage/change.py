@@ -75,7 +75,7 @@ class NewSession:
         header: What the session starts with.
         peer: At a client, the aggregator that numbers the sessions; else empty.
         allowed: Sessions of the task that may ever be spent, these included that still
-            run; None for a task without a budget.
+            run, whatever their peers; None for a task without such a limit.
     """
 
     role: Role
@@ -111,7 +111,8 @@ class Change:
         expect: How many records it holds as the writer knows it; 0 with `create`.
         previous: Chain value at that position; empty with `create`.
         due: A timer closes the round: refused while the deadline lies ahead.
-        spend: Server: the session uses one of the task's.  Counts once per session.
+        spend: The session uses one of the task's: at a server when U3 is fixed, at a
+            client when the roster of a ring is accepted.  Counts once per session.
         records: Appended.
         create: The session begins.
         reseal: Header and records are replaced, and the chain starts afresh.

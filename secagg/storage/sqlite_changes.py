@@ -159,13 +159,16 @@ def _created(
     if new.number <= tally.highest_number:
         raise NumberTakenError(new, highest=tally.highest_number)
     if new.allowed is not None:
-        # A session that runs may yet be spent: it must not be promised twice.
+        # A session that runs may yet be spent: it must not be promised twice.  A task
+        # is one task, whoever numbers its sessions.
+        both = (new.role.value, new.task)
         (running,) = database.execute(
-            "SELECT count(*) FROM session WHERE role = ? AND task = ? AND peer = ? "
+            "SELECT count(*) FROM session WHERE role = ? AND task = ? "
             "AND ended IS NULL AND spent = 0",
-            (new.role.value, new.task, new.peer),
+            both,
         ).fetchone()
-        used = tally.spent + running
+        tallies = TALLIES.find(database, "role = ? AND task = ?", *both)
+        used = running + sum(each.spent for each in tallies)
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
     if session_at(database, key) is not None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from secagg.distributed_dp import NoisedTask, plan
@@ -9,6 +10,7 @@ from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import ClientEvent, ServerEvent
+from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
 from secagg.simulation.driver import InProcessSession
 
@@ -16,6 +18,7 @@ __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
     "accept_every_offer",
+    "any_noise",
     "one_hot",
     "parameters_for",
     "with_noise",
@@ -72,6 +75,15 @@ def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolPar
         colluders=parameters.colluders,
     )
     return NoisedTask.from_plan(made, parameters).parameters
+
+
+def any_noise(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+    """Read a noise block that describes nothing, for tests that add no noise.
+
+    It tolerates every loss that the parameters tolerate.
+    """
+    context = sha256(parameters.noise_block + sharers.to_bytes(4, "big")).digest()
+    return NoiseTerms(context, tolerated_losses=parameters.max_dropouts)
 
 
 def one_hot(number: int, dimension: int, modulus: int) -> UnsignedArray:

@@ -30,6 +30,7 @@ from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -291,7 +292,7 @@ class Deployment:
 
     def _input(self, number: int) -> MakeInput:
         def make(
-            descriptor: SessionDescriptor, _: bytes, __: bytes
+            descriptor: SessionDescriptor, _: bytes, __: NoiseSecrets
         ) -> PlainVector | NoisedVector:
             vector = one_hot_input(number, descriptor.parameters)
             block = descriptor.parameters.noise_block

@@ -34,7 +34,12 @@ from secagg.protocol.events import (
 from secagg.protocol.outputs import Finish
 from secagg.protocol.refund import Charge
 from secagg.simulation import identity_of
-from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
+from secagg.testing.cohorts import (
+    LENIENT_POLICY,
+    any_noise,
+    one_hot,
+    parameters_for,
+)
 from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 5
@@ -45,6 +50,7 @@ def new_session(**overrides):
     return ObservedSession(
         parameters_for(CLIENTS, **fields),
         [one_hot(number, 4, 1 << 20) for number in range(CLIENTS)],
+        read_noise=any_noise,
     )
 
 

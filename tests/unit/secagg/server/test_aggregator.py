@@ -9,6 +9,7 @@ from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
@@ -35,6 +36,7 @@ from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
 from secagg.storage.change import Role
 from secagg.storage.spool import MemorySpool
+from secagg.storage.stored import Retention
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.held_executor import HeldExecutor
@@ -71,7 +73,7 @@ class World:
         self.book = inline_book(thread=self.disk)
         self.spool = MemorySpool()
         inline = InlineExecutor()
-        workers = Workers(general=inline)
+        self.workers = workers = Workers(general=inline)
         self.aggregator = Aggregator(
             self.book,
             self.spool,
@@ -952,5 +954,49 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
         session = world.aggregator._sessions.find(world.id)
         assert session.untold() == frozenset(NAMES)
         assert not session._facts._told
+
+    scenario(test)
+
+
+# --- after the end (R5-1) -------------------------------------------------------------
+
+
+def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
+    async def test(world):
+        async def code_of(aggregator, request):
+            try:
+                await aggregator.answer("a", request)
+            except SecAggError as error:
+                return error.code
+            return None
+
+        async def next_process():
+            again = Aggregator(
+                world.book, world.spool, clock=world.clock, workers=world.workers
+            )
+            await again.recover()
+            return again
+
+        world.start()
+        await world.settle()
+        sent = await world.join("a")
+        advert = AdvertiseKeys(world.id, sent)
+        other = AdvertiseKeys(advert.session_id, b"another")
+        ending = GetUpdate(advert.session_id, after=None)
+        await world.aggregator.abort(advert.session_id, "enough")
+        await world.settle()
+        # The record is gone from the disk, and this process remembers.
+        assert await code_of(world.aggregator, advert) is None
+        assert await code_of(world.aggregator, other) is ErrorCode.EQUIVOCATION
+        # The next process has the receipt: it tells the end, and takes nothing.
+        second = await next_process()
+        assert await code_of(second, advert) is ErrorCode.SESSION_OVER
+        assert await code_of(second, other) is ErrorCode.SESSION_OVER
+        assert await code_of(second, ending) is None
+        # When that is gone as well, nobody knows the session.
+        await world.book.purge(Retention(keep_receipts=0))
+        third = await next_process()
+        for request in (advert, other, ending):
+            assert await code_of(third, request) is ErrorCode.UNKNOWN_SESSION
 
     scenario(test)

@@ -380,6 +380,21 @@ async def test_a_session_that_is_spent_and_runs_counts_once(book):
         await begin(book, key="c", number=3, allowed=2)
 
 
+async def test_an_allowance_is_the_tasks_whoever_numbers_its_sessions(book):
+    """A client counts for the task: a second aggregator gets nothing on top."""
+    for number, peer in enumerate(("a", "b", "b"), start=1):
+        at = await begin(
+            book, key=str(number), number=number, peer=peer, role=Role.CLIENT, allowed=3
+        )
+        if number < 3:
+            await append(book, at, key=str(number), spend=True)
+    with pytest.raises(SessionsSpentError, match="used 3 sessions"):
+        await begin(book, key="4", number=4, peer="c", role=Role.CLIENT, allowed=3)
+    assert await book.tally(Role.CLIENT, "task", peer="b") == Tally(3, 1)
+    # What a server of the same name counts is another matter.
+    await begin(book, key="5", number=1, allowed=1)
+
+
 async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(book):
     for number in range(1, 5):
         at = await begin(book, key=str(number), number=number)
