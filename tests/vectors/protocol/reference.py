@@ -255,7 +255,8 @@ class Parameters:
             1 <= self.dim <= 2**30,
             2 <= self.min_clients <= self.max_clients <= 65535,
             trust is None
-            or (trust.revocation_number == 0) == (trust.revocation_hash == bytes(32)),
+            or trust.revocation_number > 0
+            or trust.revocation_hash == bytes(32),
             all(
                 1 <= seconds <= 7 * DAY_SECONDS
                 if number in ROUNDS[self.profile]

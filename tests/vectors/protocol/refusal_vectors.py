@@ -124,9 +124,6 @@ SIGNED_CHANGES: dict[str, dict[str, Any]] = {
     "R3.2-3 revocation hash without a number": {
         "trust": replace(TRUST, revocation_number=0)
     },
-    "R3.2-3 revocation number without a hash": {
-        "trust": replace(TRUST, revocation_hash=bytes(32))
-    },
     "R3.2-4 no deadline for signatures": {"deadlines": (60, 0, 60, 60, 0, 60)},
     "R3.2-4 deadline for choosing edges": {"deadlines": (60, 1, 60, 60, 60, 60)},
     "R3.2-8 threshold of half": {"colluders": 2},
