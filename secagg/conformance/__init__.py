@@ -15,6 +15,7 @@ VECTOR_FILES: Final = (
     "encodings",
     "enrolment",
     "masks",
+    "noise",
     "receipts",
     "refusals",
     "secrets",

@@ -20,6 +20,7 @@ from typing import Any
 
 import reference as ref
 from enrolment_vectors import enrolment
+from noise_vectors import noise
 from receipt_vectors import receipts
 from reference_keys import Channel, MaskKeys, MaskStream, agree, public_key
 from reference_roster import (
@@ -40,9 +41,9 @@ SID = counting(0x40, 32)
 CONTEXT = counting(0x60, 32)
 SECRET = counting(0x80, 32)
 NOISE_BLOCK = (
-    b'{"accountant":"skellam-gdp","delta":1e-05,"epsilon":1.0,'
-    b'"mechanism":{"local_noise_variance":"7/4"},"noise_table":"00",'
-    b'"steps":1,"version":1}'
+    b'{"accountant":"skellam-gdp","delta":1e-05,"epsilon":1.0,"mechanism":{},'
+    b'"noise":{"counted_variance":"7/4"},"noise_sampler":"00","spare":0,'
+    b'"steps":1,"version":2}'
 )
 
 # 2 and 2^62 are the ends; 2^16 and 2^32 fill their words; 2^17 and 2^33 are the first
@@ -167,10 +168,10 @@ def chains() -> list[dict[str, Any]]:
     result = []
     top, graph_seed = counting(0xA0, 32), counting(0xE0, 32)
     sharers, survivors = ref.bitmap({0, 2, 9}, 10), ref.bitmap({0, 9}, 10)
-    for suite, seed, noise in ((1, b"", b""), (2, graph_seed, counting(0xB0, 32))):
+    for suite, seed, bound in ((1, b"", b""), (2, graph_seed, counting(0xB0, 32))):
         chain = [CONTEXT]
         chain.append(ref.context_1(suite, chain[-1], 10, top, seed))
-        chain.append(ref.context_2(suite, chain[-1], sharers, noise_context=noise))
+        chain.append(ref.context_2(suite, chain[-1], sharers, noise_context=bound))
         chain.append(ref.context_3(suite, chain[-1], survivors))
         result.append(
             {
@@ -181,7 +182,7 @@ def chains() -> list[dict[str, Any]]:
                 "graph_seed": seed.hex(),
                 "edge_root": "",
                 "u2": sharers.hex(),
-                "noise_context": noise.hex(),
+                "noise_context": bound.hex(),
                 "u3": survivors.hex(),
                 "contexts": [context.hex() for context in chain],
             }
@@ -513,6 +514,7 @@ def files() -> dict[str, str]:
         "secrets.json": as_text(secrets()),
         "masks.json": as_text(masks()),
         "sessions.json": as_text({"sessions": [run.record for run in runs]}),
+        "noise.json": as_text(noise()),
         "refusals.json": as_text(refusals(runs)),
         "receipts.json": as_text(receipts(runs)),
     }
