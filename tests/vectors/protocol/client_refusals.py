@@ -327,6 +327,17 @@ def survivor_sets(run: Run, me: str) -> Iterator[dict[str, Any]]:
         yield client_case(run, me, CONSISTENCY if signs else UNMASK, (name, code), data)
 
 
+def cut_rings(run: Run) -> Iterator[dict[str, Any]]:
+    """Sets of a ring that fall into two parts, or nearly so."""
+    order = run.server_order()
+    reader = order[3]
+    names = sorted(order, key=lambda name: name.encode())
+    gone = {names.index(order[place]) for place in (1, 2, 6, 7)}
+    named = ("R5.5-7 two gaps cut the ring", ref.TOO_MANY_DROPOUTS)
+    data = ref.bitmap(set(range(len(order))) - gone, len(order))
+    yield client_case(run, reader, UNMASK, named, data)
+
+
 def contradictions(run: Run) -> Iterator[dict[str, Any]]:
     """Second messages, and messages out of their round."""
     me = "bob"
@@ -353,9 +364,12 @@ def contradictions(run: Run) -> Iterator[dict[str, Any]]:
     yield client_case(run, me, UNMASK, early, survivors, after=SHARE)
 
 
-def client_refusals(complete: Run, ring: Run) -> Iterator[dict[str, Any]]:
+def client_refusals(
+    complete: Run, ring: Run, scattered: Run
+) -> Iterator[dict[str, Any]]:
     """Yield all of profile 1, round by round."""
     yield from rosters(complete, ring)
     yield from deliveries(complete, ring)
     yield from survivor_sets(complete, "bob")
+    yield from cut_rings(scattered)
     yield from contradictions(complete)

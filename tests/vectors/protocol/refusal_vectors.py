@@ -178,7 +178,7 @@ def refusals(runs: list[Run]) -> dict[str, Any]:
         "offers": list(offers(complete, signed)),
         "payloads": list(payloads()),
         "client": [
-            *client_refusals(complete, ring),
+            *client_refusals(complete, ring, scattered),
             *signed_refusals(ring, complete, signed, small),
         ],
         "server": list(server_refusals(complete, ring, small)),
