@@ -668,7 +668,7 @@ def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
 
 
 def _encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
-    """Return the canonical bytes of a noise block (PROTOCOL §3.2).
+    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
 
     JSON with sorted keys, no white space, floats in their shortest form, rationals as
     "p/q" in lowest terms.
