@@ -8,8 +8,8 @@ Rule 1: who a message comes from is for the carrier to prove; a name is believed
 Rule 2: nothing is stored and no time is kept.  A program that survives restarts stores
         what it hands in before it sends what comes back: with the same seed, the same
         vector and the same messages in the same order, a client says the same again.
-Rule 3: epsilon is judged by whoever offers the session to the client, before the seed
-        is drawn (`secagg.Client` does); the cores know the floors of the cohort only.
+Rule 3: epsilon is judged by whoever makes the client (`secagg.Client` does); the cores
+        know the floors of the cohort only.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import KINDS, Aborted, Envelope, Round, Upload
-from secagg.parameters import SessionDescriptor
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.primitives.kdf import noise_seed
@@ -53,7 +53,7 @@ from secagg.wire.packing import pack, packed_size, unpack
 __all__ = ["ClientCore", "ServerCore"]
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
-_GRAPH_SEED_BYTES: Final = 32
+_SEED_BYTES: Final = 32
 _NAME_BYTES: Final = len(Upload(0, bytes(32)).encode())
 
 
@@ -64,13 +64,16 @@ class ClientCore:
         session: The session, judged by the caller.
         identity: The client's name, as the aggregator knows it.
         aggregator: Who the aggregator has proven to be.
-        seed: 32 fresh secret bytes, from which every key of the session derives.
+        now: The client's time, in Unix seconds.
         policy: Floors and caps of the cohort.
         make_input: Makes the vector when everybody's keys are shared; given what its
             noise is to be drawn from.
         read_noise: Reads the noise block of a session that has one.
+        seed: 32 secret bytes, from which every key of the session derives; fresh ones
+            but for a client that begins anew.
 
     Attributes:
+        seed: That seed; whoever stores it stores every secret of the session.
         state: The state machine's; `secagg.protocol.client` says what it may be.
     """
 
@@ -80,12 +83,16 @@ class ClientCore:
         identity: str,
         *,
         aggregator: str,
-        seed: SecretBytes,
+        now: float,
         policy: ClientPolicy,
         make_input: Callable[[NoiseSecrets], PlainVector | NoisedVector],
         read_noise: NoiseReader = no_noise,
+        seed: SecretBytes | None = None,
     ) -> None:
-        self._offer = SessionOffered(session, identity, aggregator, seed)
+        self.seed: Final = (
+            SecretBytes(SystemEntropy().token(_SEED_BYTES)) if seed is None else seed
+        )
+        self._offer = SessionOffered(session, identity, aggregator, self.seed, int(now))
         self._policy = policy
         self._make_input = make_input
         self._parameters = session.parameters
@@ -123,7 +130,7 @@ class ClientCore:
 
     def _secrets(self, state: client.ReadyForInput) -> NoiseSecrets:
         seed = noise_seed(
-            self._offer.seed,
+            self.seed,
             context=state.delivered.ctx2,
             component=0,
             suite=self._parameters.suite,
@@ -154,12 +161,19 @@ class ServerCore:
     """The aggregator of one session; holds the uploads in memory.
 
     Args:
-        session: The session.
+        parameters: Of the task, for example from `secagg.Cohort.parameters`.
+        aggregator: Its own name, as the carrier proves it to clients.
+        task_id: Name of the task.
+        now: Its time, in Unix seconds.
+        session_number: Of the task, from 1; no client takes part in one twice.
+        payload_hash: SHA-256 of what the session hands out; b"" for nothing.
         invited: Who may take part; None for everybody whom the carrier lets in.
         read_noise: Reads the noise block of a session that has one.
-        entropy: Orders the ring of a sparse graph; the operating system's by default.
+        entropy: Names the session and orders the ring of a sparse graph; the operating
+            system's by default.
 
     Attributes:
+        session: What clients are offered; its `encode` gives bytes.
         state: The state machine's; `secagg.protocol.server` says what it may be.
         total: The sum, residues modulo m of shape (d,); None before the end.
 
@@ -167,23 +181,35 @@ class ServerCore:
         RemoteProtocolError: BAD_CONFIG; no such session can exist.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session consists of for its server
         self,
-        session: SessionDescriptor,
+        parameters: ProtocolParameters,
         *,
+        aggregator: str,
+        task_id: str,
+        now: float,
+        session_number: int = 1,
+        payload_hash: bytes = b"",
         invited: frozenset[str] | None = None,
         read_noise: NoiseReader = no_noise,
         entropy: Entropy | None = None,
     ) -> None:
-        self._parameters = session.parameters
-        self._packed_bytes = packed_size(
-            session.parameters.dimension, session.parameters.bits
-        )
+        self._parameters = parameters
+        self._packed_bytes = packed_size(parameters.dimension, parameters.bits)
         self._entropy = entropy or SystemEntropy()
+        self.session: Final = SessionDescriptor(
+            aggregator=aggregator,
+            task_id=task_id,
+            session_number=session_number,
+            server_nonce=self._entropy.token(_SEED_BYTES),
+            session_end=int(now) + parameters.deadlines.longest_session,
+            payload_hash=payload_hash,
+            parameters=parameters,
+        )
         self._uploads: dict[bytes, bytes] = {}
         self.total: Residues | None = None
         self.state: server.ServerState = server.start(
-            session,
+            self.session,
             packed_bytes=self._packed_bytes,
             invited=invited,
             read_noise=read_noise,
@@ -226,7 +252,7 @@ class ServerCore:
         if self.is_over:
             raise LocalProtocolError("the session is over: it has no open round")
         opening = self.state.ROUND is Round.ADVERTISE_KEYS
-        seed = self._entropy.token(_GRAPH_SEED_BYTES) if opening else b""
+        seed = self._entropy.token(_SEED_BYTES) if opening else b""
         self._step(RoundClosed(self.state.ROUND, seed))
 
     def _step(self, event: ServerEvent) -> None:

@@ -14,7 +14,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Upload
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.plain_sums import encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
@@ -32,18 +32,23 @@ PARAMETERS = ProtocolParameters(
     threshold=3,
     min_survivors=3,
     max_dropouts=1,
+    max_losses=1,
 )
 LENIENT = ClientPolicy(min_clients=3, min_survivors=3, require_noise=False)
 
 
-def offered(parameters=PARAMETERS):
-    return SessionDescriptor(
+NOW = 1_800_000_000.5
+
+
+def hub_of(parameters=PARAMETERS, **options):
+    entropy = SeededEntropy(SecretBytes(bytes(32)), b"test")
+    return ServerCore(
+        parameters,
         aggregator="hub",
         task_id="sums",
-        session_number=1,
-        server_nonce=bytes(32),
-        payload_hash=b"",
-        parameters=parameters,
+        now=NOW,
+        entropy=entropy,
+        **options,
     )
 
 
@@ -61,6 +66,7 @@ def person(name, session, *, policy=LENIENT):
         session,
         name,
         aggregator="hub",
+        now=NOW,
         seed=seed_of(name),
         policy=policy,
         make_input=lambda _: vector_of(number),
@@ -71,10 +77,8 @@ class Session:
     """Carries bytes between cores, and remembers them."""
 
     def __init__(self, make=person, parameters=PARAMETERS, **options):
-        session = offered(parameters)
-        entropy = SeededEntropy(SecretBytes(bytes(32)), b"test")
-        self.hub = ServerCore(session, entropy=entropy, **options)
-        self.people = {name: make(name, session) for name in NAMES}
+        self.hub = hub_of(parameters, **options)
+        self.people = {name: make(name, self.hub.session) for name in NAMES}
         self.heard = {name: [] for name in NAMES}
         self.said = {name: [] for name in NAMES}
 
@@ -141,6 +145,7 @@ def test_noise_of_a_task_is_added_by_its_reader():
             session,
             name,
             aggregator="hub",
+            now=NOW,
             seed=seed_of(name),
             policy=ClientPolicy(min_clients=3, min_survivors=3),
             make_input=make,
@@ -148,8 +153,7 @@ def test_noise_of_a_task_is_added_by_its_reader():
         )
 
     session = Session(noisy, task.parameters, read_noise=read_noise_terms)
-    session_id = offered(task.parameters).session_id
-    values = task.decode(session.run(), session_id=session_id)
+    values = task.decode(session.run(), session_id=session.hub.session.session_id)
     # Everything here is seeded: it is the same sum in every run.
     assert np.abs(values - 2.0).max() < 8 * made.forecast.expected_mse**0.5
 
@@ -157,7 +161,7 @@ def test_noise_of_a_task_is_added_by_its_reader():
 def test_a_client_that_begins_anew_and_hears_the_same_says_the_same():
     session = Session()
     session.run()
-    again = person("bob", offered())
+    again = person("bob", session.hub.session)
     said = again.join()
     for news in session.heard["bob"]:
         said += again.receive(news)
@@ -165,8 +169,24 @@ def test_a_client_that_begins_anew_and_hears_the_same_says_the_same():
     assert again.is_over
 
 
+def test_every_client_draws_a_seed_of_its_own():
+    seeds = {
+        ClientCore(
+            hub_of().session,
+            name,
+            aggregator="hub",
+            now=NOW,
+            policy=LENIENT,
+            make_input=lambda _: vector_of(1),
+        ).seed.reveal()
+        for name in NAMES
+    }
+    assert len(seeds) == len(NAMES)
+    assert {len(seed) for seed in seeds} == {32}
+
+
 def test_floors_of_the_cohort_are_kept():
-    strict = person("ann", offered(), policy=ClientPolicy(min_clients=100))
+    strict = person("ann", hub_of().session, policy=ClientPolicy(min_clients=100))
     with pytest.raises(RemoteProtocolError) as caught:
         strict.join()
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
