@@ -57,9 +57,7 @@ if TYPE_CHECKING:
     )
     from secagg.parameters import (
         Graph,
-        Profile,
         ProtocolParameters,
-        RoundDeadlines,
         SessionDescriptor,
     )
     from secagg.policy import (
@@ -76,6 +74,14 @@ if TYPE_CHECKING:
     )
     from secagg.primitives.secret_bytes import (
         SecretBytes,
+    )
+    from secagg.profiles import (
+        HonestTail,
+        MaliciousTail,
+        Profile,
+        RoundDeadlines,
+        SparseTail,
+        Trust,
     )
     from secagg.protocol.events import (
         NoisedVector,
@@ -139,10 +145,12 @@ __all__ = [
     "ExactSumsAccepted",
     "Graph",
     "GrpcConnection",
+    "HonestTail",
     "InputError",
     "IssuedCertificate",
     "LocalCohort",
     "LocalProtocolError",
+    "MaliciousTail",
     "NoiseBudget",
     "NoiseSecrets",
     "NoisedInput",
@@ -173,9 +181,11 @@ __all__ = [
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
+    "SparseTail",
     "TLSFiles",
     "TLSIdentity",
     "TakenPart",
+    "Trust",
     "error_curve",
     "local",
     "plan",
@@ -212,9 +222,7 @@ _MODULES: Final = {
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",
-        "Profile",
         "ProtocolParameters",
-        "RoundDeadlines",
         "SessionDescriptor",
     ),
     "policy": (
@@ -226,6 +234,14 @@ _MODULES: Final = {
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
+    "profiles": (
+        "HonestTail",
+        "MaliciousTail",
+        "Profile",
+        "RoundDeadlines",
+        "SparseTail",
+        "Trust",
+    ),
     "protocol.events": ("NoisedVector",),
     "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),

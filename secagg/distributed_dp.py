@@ -246,6 +246,11 @@ class NoisedTask:
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
         for holds, complaint in (
+            # R3.2-10
+            (
+                ours.noise_layers == 0,
+                f"it has no ladder, the session has {ours.noise_layers} noise layers",
+            ),
             (
                 not self.mechanism.noise_is_central,
                 f"mechanism {given.mechanism} needs a trusted party",

@@ -9,13 +9,14 @@ from secagg.client.client import Client
 from secagg.client.runner import ClientProgress
 from secagg.config import ClientSettings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import Graph, Profile
+from secagg.parameters import Graph
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.profiles import Profile
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 

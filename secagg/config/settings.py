@@ -209,7 +209,14 @@ class CohortSection:
         unit="shares",
     )
     max_dropouts: int | None = setting(
-        "Most clients that may be lost after sharing; empty means "
+        "Most clients that may be lost after sharing; empty means max_losses.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    max_losses: int | None = setting(
+        "Most clients that may be lost after joining; empty means "
         "max_clients - min_survivors.",
         default=None,
         low=0,

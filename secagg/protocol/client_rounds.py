@@ -112,6 +112,8 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
             code=ErrorCode.UNAUTHENTICATED,
             next_step="Tell the operator: somebody passes on the sessions of others.",
         )
+    # The order is that of PROTOCOL §5.0, in which the shell has judged the number.
+    descriptor.check_clock(event.now)
     policy.check(descriptor)
     facts = replace(
         session_facts(descriptor, event.identity), read_noise=state.read_noise

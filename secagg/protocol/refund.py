@@ -23,7 +23,7 @@ from enum import Enum, StrEnum, auto, unique
 from typing import Final
 
 from secagg.messages import Fate
-from secagg.parameters import Profile
+from secagg.profiles import Profile
 
 __all__ = ["CHARGES", "Charge", "Standing", "charge_after"]
 

@@ -25,7 +25,7 @@ from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.server.task_facts import TaskFacts
 from secagg.storage.change import (
@@ -206,6 +206,7 @@ class SessionBook:
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
+            session_end=self._end_of_one_that_opens_now(task),
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
@@ -232,6 +233,10 @@ class SessionBook:
         if not isinstance(answer, Committed):
             raise InternalError("a session that begins stands nowhere else")
         return self._adopt(record, Position(answer.sequence, answer.chain))
+
+    def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:
+        rounds = task.parameters.deadlines.longest_session
+        return int(self._context.clock.date()) + rounds + WAITING_SECONDS
 
     def _adopt(
         self, record: SessionRecord, position: Position, *, is_restored: bool = False

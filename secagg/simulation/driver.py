@@ -11,7 +11,7 @@ Rule 3: every event passes through `step_server` or `to_client`.  Whoever overri
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
+    "OFFERED_AT",
     "InProcessSession",
     "SessionResult",
     "accepting",
@@ -57,6 +58,9 @@ __all__ = [
 ]
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
+
+# When every session is offered, in Unix seconds: 2027-01-15, 08:00 UTC.
+OFFERED_AT: Final = 1_800_000_000
 
 
 def identity_of(number: int) -> str:
@@ -124,6 +128,7 @@ class InProcessSession:
             task_id=self.task_id,
             session_number=self.session_number,
             server_nonce=self.server_nonce,
+            session_end=OFFERED_AT + self.parameters.deadlines.longest_session,
             payload_hash=b"",
             parameters=self.parameters,
         )
@@ -190,10 +195,10 @@ class InProcessSession:
     def offer(self, number: int) -> tuple[ClientOutput, ...]:
         """Offer the session to a client."""
         seed = SecretBytes(self.seed_of(number))
-        return self.to_client(
-            number,
-            SessionOffered(self.descriptor, identity_of(number), self.aggregator, seed),
+        offered = SessionOffered(
+            self.descriptor, identity_of(number), self.aggregator, seed, OFFERED_AT
         )
+        return self.to_client(number, offered)
 
     def update(self, number: int) -> tuple[ClientOutput, ...]:
         """Let a client fetch its update, if there is one, and react to it."""

@@ -17,13 +17,14 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.parameters import ProtocolParameters, RoundDeadlines
+from secagg.parameters import ProtocolParameters
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.profiles import RoundDeadlines
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.spool import MemorySpool
@@ -44,6 +45,7 @@ COHORT = ProtocolParameters(
     threshold=2,
     min_survivors=3,
     max_dropouts=0,
+    max_losses=0,
 )
 
 

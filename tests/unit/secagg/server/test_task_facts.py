@@ -19,6 +19,7 @@ DESCRIPTOR = SessionDescriptor(
     task_id="task",
     session_number=1,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=b"",
     parameters=parameters_for(9, dimension=1, threshold=4, colluders=COLLUDERS),
 )
