@@ -5,7 +5,7 @@ issued and revoked, ``revocations.bin`` the newest list, for the aggregator to p
 
 Rule 1: record, then hand out.
 Rule 2: one live key for a name and one name for a live key.  A key that was revoked
-        never comes back, or an old request could be sent again.
+        never comes back, or an old request could be sent again (R2.1-7).
 Rule 3: revoking a credential revokes all of its key: an older one would do as well.
 Rule 4: a record that is older than its own list was put back from a backup and is
         refused: its next serials would be given out a second time.

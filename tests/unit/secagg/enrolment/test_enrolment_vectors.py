@@ -16,6 +16,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.canonical import Reader
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey, SignatureError, verify
+from secagg.profiles import Trust
 
 FILE = Path(__file__).parents[3] / "vectors" / "protocol" / "enrolment.json"
 VECTORS = json.loads(FILE.read_text())
@@ -29,14 +30,9 @@ def cases(key):
 
 def trust(text):
     reader = Reader(bytes.fromhex(text), "trust")
-    fields = (
-        reader.text(max_bytes=255),
-        reader.fixed(32),
-        reader.u32(),
-        reader.fixed(32),
-    )
+    found = Trust.decode_from(reader)
     reader.end()
-    return fields
+    return found
 
 
 def data(case, key):
@@ -69,13 +65,13 @@ def test_requests(case):
 @cases("credentials")
 @pytest.mark.parametrize("cached", [False, True])
 def test_credentials(case, cached):
-    trust_domain, enrolment_key, _, _ = trust(VECTORS["trust"])
+    offered = trust(VECTORS["trust"])
     (named,) = (
         each for each in VECTORS["revocation_lists"] if each["name"] == "three serials"
     )
     rules = EnrolmentRules(
-        trust_domain=trust_domain,
-        enrolment_key=enrolment_key,
+        trust_domain=offered.trust_domain,
+        enrolment_key=offered.enrolment_key,
         session_end=VECTORS["session_end"],
         revoked=frozenset(named["serials"]),
     )
@@ -98,31 +94,21 @@ def test_credentials(case, cached):
 
 @cases("revocation_lists")
 def test_revocation_lists(case):
-    trust_domain, enrolment_key, number, digest = trust(case["trust"])
-
-    def read():
-        return read_revocations(
-            data(case, "revocations"),
-            trust_domain=trust_domain,
-            enrolment_key=enrolment_key,
-            number=number,
-            digest=digest,
-        )
-
+    offered = trust(case["trust"])
     if not case["success"]:
         with pytest.raises(RemoteProtocolError) as caught:
-            read()
+            read_revocations(data(case, "revocations"), offered)
         assert caught.value.code == case["code"]
         return
-    found = read()
+    found = read_revocations(data(case, "revocations"), offered)
     assert list(found.serials if found else ()) == case["serials"]
     if found is not None:
         issuer = IdentityKey.from_bytes(
             SecretBytes(bytes.fromhex(VECTORS["enrolment_seed"]))
         )
         made = RevocationList(
-            trust_domain=trust_domain,
-            number=number,
+            trust_domain=offered.trust_domain,
+            number=offered.revocation_number,
             made_at=found.made_at,
             serials=found.serials,
         ).signed_by(issuer)

@@ -166,7 +166,7 @@ def test_a_key_has_one_live_name(directory):
     assert later.credential.name == "phone-8"
 
 
-def test_a_revoked_key_never_comes_back(directory):
+def test_a_revoked_key_never_comes_back(directory):  # R2.1-7
     key = new_key()
     old = request("phone-7", key)
     signed(directory, old, days=1)
