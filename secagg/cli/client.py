@@ -137,6 +137,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
                     "session_number": each.session_number,
                     "inputs": each.inputs,
                     "privacy": None if each.privacy is None else each.privacy.to_dict(),
+                    "grounds": each.grounds,
                     "shortened_by": each.shortened_by,
                     "sessions_left": each.sessions_left,
                     **files.of(each.session_number),
@@ -263,6 +264,6 @@ def _describe(given: "Contribution", output: Output) -> None:
         stated = given.privacy.server
         output.line(
             f"the task costs this client epsilon {stated.epsilon:.4g} at delta "
-            f"{stated.delta:.3g} against the server ({stated.status}, "
+            f"{stated.delta:.3g} against the server ({given.grounds}, "
             f"{stated.accountant}); sessions left in its budget: {given.sessions_left}"
         )

@@ -74,6 +74,9 @@ class Contribution:
             from a task without noise; None for a client that does not fetch sums.
         privacy: What the whole task costs this client, computed by itself; None for a
             task that releases exact sums.
+        grounds: How the privacy figure is known for this session: "certified", or
+            "certified, with 9.09e-13 added to delta" where its ring may have been cut
+            with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
             if it fitted; None when the vector had left before a restart.  It says
             something about the vector: tell its owner alone.
@@ -85,6 +88,7 @@ class Contribution:
     inputs: int
     values: npt.NDArray[Any] | None = field(repr=False)
     privacy: PrivacyReport | None
+    grounds: str
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
 
@@ -477,11 +481,14 @@ def _contribution(
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
     privacy = None
+    grounds = ""
     if parameters.noise_block:
         task = NoisedTask.from_parameters(parameters)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
+        added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
+        grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:
         values = decode_integers(residues, parameters.modulus)
     return Contribution(
@@ -489,6 +496,7 @@ def _contribution(
         inputs=outcome.survivors,
         values=values,
         privacy=privacy,
+        grounds=grounds,
         shortened_by=turn.shortened_by,
         sessions_left=None,
     )

@@ -199,14 +199,17 @@ def noise_seed(
     """Derive the seed of one noise component from a client's secret seed.
 
     Args:
-        seed: 32 uniform bytes.
+        seed: 32 uniform bytes: the client's own, or g_i of a layer, which the server
+            may be given.
         context: ctx2; another view of the session gives other noise.
-        component: Number of the component; 0 where noise has no components.
+        component: 0 for the noise that stays, i + 1 for layer i.
         suite: The session's suite.
 
     Returns:
-        A seed of 32 bytes.  It never leaves the client, so that no other
-        implementation has to derive the same one.
+        A seed of 32 bytes.
+
+    Source:
+        PROTOCOL §6.
     """
     info = _info(NOISE_STREAM, suite, context, component)
     return expand(seed, info, _HASH_SIZE)

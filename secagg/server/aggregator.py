@@ -191,6 +191,7 @@ class Aggregator:
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
         self._waiting.pop(identity, None)
+        self._sessions.note_back(identity, request.task_id)
         task = self._tasks.get(request.task_id)
         if task is None and request.task_id in self._interrupted_tasks:
             raise _shutting_down(self._limits.join_poll_seconds)
@@ -409,9 +410,11 @@ class Aggregator:
     async def settle(self, *, at_most_seconds: float) -> None:
         """Wait until clients know how their sessions, or the tasks, have ended.
 
-        Returns when everybody who took part to the end has been told, nobody has called
-        for a moment, which is how long fetching a sum takes to begin, and whoever waits
-        for a session has come back to hear that there is none; or when the time is up.
+        Returns when everybody who took part to the end has been told, or is back for
+        the next session, when nobody has called for a moment, which is how long
+        fetching a sum takes to begin, and when whoever waits for a session has come
+        back to hear that there is none; or when the time is up.  The next process does
+        not wait again for those that all know.
         """
         clock = self._context.clock
         deadline = clock.now() + at_most_seconds
@@ -419,6 +422,10 @@ class Aggregator:
             quiet_at = self._last_call + self._limits.quiet_seconds
             is_awaited = self._sessions.has_untold() or self._has_waiting(now)
             if now >= quiet_at and not is_awaited:
+                try:
+                    await self._sessions.note_settled()
+                except ServiceError as error:  # the next process waits in vain
+                    _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))

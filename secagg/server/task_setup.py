@@ -322,7 +322,9 @@ def plan_noise(settings: ServerSettings) -> Plan:
         scale_factor=noise.scale_factor,
         steps=settings.task.sessions + spare_sessions(settings),
         min_survivors=cohort.min_survivors,
+        loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
+        colluder_fraction=noise.colluder_fraction,
         accountant=noise.accountant,
         rotation=noise.rotation,
     )

@@ -110,6 +110,13 @@ class Book(Protocol):
         """
         ...
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions, as `Change.facts` does.
+
+        For what becomes known between sessions; whoever writes is the only one.
+        """
+        ...
+
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task, in the order in which they were made."""
         ...

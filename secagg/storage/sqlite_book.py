@@ -160,6 +160,12 @@ class SQLiteBook:
             )
         )
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions."""
+        await self._write(
+            lambda database: sqlite_changes.put_facts(database, task, facts)
+        )
+
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         return await self._read(

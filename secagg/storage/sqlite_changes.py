@@ -22,6 +22,7 @@ from secagg.storage.change import (
     NewSession,
     NumberTakenError,
     Record,
+    Role,
     SecondRecordError,
     SessionsSpentError,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "apply_change",
     "mark_restored",
     "purge_receipts",
+    "put_facts",
     "put_task",
     "see_revocations",
     "settle_charge",
@@ -317,6 +319,12 @@ def see_revocations(database: sqlite3.Connection, trust: Trust) -> None:
                 trust.revocation_hash,
             ),
         )
+
+
+def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+    """See `Book.put_facts`."""
+    tally = tally_at(database, Role.SERVER.value, task, "")
+    TALLIES.put(database, dataclasses.replace(tally, facts=facts))
 
 
 def purge_receipts(

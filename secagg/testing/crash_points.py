@@ -127,6 +127,11 @@ class CrashingBook:
         self._switch.check()
         return await self._inner.seen_revocations(enrolment_key, trust_domain)
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """See `Book.put_facts`."""
+        with self._switch.around("put facts"):
+            await self._inner.put_facts(task, facts)
+
     async def purge(self, policy: Retention) -> Purged:
         """See `Book.purge`."""
         with self._switch.around("purge"):

@@ -354,6 +354,10 @@ async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
     await book.purge(Retention())
     assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
     assert (await book.tally(Role.SERVER, "another")).facts == b""
+    await book.put_facts("task", b"third")
+    await book.put_facts("another", b"first")
+    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
+    assert await book.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
 
 
 async def test_a_task_opens_no_session_beyond_its_allowance(book):
