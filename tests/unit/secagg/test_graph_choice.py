@@ -331,7 +331,7 @@ def test_the_complete_graph_is_offered_with_the_reason():
     chosen = choose_graph(demand(100, ".33", ".33"), CURIOUS)
     assert (chosen.kind, chosen.degree) == (GraphKind.COMPLETE, 0)
     assert (chosen.threshold, chosen.max_threshold) == (51, 67)
-    assert "half of the cohort" in chosen.why
+    assert "no ring with degree up to 50 is safe" in chosen.why
     # Losses leave no majority: what is safe and live wins over what is preferred.
     assert choose_graph(demand(20, ".1", ".7"), CURIOUS).threshold == 6
 
