@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from secagg.client.judge import (
         SessionInfo,
     )
+    from secagg.client.taken_part import (
+        TakenPart,
+    )
     from secagg.distributed_dp import (
         CurvePoint,
         NoiseBudget,
@@ -54,9 +57,7 @@ if TYPE_CHECKING:
     )
     from secagg.parameters import (
         Graph,
-        Profile,
         ProtocolParameters,
-        RoundDeadlines,
         SessionDescriptor,
     )
     from secagg.policy import (
@@ -73,6 +74,14 @@ if TYPE_CHECKING:
     )
     from secagg.primitives.secret_bytes import (
         SecretBytes,
+    )
+    from secagg.profiles import (
+        HonestTail,
+        MaliciousTail,
+        Profile,
+        RoundDeadlines,
+        SparseTail,
+        Trust,
     )
     from secagg.protocol.events import (
         NoisedVector,
@@ -136,10 +145,12 @@ __all__ = [
     "ExactSumsAccepted",
     "Graph",
     "GrpcConnection",
+    "HonestTail",
     "InputError",
     "IssuedCertificate",
     "LocalCohort",
     "LocalProtocolError",
+    "MaliciousTail",
     "NoiseBudget",
     "NoiseSecrets",
     "NoisedInput",
@@ -170,8 +181,11 @@ __all__ = [
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
+    "SparseTail",
     "TLSFiles",
     "TLSIdentity",
+    "TakenPart",
+    "Trust",
     "error_curve",
     "local",
     "plan",
@@ -182,6 +196,7 @@ _MODULES: Final = {
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
+    "client.taken_part": ("TakenPart",),
     "distributed_dp": (
         "CurvePoint",
         "NoiseBudget",
@@ -207,9 +222,7 @@ _MODULES: Final = {
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",
-        "Profile",
         "ProtocolParameters",
-        "RoundDeadlines",
         "SessionDescriptor",
     ),
     "policy": (
@@ -221,6 +234,14 @@ _MODULES: Final = {
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
+    "profiles": (
+        "HonestTail",
+        "MaliciousTail",
+        "Profile",
+        "RoundDeadlines",
+        "SparseTail",
+        "Trust",
+    ),
     "protocol.events": ("NoisedVector",),
     "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),

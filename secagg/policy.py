@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.parameters import Graph, Profile, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
+from secagg.profiles import Profile
 
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",

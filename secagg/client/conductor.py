@@ -7,7 +7,8 @@ Rule 2: the payload is compared with the hash that the session is bound to befor
 Rule 3: every round has a deadline of the client's own, twice the session's and some
         slack, because a restarted aggregator gives a round its whole time again.  Round
         0 lasts until enough clients have come: there every answer begins the client's
-        deadline anew, so that only a silent aggregator ends its patience.
+        deadline anew, so that only a silent aggregator ends its patience.  The end of
+        the session is the last deadline of all rounds.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,9 +30,10 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
-from secagg.parameters import RoundDeadlines, SessionDescriptor
+from secagg.parameters import SessionDescriptor
 from secagg.primitives.modular import BadVectorError
 from secagg.primitives.transcript import decode_set
+from secagg.profiles import RoundDeadlines
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
@@ -383,7 +385,13 @@ class Conductor:
         parameters = self._session.descriptor.parameters
         seconds = _patience(self._session.round, parameters.deadlines)
         slack = self._parts.settings.slack_seconds
-        self._deadline = self._parts.clock.now() + 2 * seconds + slack
+        clock = self._parts.clock
+        if self._session.round < Round.UNMASKING:
+            # Nothing that this client still has to say is taken later.
+            left = self._session.descriptor.session_end - clock.date()
+            self._deadline = clock.now() + min(2.0 * seconds, left) + slack
+        else:  # a sum may be under way
+            self._deadline = clock.now() + 2 * seconds + slack
 
     def _wait_on(self, wait: Wait) -> float:
         """Hear that the round goes on; return until when to be patient."""

@@ -222,6 +222,7 @@ class ClientRunner:
             workers=self._workers,
             policy=self._policy,
             entropy=self._entropy,
+            now=int(self._clock.date()),
         )
         self._log(telemetry.SESSION_OPENED, session)
         return session

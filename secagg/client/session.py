@@ -105,6 +105,7 @@ class ClientSession:
         workers: Workers,
         policy: ClientPolicy,
         entropy: Entropy,
+        now: int,
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
@@ -115,7 +116,7 @@ class ClientSession:
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
-        offered = SessionOffered(descriptor, identity, aggregator, seed)
+        offered = SessionOffered(descriptor, identity, aggregator, seed, now)
         session = cls(
             descriptor,
             identity,

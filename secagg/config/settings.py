@@ -209,7 +209,14 @@ class CohortSection:
         unit="shares",
     )
     max_dropouts: int | None = setting(
-        "Most clients that may be lost after sharing; empty means "
+        "Most clients that may be lost after sharing; empty means max_losses.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    max_losses: int | None = setting(
+        "Most clients that may be lost after joining; empty means "
         "max_clients - min_survivors.",
         default=None,
         low=0,
@@ -282,6 +289,21 @@ class NoiseSection:
         "Accountant that vouches for the budget; empty for the default of the "
         "mechanism.",
         default=None,
+    )
+    loss_fraction: float | None = setting(
+        "Part of the clients of one session that may be lost after sharing; empty "
+        "means what min_survivors leaves of max_clients. Less of it is less noise in "
+        "sessions that are not full.",
+        default=None,
+        low=0.0,
+        high=0.999999,
+    )
+    colluder_fraction: float = setting(
+        "Part of the clients of one session that is taken for colluders where that "
+        "is more than cohort.colluders; clients may demand it.",
+        default=0.0,
+        low=0.0,
+        high=0.999999,
     )
     rotation: str = setting(
         "How vectors are spread before rounding.",
@@ -512,6 +534,14 @@ class PolicySection:
         low=0.0,
         high=1e300,
         unit="caller's units",
+    )
+    min_colluder_fraction: float = setting(
+        "Part of every roster that the noise must take for colluders. An absolute "
+        "number alone is thinned out by a larger roster, and inventing clients makes "
+        "it larger.",
+        default=0.0,
+        low=0.0,
+        high=0.999999,
     )
 
 

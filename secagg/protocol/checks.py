@@ -197,6 +197,13 @@ def check_survivors(
             f"the sum would add up {len(survivors)} inputs, {needed} are needed",
             code=ErrorCode.U3_TOO_SMALL,
         )
+    missing = roster_size - len(survivors)
+    if missing > parameters.max_losses:
+        raise RemoteProtocolError(
+            f"{missing} clients of the roster are declared lost, at most "
+            f"{parameters.max_losses} may be",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
     lost = len(sharers) - len(survivors)
     if lost > parameters.max_dropouts:
         raise RemoteProtocolError(

@@ -112,6 +112,8 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
             code=ErrorCode.UNAUTHENTICATED,
             next_step="Tell the operator: somebody passes on the sessions of others.",
         )
+    # The order is that of PROTOCOL §5.0, in which the shell has judged the number.
+    descriptor.check_clock(event.now)
     policy.check(descriptor)
     facts = replace(
         session_facts(descriptor, event.identity), read_noise=state.read_noise
@@ -335,7 +337,7 @@ def rebind(state: ReadyForInput, event: InputBound, _: ClientPolicy) -> ClientSt
 
 def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     """Mask the bound input again after a restart; refuse any other."""
-    # Two inputs under one mask would reveal their difference (PROTOCOL §12).
+    # R5.3-2: two inputs under one mask would reveal their difference.
     if input_digest(event.vector) != state.bound_input:
         raise LocalProtocolError(
             "another input is already bound to this session",

@@ -48,7 +48,7 @@ class SessionFacts:
     session_id: bytes
     ctx0: bytes
     identity: str
-    read_noise: NoiseReader = field(default=no_noise, repr=False)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

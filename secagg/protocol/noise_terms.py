@@ -25,10 +25,17 @@ class NoiseTerms:
             without noise.
         tolerated_losses: Most clients of U2 that may be missing from U3: with more,
             the noise left in the sum would be less than was promised.
+        reveals: For 0, 1, ... `tolerated_losses` losses the layers of noise that
+            survivors give away, ascending; () for a task without layers.
     """
 
     context: bytes
     tolerated_losses: int
+    reveals: tuple[tuple[int, ...], ...] = ()
+
+    def revealed(self, losses: int) -> tuple[int, ...]:
+        """Return the layers that survivors give away after so many losses."""
+        return self.reveals[losses] if self.reveals else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +45,12 @@ class NoiseSecrets:
     Attributes:
         sharers: |U2|, which decides how much noise that is.
         seed: 32 bytes, bound to ctx2: another U2 gets other noise and other rounding.
+        layers: The same for each layer of noise, from the g_i of the advert.
     """
 
     sharers: int
     seed: SecretBytes = field(repr=False)
+    layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
 
 
 NoiseReader = Callable[[ProtocolParameters, int], NoiseTerms]

@@ -6,7 +6,7 @@ sums then show one by one.  Losses are known when U3 is fixed; who is corrupt is
 What is known is that the order of the ring was drawn after the roster, so that corrupt
 clients are a uniform subset of the living ones, whoever lives.  The chance that a
 session like this one is unsafe is therefore a number both sides compute from public
-integers (PROTOCOL §11).
+integers, by one rule for all n (R11.2-1).
 
 How a ring is cut.  Masks reach k/2 places.  Parts exist exactly when nobody is honest
 and alive in two *windows* of k/2 neighbouring places that leave somebody honest and

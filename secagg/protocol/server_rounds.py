@@ -288,24 +288,9 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             ErrorCode.U3_TOO_SMALL,
             dropped,
         )
-    tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
-    if len(lost) > tolerated:
-        return _abort(
-            state.session,
-            ErrorCode.TOO_MANY_DROPOUTS,
-            f"{len(lost)} of {len(state.sharers)} clients were lost before their input "
-            f"was in, at most {tolerated} are tolerated",
-            dropped,
-        )
-    orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
-    if orphan is not None:
-        return _abort(
-            state.session,
-            ErrorCode.TOO_MANY_DROPOUTS,
-            f"too few neighbours of {orphan!r} are left to rebuild its secrets, "
-            f"{parameters.threshold} are needed",
-            dropped,
-        )
+    beyond = _lost_too_many(state, survivors)
+    if beyond is not None:
+        return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, beyond, dropped)
     disputed = _disputed(state, survivors)
     if disputed is not None:
         return _abort(
@@ -332,6 +317,30 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         ),
         dropped,
     )
+
+
+def _lost_too_many(
+    state: MaskedInputCollection, survivors: frozenset[int]
+) -> str | None:
+    """Say which bound the losses exceed; None if they exceed none (PROTOCOL §5.3)."""
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
+    tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
+    for lost, most, since in (
+        (len(cohort.roster), parameters.max_losses, "joining"),
+        (len(state.sharers), tolerated, "sharing their keys"),
+    ):
+        if lost - len(survivors) > most:
+            return (
+                f"{lost - len(survivors)} clients were lost after {since} and before "
+                f"their input was in, at most {most} are tolerated"
+            )
+    orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
+    if orphan is not None:
+        return (
+            f"too few neighbours of {orphan!r} are left to rebuild its secrets, "
+            f"{parameters.threshold} are needed"
+        )
+    return None
 
 
 def _short_of_holders(

@@ -30,8 +30,9 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
-from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+from secagg.parameters import ProtocolParameters
 from secagg.policy import ExactSumsAccepted
+from secagg.profiles import HonestTail, Profile, RoundDeadlines, check_supported
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
 from secagg.storage.book import Book
@@ -62,8 +63,10 @@ class Cohort:
         threshold: Shares that rebuild a secret; None for one more than half of
             max_clients (of the degree on a ring), so that two disjoint groups cannot
             both rebuild secrets, or with degree "auto" for the fewest that are safe.
-        max_dropouts: Most clients lost after sharing; None for as many as the
-            survivors allow.
+        max_dropouts: Most clients lost after sharing; None for as many as
+            `max_losses`.
+        max_losses: Most clients lost after joining; None for as many as the survivors
+            allow.
         colluders: Clients assumed to help the server.
         degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
             the fewest that are safe with these numbers, or 0 where none are.
@@ -78,6 +81,7 @@ class Cohort:
     min_survivors: int
     threshold: int | None = None
     max_dropouts: int | None = None
+    max_losses: int | None = None
     colluders: int = 0
     degree: int | Literal["auto"] = 0
     graph_bits: int = 40
@@ -91,20 +95,24 @@ class Cohort:
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
         degree, threshold = self._graph()
-        max_dropouts = self.max_dropouts
+        max_losses, max_dropouts = self.max_losses, self.max_dropouts
+        if max_losses is None:
+            max_losses = max(0, self.max_clients - self.min_survivors)
         if max_dropouts is None:
-            max_dropouts = self.max_clients - self.min_survivors
+            max_dropouts = max_losses
+        # The other profiles need more than a cohort says.
+        check_supported(self.profile)
         return ProtocolParameters(
-            profile=self.profile,
+            tail=HonestTail(self.graph_bits if degree else 0),
             modulus=modulus,
             dimension=dimension,
             min_clients=self.min_clients,
             max_clients=self.max_clients,
             threshold=threshold,
             degree=degree,
-            graph_bits=self.graph_bits if degree else 0,
             min_survivors=self.min_survivors,
-            max_dropouts=max(0, max_dropouts),
+            max_dropouts=max_dropouts,
+            max_losses=max_losses,
             colluders=self.colluders,
             deadlines=self.deadlines,
         )
@@ -314,7 +322,9 @@ def plan_noise(settings: ServerSettings) -> Plan:
         scale_factor=noise.scale_factor,
         steps=settings.task.sessions + spare_sessions(settings),
         min_survivors=cohort.min_survivors,
+        loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
+        colluder_fraction=noise.colluder_fraction,
         accountant=noise.accountant,
         rotation=noise.rotation,
     )
@@ -353,6 +363,7 @@ def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
         min_survivors=cohort.min_survivors,
         threshold=cohort.threshold or None,
         max_dropouts=cohort.max_dropouts,
+        max_losses=cohort.max_losses,
         colluders=cohort.colluders,
         degree=cohort.degree,
         graph_bits=cohort.graph_bits,

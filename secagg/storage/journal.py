@@ -137,7 +137,7 @@ def encode_offer(offered: SessionOffered) -> bytes:
     """Return the header of a client's session; it holds the seed."""
     writer = Writer().u16(_SESSION_OFFERED).blob(offered.descriptor.encode())
     writer.text(offered.identity).text(offered.aggregator)
-    return writer.fixed(offered.seed.reveal()).getvalue()
+    return writer.fixed(offered.seed.reveal()).u64(offered.now).getvalue()
 
 
 def decode_offer(header: bytes) -> SessionOffered:
@@ -281,6 +281,7 @@ _OFFERS: Final[_Readers[SessionOffered]] = {
         _text(r),
         _text(r),
         SecretBytes(r.fixed(_SEED_BYTES)),
+        r.u64(),
     ),
 }
 

@@ -24,6 +24,7 @@ DESCRIPTOR = SessionDescriptor(
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=b"",
     parameters=parameters_for(3, dimension=4, threshold=2),
 )

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -174,6 +175,7 @@ def noised_task():
             threshold=3,
             min_survivors=3,
             max_dropouts=1,
+            max_losses=1,
         ),
     )
 
@@ -188,7 +190,7 @@ class Run:
 
     def __init__(self, directory, identities):
         self.directory, self.identities = directory, identities
-        self.heard, self.clock = Heard(), ManualClock()
+        self.heard, self.clock = Heard(), ManualClock(date=time.time())
         self.task = noised_task()
         self.books = {
             n: RecordingBook(directory / f"client {n}.db") for n in range(CLIENTS)

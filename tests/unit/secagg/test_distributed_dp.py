@@ -13,6 +13,7 @@ from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import HonestTail
 from secagg.protocol import client
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
@@ -181,7 +182,7 @@ def test_the_client_owns_the_privacy_floors(task, change, word):
 
 
 def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
-    ring = replace(task.parameters, degree=4, graph_bits=20)
+    ring = replace(task.parameters, degree=4, tail=HonestTail(20))
     on_ring = replace(task, parameters=ring)
     added = 10 * task.budget.sessions * 2.0**-20
     assert on_ring.max_rosters == 10 * task.budget.sessions
@@ -292,6 +293,13 @@ def test_a_plan_has_room_for_its_spare_sessions(spare):
 def test_a_block_that_contradicts_the_session_is_bad_config(task, changes, word):
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         NoisedTask.from_parameters(with_block(task, **changes))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_layers_without_a_ladder_are_bad_config(task):
+    layered = replace(task.parameters, noise_layers=3)
+    with pytest.raises(RemoteProtocolError, match="ladder") as caught:
+        NoisedTask.from_parameters(layered)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 

@@ -15,6 +15,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.graph_choice import Adversary, GraphDemand, GraphKind, choose_graph
 from secagg.hypergeometric import log_drawn
 from secagg.parameters import ProtocolParameters
+from secagg.profiles import HonestTail
 from secagg.ring_odds import (
     bits_of,
     client_demand,
@@ -227,6 +228,7 @@ def demands(draw):
 
 def accepted(wanted, chosen):
     """The parameters of such a cohort, as the stricter of the two sides judges them."""
+    losses = min(wanted.max_losses, wanted.max_clients - wanted.min_survivors)
     return ProtocolParameters(
         modulus=1 << 20,
         dimension=8,
@@ -234,9 +236,10 @@ def accepted(wanted, chosen):
         max_clients=wanted.max_clients,
         threshold=chosen.threshold,
         degree=chosen.degree,
-        graph_bits=wanted.graph_bits if chosen.degree else 0,
+        tail=HonestTail(wanted.graph_bits if chosen.degree else 0),
         min_survivors=wanted.min_survivors,
-        max_dropouts=min(wanted.max_losses, wanted.max_clients - wanted.min_survivors),
+        max_dropouts=losses,
+        max_losses=losses,
         colluders=wanted.colluders,
     ).validate(demanded_bits=server_demand)
 

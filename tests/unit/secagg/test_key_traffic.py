@@ -13,6 +13,7 @@ from secagg.key_traffic import key_traffic
 from secagg.messages import Fate, Released
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import SystemEntropy
+from secagg.profiles import HonestTail
 from secagg.simulation import LossPlan, simulate_session
 from secagg.simulation.driver import InProcessSession
 
@@ -25,9 +26,10 @@ def parameters(clients, degree):
         max_clients=clients,
         threshold=2,
         degree=degree,
-        graph_bits=40 if degree else 0,
+        tail=HonestTail(40 if degree else 0),
         min_survivors=clients,
         max_dropouts=0,
+        max_losses=0,
     )
 
 

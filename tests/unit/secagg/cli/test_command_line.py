@@ -188,6 +188,9 @@ PLAN = [
 PLAN_KEYS = {
     "noise_variance",
     "local_noise_variance",
+    "share_at_smallest",
+    "share_at_largest",
+    "noise_overhead",
     "scale_factor",
     "modulus",
     "expected_mse",
@@ -216,6 +219,22 @@ def test_plan_prints_the_promised_keys(capsys):
     assert result["modulus"] == 1 << 16
     assert result["epsilon_server"] <= 2.0
     assert result["expected_mse"] >= result["gaussian_mse"]
+
+
+def test_plan_divides_the_noise_as_it_is_asked_to(capsys):
+    words = ["--epsilon", "2", "--mechanism", "skellam", "--json"]
+    rule = ["--min-survivors", "30", "--loss-fraction", "0.1"]
+    rule += ["--colluder-fraction", "0.2", "--ladder", "4"]
+    assert main([*PLAN, *words, *rule]) == 0
+    result = last_line(capsys)
+    assert (result["loss_fraction"], result["colluder_fraction"]) == ("1/10", "1/5")
+    # 30 clients: none may be lost, 6 collude. 50: 5 and 10; the rest is the user.
+    variance = result["noise_variance"]
+    assert result["share_at_smallest"] == pytest.approx(variance / 23, rel=1e-6)
+    assert result["share_at_largest"] == pytest.approx(variance / 34, rel=1e-4)
+    assert result["local_noise_variance"] == result["share_at_largest"]
+    assert result["noise_shares_counted"] == 22  # of 31 clients: 1 lost, 7 colluding
+    assert result["noise_overhead"] >= 1.0
 
 
 def test_plan_prints_how_many_entries_wrap(capsys):

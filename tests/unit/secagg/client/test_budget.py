@@ -39,6 +39,7 @@ def noised(epsilon=8.0):
             threshold=2,
             min_survivors=3,
             max_dropouts=0,
+            max_losses=0,
         ),
         spare=1,
     ).parameters
@@ -51,6 +52,7 @@ def _offered():
         task_id="t",
         session_number=1,
         server_nonce=bytes(32),
+        session_end=1_800_000_600,
         payload_hash=b"",
         parameters=noised(),
     )
