@@ -35,7 +35,7 @@ from typing import Final, Self
 
 from secagg.edge_odds import EdgeJudgement, judge_edges
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import MAX_CLIENTS, ProtocolParameters
+from secagg.parameters import MAX_CLIENTS, MAX_SPARSE_CLIENTS, ProtocolParameters
 from secagg.ring_odds import (
     bits_of,
     log_corrupt_holders,
@@ -61,8 +61,6 @@ __all__ = [
 DEFAULT_LIVENESS_BITS: Final = 30
 # Up to here the odds are exact to 1e-8.
 MAX_RING_CLIENTS: Final = 1 << 20
-# Each client reads a quorum of more than half of all signatures.
-MAX_OUT_EDGE_CLIENTS: Final = 10_000
 # Below, the complete graph costs a client little, and rests on counting alone.
 _MIN_OUT_EDGE_CLIENTS: Final = 1_000
 # Each client would send three megabytes of bundles: no longer a sparse graph.
@@ -239,9 +237,9 @@ def choose_graph(
         why = f"no ring with degree up to {_max_degree(demand)} is safe"
     elif demand.min_clients < _MIN_OUT_EDGE_CLIENTS:
         why = f"below {_MIN_OUT_EDGE_CLIENTS} clients the complete graph costs little"
-    elif demand.max_clients > MAX_OUT_EDGE_CLIENTS:
+    elif demand.max_clients > MAX_SPARSE_CLIENTS:
         why = (
-            f"beyond {MAX_OUT_EDGE_CLIENTS} clients a quorum has too many signatures "
+            f"beyond {MAX_SPARSE_CLIENTS} clients a quorum has too many signatures "
             "for each client to read"
         )
     else:
@@ -313,7 +311,7 @@ def odds_of(parameters: ProtocolParameters) -> GraphOdds:
         min_clients=parameters.min_clients,
         max_clients=parameters.max_clients,
         min_survivors=parameters.min_survivors,
-        max_losses=parameters.max_clients - parameters.min_survivors,
+        max_losses=parameters.max_losses,
         colluders=parameters.colluders,
     )
     return GraphOdds(

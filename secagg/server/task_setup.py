@@ -94,10 +94,10 @@ class Cohort:
         Raises:
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
-        degree, threshold = self._graph()
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)
+        degree, threshold = self._graph(max_losses)
         if max_dropouts is None:
             max_dropouts = max_losses
         # The other profiles need more than a cohort says.
@@ -117,7 +117,7 @@ class Cohort:
             deadlines=self.deadlines,
         )
 
-    def _graph(self) -> tuple[int, int]:
+    def _graph(self, max_losses: int) -> tuple[int, int]:
         """Return degree and threshold, found where they are left open."""
         if self.degree != "auto":
             half = (self.degree or self.max_clients) // 2
@@ -126,7 +126,7 @@ class Cohort:
             min_clients=self.min_clients,
             max_clients=self.max_clients,
             min_survivors=self.min_survivors,
-            max_losses=self.max_clients - self.min_survivors,
+            max_losses=max_losses,
             colluders=self.colluders,
             graph_bits=self.graph_bits,
         )
