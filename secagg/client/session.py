@@ -229,6 +229,7 @@ class ClientSession:
                 component=0,
                 suite=self.descriptor.parameters.suite,
             ),
+            layers=delivered.layer_secrets(self.descriptor.parameters.suite),
         )
 
     def pending_outputs(self) -> tuple[ClientOutput, ...]:

@@ -11,9 +11,15 @@ from typing import ClassVar
 from secagg.errors import ErrorCode
 from secagg.messages import Advert, Released, Roster, Round
 from secagg.parameters import ProtocolParameters
+from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.neighbors import SharingGraph
-from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
+from secagg.protocol.noise_terms import (
+    NoiseReader,
+    NoiseTerms,
+    layer_secret,
+    no_noise,
+)
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
 from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares
@@ -85,6 +91,7 @@ class Shared:
     own_shares: bytes = field(repr=False)
     mask_private_key: SecretBytes
     self_mask_seed: SecretBytes
+    layer_seeds: tuple[SecretBytes, ...]
     bundles: bytes = field(repr=False)
 
 
@@ -100,6 +107,7 @@ class Delivered:
         noise: What |U2| settles about the noise.
         ctx2: Context of U2.
         held: The shares of others.
+        layer_seeds: g_i of each noise layer; some of them may be given away.
         job: What masks the input.
     """
 
@@ -110,7 +118,15 @@ class Delivered:
     noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
+    layer_seeds: tuple[SecretBytes, ...]
     job: MaskJob
+
+    def layer_secrets(self, suite: CipherSuite) -> tuple[SecretBytes, ...]:
+        """Return what the noise of each layer is drawn from: g_i, bound to ctx2."""
+        return tuple(
+            layer_secret(seed, layer, context=self.ctx2, suite=suite)
+            for layer, seed in enumerate(self.layer_seeds)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 
 from secagg.errors import LocalProtocolError
 from secagg.parameters import ProtocolParameters
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.kdf import noise_seed
 from secagg.primitives.secret_bytes import SecretBytes
 
-__all__ = ["NoiseReader", "NoiseSecrets", "NoiseTerms", "no_noise", "noise_terms"]
+__all__ = [
+    "NoiseReader",
+    "NoiseSecrets",
+    "NoiseTerms",
+    "layer_secret",
+    "no_noise",
+    "noise_terms",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,21 @@ class NoiseSecrets:
     sharers: int
     seed: SecretBytes = field(repr=False)
     layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
+
+
+def layer_secret(
+    seed: SecretBytes, layer: int, *, context: bytes, suite: CipherSuite
+) -> SecretBytes:
+    """Return what a layer's noise is drawn from: by its client, and to take it back.
+
+    Args:
+        seed: g_i.
+        layer: i.
+        context: ctx2.
+        suite: The session's suite.
+    """
+    # Component 0 is the noise that stays.
+    return noise_seed(seed, context=context, component=layer + 1, suite=suite)
 
 
 NoiseReader = Callable[[ProtocolParameters, int], NoiseTerms]
