@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from secagg.messages import (
         Round,
     )
+    from secagg.noise_certificate import (
+        NoiseCertificate,
+    )
     from secagg.one_process import (
         LocalCohort,
         local,
@@ -149,6 +152,7 @@ __all__ = [
     "LocalProtocolError",
     "MaliciousTail",
     "NoiseBudget",
+    "NoiseCertificate",
     "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
@@ -214,6 +218,7 @@ _MODULES: Final = {
         "SessionAbortedError",
     ),
     "messages": ("Round",),
+    "noise_certificate": ("NoiseCertificate",),
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",

@@ -42,6 +42,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
@@ -76,6 +77,9 @@ class Contribution:
             something about the vector: tell its owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
+        noise: What noise the sum holds at least, computed by this client from the sets
+            for which it has answered; None for a task that releases exact sums, and
+            where it was not asked to answer.
     """
 
     session_number: int
@@ -84,6 +88,7 @@ class Contribution:
     privacy: PrivacyReport | None
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
+    noise: NoiseCertificate | None = None
 
 
 @dataclass(slots=True)
@@ -412,12 +417,16 @@ def _contribution(
     descriptor, residues = outcome.descriptor, outcome.residues
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
-    privacy = None
+    privacy = noise = None
     if parameters.noise_block:
         task = NoisedTask.from_parameters(parameters)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
+        if outcome.sharers is not None:
+            noise = task.certificate(
+                sharers=outcome.sharers, survivors=outcome.survivors
+            )
     elif residues is not None:
         values = decode_integers(residues, parameters.modulus)
     return Contribution(
@@ -427,4 +436,5 @@ def _contribution(
         privacy=privacy,
         shortened_by=turn.shortened_by,
         sessions_left=None,
+        noise=noise,
     )

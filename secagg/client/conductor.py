@@ -140,11 +140,13 @@ class SessionOutcome:
         released: Hash and size of the sum, number of survivors.
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
+        sharers: |U2|; None for a client that was not asked to unmask.
     """
 
     descriptor: SessionDescriptor
     released: Released
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
+    sharers: int | None = None
 
     @property
     def survivors(self) -> int:
@@ -181,6 +183,7 @@ class Conductor:
         self._payload: bytes | None = None
         self._uploaded = False
         self._deadline = 0.0
+        self._sharers: int | None = None
         self._ended_by_server = False
         self._heard = Wait(0.0)
         has_masked = isinstance(session.state, client.Masked | client.Answered)
@@ -215,6 +218,8 @@ class Conductor:
 
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
+        if isinstance(self._session.state, client.Answered):
+            self._sharers = self._session.state.sharers
         outputs = await self._session.apply(Received(update))
         self._enter_round()
         await self._send_all(outputs)
@@ -311,7 +316,9 @@ class Conductor:
             residues = None
             if self._parts.settings.fetch_sum:
                 residues = await self._fetch_sum(state.outcome)
-            return SessionOutcome(self._session.descriptor, state.outcome, residues)
+            return SessionOutcome(
+                self._session.descriptor, state.outcome, residues, self._sharers
+            )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
         code, reason = state.code, state.reason

@@ -230,11 +230,12 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
             return ()
 
 
-def resume_answered(
+def resume_answered(  # noqa: PLR0913 - the fields of one state
     descriptor: SessionDescriptor,
     identity: str,
     *,
     accepted: Mapping[Round, bytes],
+    sharers: int,
     survivors: bytes,
     answer: bytes,
 ) -> Answered:
@@ -248,11 +249,14 @@ def resume_answered(
         descriptor: The offer.
         identity: The client's own name.
         accepted: `Answered.accepted`.
+        sharers: `Answered.sharers`.
         survivors: `Answered.survivors`.
         answer: `Answered.answer`.
     """
     facts = session_facts(descriptor, identity)
-    return Answered(facts, accepted, survivors=survivors, answer=answer)
+    return Answered(
+        facts, accepted, sharers=sharers, survivors=survivors, answer=answer
+    )
 
 
 def is_over(state: ClientState) -> bool:

@@ -390,6 +390,7 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         Answered(
             state.facts,
             _with(state.accepted, event),
+            sharers=len(delivered.sharers),
             survivors=event.envelope.data,
             answer=answer,
         ),

@@ -164,6 +164,7 @@ class Answered:
     Attributes:
         facts: Public facts.
         accepted: Digest of the message that opened each round.
+        sharers: |U2|.
         survivors: Bitmap of the U3 that was answered; no other may follow.
         answer: What was answered, as sent.
     """
@@ -172,6 +173,7 @@ class Answered:
 
     facts: SessionFacts
     accepted: Accepted
+    sharers: int
     survivors: bytes
     answer: bytes = field(repr=False)
 
