@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from secagg.client.judge import (
         SessionInfo,
     )
+    from secagg.client.taken_part import (
+        TakenPart,
+    )
     from secagg.distributed_dp import (
         CurvePoint,
         NoiseBudget,
@@ -185,6 +188,7 @@ __all__ = [
     "SparseTail",
     "TLSFiles",
     "TLSIdentity",
+    "TakenPart",
     "Trust",
     "error_curve",
     "local",
@@ -196,6 +200,7 @@ _MODULES: Final = {
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
+    "client.taken_part": ("TakenPart",),
     "distributed_dp": (
         "CurvePoint",
         "NoiseBudget",

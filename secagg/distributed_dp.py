@@ -134,6 +134,20 @@ class PrivacyReport:
     spare: int
     graph_delta: float = 0.0
 
+    def grounds(self, *, graph_delta: float | None = None) -> str:
+        """Say how the figure against the server is known, never without the graph.
+
+        The accountant's word is about the noise alone.  On a ring it holds but for the
+        chance that a session unmasks more than one sum.
+
+        Args:
+            graph_delta: That chance; by default over the whole task.  For one session
+                2^-graph_bits, or 0 if nobody could have cut its ring.
+        """
+        added = self.graph_delta if graph_delta is None else graph_delta
+        word = str(self.server.status)
+        return f"{word}, with {added:.3g} added to delta" if added else word
+
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return {
@@ -144,6 +158,7 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
             "graph_delta": self.graph_delta,
+            "grounds": self.grounds(),
         }
 
     @classmethod
@@ -653,7 +668,7 @@ def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
 
 
 def _encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
-    """Return the canonical bytes of a noise block (PROTOCOL §3.2).
+    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
 
     JSON with sorted keys, no white space, floats in their shortest form, rationals as
     "p/q" in lowest terms.

@@ -32,12 +32,14 @@ from secagg.errors import (
 from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.modular import BadVectorError
+from secagg.primitives.transcript import decode_set
 from secagg.profiles import RoundDeadlines
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
+from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
@@ -138,6 +140,9 @@ class SessionOutcome:
     Attributes:
         descriptor: The session.
         released: Hash and size of the sum, number of survivors.
+        is_certain: No choice of colluders could have had more than this one sum
+            unmasked.  Always so on the complete graph; on a ring it is judged by this
+            process when it answers, and not known after a restart.
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
         sharers: |U2|; None for a client that was not asked to unmask.
@@ -145,6 +150,7 @@ class SessionOutcome:
 
     descriptor: SessionDescriptor
     released: Released
+    is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
     sharers: int | None = None
 
@@ -185,6 +191,7 @@ class Conductor:
         self._deadline = 0.0
         self._sharers: int | None = None
         self._ended_by_server = False
+        self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
         has_masked = isinstance(session.state, client.Masked | client.Answered)
         self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
@@ -218,11 +225,26 @@ class Conductor:
 
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
-        if isinstance(self._session.state, client.Answered):
-            self._sharers = self._session.state.sharers
+        before = self._session.state
+        if isinstance(before, client.Answered):
+            self._sharers = before.sharers
         outputs = await self._session.apply(Received(update))
+        if isinstance(before, client.Masked):
+            await self._judge_graph(before)
         self._enter_round()
         await self._send_all(outputs)
+
+    async def _judge_graph(self, masked: client.Masked) -> None:
+        """Judge what an answer may have shown to colluders, whoever they are."""
+        state = self._session.state
+        if not isinstance(state, client.Answered):
+            return
+        delivered = masked.delivered
+        survivors = frozenset(decode_set(state.survivors, delivered.roster_size))
+        risk = await self._parts.workers.run(
+            graph_risk, state.facts.parameters, delivered.graph, survivors
+        )
+        self._is_certain = risk is None or risk.worst_case_safe
 
     async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
         for output in outputs:
@@ -317,7 +339,11 @@ class Conductor:
             if self._parts.settings.fetch_sum:
                 residues = await self._fetch_sum(state.outcome)
             return SessionOutcome(
-                self._session.descriptor, state.outcome, residues, self._sharers
+                self._session.descriptor,
+                state.outcome,
+                is_certain=self._is_certain,
+                residues=residues,
+                sharers=self._sharers,
             )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")

@@ -353,7 +353,7 @@ def rebind(state: ReadyForInput, event: InputBound, _: ClientPolicy) -> ClientSt
 
 def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     """Mask the bound input again after a restart; refuse any other."""
-    # Two inputs under one mask would reveal their difference (PROTOCOL §12).
+    # R5.3-2: two inputs under one mask would reveal their difference.
     if input_digest(event.vector) != state.bound_input:
         raise LocalProtocolError(
             "another input is already bound to this session",

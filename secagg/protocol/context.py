@@ -2,7 +2,8 @@
 
 ctx0 covers the configuration, ctx1 the roster, ctx2 the set U2, ctx3 the set U3
 (PROTOCOL §4).  Every key, mask and associated datum derives from one of them, so
-parties that were shown different things produce masks that do not cancel.
+parties that were shown different things produce masks that do not cancel.  Nobody
+takes one from a message (R4-1).
 """
 
 from secagg.parameters import SessionDescriptor

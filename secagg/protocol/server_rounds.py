@@ -31,7 +31,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
-from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
+from secagg.protocol.neighbors import SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import layer_secret, noise_terms
 from secagg.protocol.outputs import (
     ComputeSum,
@@ -42,7 +42,7 @@ from secagg.protocol.outputs import (
     ShareDisputed,
     Step,
 )
-from secagg.protocol.ring_safety import ring_risk
+from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
     AdvertiseKeys,
@@ -384,14 +384,9 @@ def _shortcoming(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
 ) -> str | None:
     """Say why the sum over U3 would show more than itself; None if not (R5.3-9)."""
-    if not isinstance(graph, HararyRing):
+    risk = graph_risk(parameters, graph, survivors)
+    if risk is None:
         return None
-    risk = ring_risk(
-        graph,
-        survivors,
-        colluders=parameters.colluders,
-        threshold=parameters.threshold,
-    )
     return risk.shortcoming(server_demand(parameters.graph_bits))
 
 

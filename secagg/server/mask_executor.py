@@ -134,7 +134,7 @@ class MaskExecutor:
 def check_packed_vector(
     read: Callable[[int, int], bytes], dimension: int, modulus: int
 ) -> None:
-    """Check that packed bytes are a vector over Z_m, chunk by chunk.
+    """Check that packed bytes are a vector over Z_m, chunk by chunk (R5.3-8).
 
     Args:
         read: Returns `size` bytes from an offset; the total size was checked before.

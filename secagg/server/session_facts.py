@@ -20,6 +20,7 @@ from secagg.protocol.outputs import (
     ServerOutput,
     ShareDisputed,
 )
+from secagg.protocol.ring_safety import RingRisk, graph_risk
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -54,6 +55,7 @@ class SessionFacts:
         self._disputed: list[ShareDisputed] = []
         self._failed: DealerFailed | None = None
         self._noise_given: Counter[int] | None = None
+        self._ring: RingRisk | None = None
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -84,10 +86,11 @@ class SessionFacts:
         if isinstance(state, server.Unmasking):
             self.is_spent = True
             survivors = encode_set(state.survivors, len(state.cohort.roster))
-            suite = self._descriptor.parameters.suite
+            parameters = self._descriptor.parameters
             self._contexts["ctx3"] = context.unmask_context(
-                state.ctx2, survivors, suite
+                state.ctx2, survivors, parameters.suite
             )
+            self._ring = graph_risk(parameters, state.cohort.graph, state.survivors)
         lost = tuple(
             Dropped(output.identity, closed, output.reason.value)
             for output in outputs
@@ -166,6 +169,7 @@ class SessionFacts:
             was_restored=was_restored and isinstance(state, server.Failed),
             disputes=self._disputes(state),
             failed_dealer="" if self._failed is None else self._failed.dealer,
+            ring=self._ring,
             is_failure_proven=self._failed is not None and self._failed.is_proven,
             sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             noise=self._noise(len(state.survivors)),

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage import sqlite_changes, sqlite_queries
@@ -159,6 +160,12 @@ class SQLiteBook:
             )
         )
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions."""
+        await self._write(
+            lambda database: sqlite_changes.put_facts(database, task, facts)
+        )
+
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         return await self._read(
@@ -171,6 +178,22 @@ class SQLiteBook:
             lambda database: sqlite_changes.settle_charge(
                 database, settlement, now=self._now()
             )
+        )
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> SeenRevocations | None:
+        """Return the newest revocation list that this client has read."""
+        return await self._read(
+            lambda database: sqlite_queries.read_revocations(
+                database, enrolment_key, trust_domain
+            )
+        )
+
+    async def see_revocations(self, seen: SeenRevocations) -> None:
+        """Remember a revocation list that was read whole."""
+        await self._write(
+            lambda database: sqlite_changes.see_revocations(database, seen)
         )
 
     async def purge(self, policy: Retention) -> Purged:

@@ -9,6 +9,7 @@ import dataclasses
 import sqlite3
 from typing import Final, TypeAlias
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import InternalError
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
@@ -20,6 +21,7 @@ from secagg.storage.change import (
     NewSession,
     NumberTakenError,
     Record,
+    Role,
     SecondRecordError,
     SessionsSpentError,
 )
@@ -34,6 +36,7 @@ from secagg.storage.sqlite_queries import (
     chain_at,
     chain_start_of,
     read_charges,
+    read_revocations,
     records_of,
     seconds_left,
     session_at,
@@ -42,10 +45,12 @@ from secagg.storage.sqlite_queries import (
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
+    REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
     ChargeColumns,
+    RevocationColumns,
     SessionColumns,
     TaskColumns,
 )
@@ -56,7 +61,9 @@ __all__ = [
     "apply_change",
     "mark_restored",
     "purge_receipts",
+    "put_facts",
     "put_task",
+    "see_revocations",
     "settle_charge",
 ]
 
@@ -294,6 +301,26 @@ def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -
         ),
     )
     return True
+
+
+def see_revocations(database: sqlite3.Connection, seen: SeenRevocations) -> None:
+    """See `Book.see_revocations`."""
+    before = read_revocations(database, seen.enrolment_key, seen.trust_domain)
+    if before is not None:
+        before.refuse_older(number=seen.number, digest=seen.digest)
+    if seen != before:
+        REVOCATIONS.put(
+            database,
+            RevocationColumns(
+                seen.enrolment_key, seen.trust_domain, seen.number, seen.digest
+            ),
+        )
+
+
+def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+    """See `Book.put_facts`."""
+    tally = tally_at(database, Role.SERVER.value, task, "")
+    TALLIES.put(database, dataclasses.replace(tally, facts=facts))
 
 
 def purge_receipts(

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
@@ -113,6 +114,23 @@ class CrashingBook:
         """See `Book.put_task`."""
         with self._switch.around("put task"):
             return await self._inner.put_task(task, expect_version=expect_version)
+
+    async def see_revocations(self, seen: SeenRevocations) -> None:
+        """See `Book.see_revocations`."""
+        with self._switch.around("see revocations"):
+            await self._inner.see_revocations(seen)
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> SeenRevocations | None:
+        """See `Book.seen_revocations`."""
+        self._switch.check()
+        return await self._inner.seen_revocations(enrolment_key, trust_domain)
+
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """See `Book.put_facts`."""
+        with self._switch.around("put facts"):
+            await self._inner.put_facts(task, facts)
 
     async def purge(self, policy: Retention) -> Purged:
         """See `Book.purge`."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
@@ -530,6 +531,11 @@ async def filled(path):
     await book.put_task(
         Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50), expect_version=0
     )
+    await book.see_revocations(
+        SeenRevocations(
+            enrolment_key=bytes(32), trust_domain="a.b", number=7, digest=bytes(32)
+        )
+    )
     await book.close()
     return await everything(path)
 
@@ -544,6 +550,7 @@ async def everything(path):
             await book.tasks(),
             await book.charges("task"),
             await book.tally(Role.SERVER, "task"),
+            await book.seen_revocations(bytes(32), "a.b"),
         )
     finally:
         await book.close()
@@ -590,6 +597,7 @@ WHERE sequence = 8
         ("UPDATE charge SET state = 3", "'charge'", None),
         ("UPDATE charge SET state = 9", "'charge'", None),
         ("UPDATE charge SET noise_digest = x'00'", "'charge'", None),
+        ("UPDATE revocation SET number = 6", "'revocation'", None),
     ],
 )
 async def test_a_changed_row_blames_this_machine_and_says_which(
