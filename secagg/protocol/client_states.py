@@ -11,15 +11,9 @@ from typing import ClassVar
 from secagg.errors import ErrorCode
 from secagg.messages import Advert, Released, Roster, Round
 from secagg.parameters import ProtocolParameters
-from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.neighbors import SharingGraph
-from secagg.protocol.noise_terms import (
-    NoiseReader,
-    NoiseTerms,
-    layer_secret,
-    no_noise,
-)
+from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
 from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares
@@ -120,13 +114,6 @@ class Delivered:
     held: HeldShares
     layer_seeds: tuple[SecretBytes, ...]
     job: MaskJob
-
-    def layer_secrets(self, suite: CipherSuite) -> tuple[SecretBytes, ...]:
-        """Return what the noise of each layer is drawn from: g_i, bound to ctx2."""
-        return tuple(
-            layer_secret(seed, layer, context=self.ctx2, suite=suite)
-            for layer, seed in enumerate(self.layer_seeds)
-        )
 
 
 @dataclass(frozen=True, slots=True)

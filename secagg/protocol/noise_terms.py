@@ -6,7 +6,7 @@ masks, the server before it delivers bundles.  What the function answers enters 
 parties that would draw other noise make masks that do not cancel (PROTOCOL §4).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from secagg.errors import LocalProtocolError
@@ -21,6 +21,7 @@ __all__ = [
     "NoiseTerms",
     "layer_secret",
     "no_noise",
+    "noise_secrets",
     "noise_terms",
 ]
 
@@ -62,6 +63,34 @@ class NoiseSecrets:
     layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
 
 
+def noise_secrets(
+    seed: SecretBytes,
+    layer_seeds: Sequence[SecretBytes],
+    *,
+    sharers: int,
+    context: bytes,
+    suite: CipherSuite,
+) -> NoiseSecrets:
+    """Return what one client draws its noise from: the same after a restart.
+
+    Args:
+        seed: The client's seed of the session.
+        layer_seeds: g_i of each layer.
+        sharers: |U2|.
+        context: ctx2.
+        suite: The session's suite.
+    """
+    return NoiseSecrets(
+        sharers=sharers,
+        # Component 0 is the noise that stays, and the rounding.
+        seed=noise_seed(seed, context=context, component=0, suite=suite),
+        layers=tuple(
+            layer_secret(each, layer, context=context, suite=suite)
+            for layer, each in enumerate(layer_seeds)
+        ),
+    )
+
+
 def layer_secret(
     seed: SecretBytes, layer: int, *, context: bytes, suite: CipherSuite
 ) -> SecretBytes:
@@ -73,7 +102,6 @@ def layer_secret(
         context: ctx2.
         suite: The session's suite.
     """
-    # Component 0 is the noise that stays.
     return noise_seed(seed, context=context, component=layer + 1, suite=suite)
 
 

@@ -10,12 +10,10 @@ import pytest
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Envelope, Round, Shares
-from secagg.primitives.kdf import noise_seed
 from secagg.primitives.modular import add_into, subtract_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client, server
 from secagg.protocol.events import InputReady, Received
-from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.rounds import DropReason
 from secagg.simulation import InProcessSession, run_session
@@ -64,16 +62,8 @@ class NoisySession(InProcessSession):
         super().__init__(task.parameters, [None] * CLIENTS)
 
     def supply_input(self, number):
-        delivered = self.clients[number].delivered
-        base = self.seed_of(number)
-        suite = self.parameters.suite
-        secrets = NoiseSecrets(
-            sharers=len(delivered.sharers),
-            seed=noise_seed(
-                SecretBytes(base), context=delivered.ctx2, component=0, suite=suite
-            ),
-            layers=delivered.layer_secrets(suite),
-        )
+        seed = SecretBytes(self.seed_of(number))
+        secrets = client.noise_secrets(self.clients[number], seed)
         made = self.task.encode(
             vector_of(number), session_id=self.descriptor.session_id, secrets=secrets
         )
