@@ -88,6 +88,17 @@ class Cohort:
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
 
+    @classmethod
+    def planned(cls, made: Plan) -> Self:
+        """Return the cohort that a plan counts on: all of its clients, no more."""
+        request = made.request
+        return cls(
+            min_clients=request.clients,
+            max_clients=request.clients,
+            min_survivors=request.survivors,
+            colluders=request.colluders,
+        )
+
     def parameters(self, *, dimension: int, modulus: int) -> ProtocolParameters:
         """Return the parameters of sessions without noise, not yet validated.
 
@@ -159,19 +170,23 @@ class PreparedTask:
     payload: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def from_plan(cls, made: Plan, cohort: Cohort, *, spare: int = 0) -> Self:
+    def from_plan(
+        cls, made: Plan, cohort: Cohort | None = None, *, spare: int = 0
+    ) -> Self:
         """Join a plan of noise with a cohort; takes up to seconds.
 
         Args:
             made: From `secagg.plan`, whose clients, min_survivors and colluders are
                 the cohort's.
-            cohort: Who takes part.
+            cohort: Who takes part; by default exactly those that were planned for.
             spare: How many of the plan's steps are spare sessions, for those that end
                 when they may have shown something.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
         """
+        if cohort is None:
+            cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
         noised = NoisedTask.from_plan(made, protocol, spare=spare)

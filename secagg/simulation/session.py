@@ -26,6 +26,7 @@ from secagg.primitives.modular import (
 from secagg.primitives.prg import add_masks
 from secagg.protocol import client, masking, server
 from secagg.protocol.events import ClientEvent, Received, ServerEvent, SessionOffered
+from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import (
     ClientOutput,
     ComputeSum,
@@ -144,6 +145,7 @@ class _MeasuredSession(InProcessSession):
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._roster: Roster | None = None
+        self._graph: SharingGraph | None = None
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
         if isinstance(event, Received) and event.envelope.kind is not Upload:
@@ -160,7 +162,10 @@ class _MeasuredSession(InProcessSession):
         if isinstance(state, client.Shared):
             # Equal rosters of n clients would take O(n^2) memory in one process.
             self._roster = self._roster or state.roster
-            self.clients[number] = replace(state, roster=self._roster)
+            self._graph = self._graph or state.graph
+            self.clients[number] = replace(
+                state, roster=self._roster, graph=self._graph
+            )
         return outputs
 
     def fetch(self, number: int) -> Envelope | None:

@@ -4,10 +4,11 @@ import pytest
 
 from secagg import distributed_dp
 from secagg.config import load_server_settings
+from secagg.distributed_dp import plan
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
-from secagg.server.task_setup import prepare_task, settle_task
+from secagg.server.task_setup import Cohort, PreparedTask, prepare_task, settle_task
 from secagg.storage.stored import Task, TaskState
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.inline_book import ask, inline_book
@@ -229,3 +230,19 @@ def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, book):
     ask(remember(book, settings, planned))
     with pytest.raises(ServiceError, match="somebody else"):
         ask(remember(Racing(book, CrashSwitch()), settings, planned))
+
+
+def test_a_plan_without_a_cohort_counts_on_exactly_its_own():
+    made = plan(
+        clients=5,
+        min_survivors=4,
+        colluders=1,
+        dimension=4,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    cohort = Cohort(min_clients=5, max_clients=5, min_survivors=4, colluders=1)
+    given = PreparedTask.from_plan(made, cohort)
+    assert PreparedTask.from_plan(made).parameters == given.parameters
