@@ -23,6 +23,7 @@ from secagg.messages import (
 )
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol import reconstruction, server
+from secagg.protocol.disputes import left_out
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -288,6 +289,26 @@ def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_hold
         assert failures == [DealerFailed(dealer, is_proven=colluders <= 1)]
         sure = "it lies, since 1 wrong ones" in session.server_state.outcome.reason
         assert sure is (colluders <= 1)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2])
+def test_whoever_lies_about_everybody_is_left_out_alone(colluders):
+    session = new_session(
+        threshold=3, colluders=colluders, min_survivors=4, min_clients=4
+    )
+
+    def lie(number, event):
+        if is_a(Shares, event) and number == 0:
+            wrong = np.frombuffer(event.envelope.open().revealed, np.uint8).copy()
+            wrong[1::SHARE_SIZE] ^= 1
+            return sent_by(event.sender, Shares(wrong.tobytes()))
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    found = session.step_server(RoundClosed(Round.UNMASKING))
+    pairs = [(o.dealer, o.holder) for o in found if isinstance(o, ShareDisputed)]
+    assert {holder for _, holder in pairs} == {identity_of(0)}
+    assert left_out(pairs, colluders=colluders) == {identity_of(0)}
 
 
 def test_one_holder_alone_proves_nothing_against_a_dealer_whatever_was_stated():
