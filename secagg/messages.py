@@ -32,10 +32,12 @@ __all__ = [
     "Advert",
     "Bundles",
     "Complaint",
+    "Consistency",
     "Delivery",
     "Envelope",
     "Fate",
     "Message",
+    "Quorum",
     "Released",
     "Roster",
     "Round",
@@ -64,14 +66,14 @@ _Message = TypeVar("_Message")
 
 @unique
 class Round(IntEnum):
-    """Which round a session is in.  Numbers are those of [Bon17]."""
+    """Which round a session is in; 2 is kept for the choice of edges (PROTOCOL §1)."""
 
-    ADVERTISE_KEYS = 0
-    SHARE_KEYS = 1
-    MASKED_INPUT_COLLECTION = 2
-    CONSISTENCY_CHECK = 3
-    UNMASKING = 4
-    FINISHED = 5
+    ADVERTISE_KEYS = 1
+    SHARE_KEYS = 3
+    MASKED_INPUT_COLLECTION = 4
+    CONSISTENCY_CHECK = 5
+    UNMASKING = 6
+    FINISHED = 7
 
 
 @unique
@@ -109,7 +111,7 @@ def _decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Mess
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """Round 0, client to server, read by every client of the roster (PROTOCOL §5.1).
+    """Round 1, client to server, read by every client of the roster (PROTOCOL §5.1).
 
     Attributes:
         identity: Name from the client's certificate, 1 to 255 bytes of UTF-8.
@@ -169,7 +171,7 @@ class Advert:
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """Round 1, client to server: the sealed bundles for its neighbours (PROTOCOL §5.2).
+    """Round 3, client to server: the sealed bundles for its neighbours (PROTOCOL §5.2).
 
     Attributes:
         sealed: One bundle of `BUNDLE_BYTES` per holder, in order of index, without
@@ -193,7 +195,7 @@ class Bundles:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Round 2: a masked input, named; the vector itself travels beside the messages.
+    """Round 4: a masked input, named; the vector itself travels beside the messages.
 
     The upload desk makes it when bytes, hash and range are checked (PROTOCOL §5.3).
 
@@ -224,7 +226,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Round 4, client to server: what it reveals (PROTOCOL §5.5).
+    """Round 6, client to server: what it reveals (PROTOCOL §5.5).
 
     Attributes:
         revealed: Over the dealers of U2 whose shares the sender should hold, in order
@@ -291,8 +293,35 @@ _GRIEVANCES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Consistency:
+    """Client to server: the sets that it saw, signed (PROTOCOL §5.4).
+
+    Attributes:
+        signature: Ed25519 over ctx3, 64 bytes.
+    """
+
+    KIND: ClassVar[int] = 11
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    signature: bytes
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode("signature", data, lambda r: cls(r.fixed(SIGNATURE_BYTES)))
+
+
+@dataclass(frozen=True, slots=True)
 class Roster:
-    """Opens round 1: U1, the adverts of everybody by identity (PROTOCOL §5.1).
+    """Opens round 3: U1, the adverts of everybody by identity (PROTOCOL §5.1).
 
     A client's index is the rank of its identity; its Shamir abscissa is index + 1.
 
@@ -350,7 +379,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Opens round 2; server to each client of U2 (PROTOCOL §5.3).
+    """Opens round 4; server to each client of U2 (PROTOCOL §5.3).
 
     Attributes:
         sharers: Bitmap of U2 over the roster.
@@ -386,7 +415,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """Opens round 4; server to each client of U3 (PROTOCOL §5.5).
+    """Opens round 5, or 6 where there is no round 5; server to each client of U3.
 
     One bit per client decides which of the two shares is revealed, so that "both"
     cannot be expressed.
@@ -396,7 +425,7 @@ class Survivors:
     """
 
     KIND: ClassVar[int] = 7
-    ROUND: ClassVar[Round] = Round.UNMASKING
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
     bitmap: bytes
 
@@ -408,6 +437,53 @@ class Survivors:
     def decode(cls, data: bytes) -> Self:
         """Read what `encode` wrote."""
         return cls(bytes(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Opens the unmasking where the server is not trusted (PROTOCOL §5.5).
+
+    Attributes:
+        signatures: Roster index of a signer and its signature over ctx3, 64 bytes;
+            strictly ascending by index, so that nobody counts twice.
+    """
+
+    KIND: ClassVar[int] = 12
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
+    signatures: tuple[tuple[int, bytes], ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.signatures)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer().u32(len(self.signatures))
+        for signer, signature in self.signatures:
+            writer.u32(signer).fixed(signature)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; also for indices that are not strictly
+                ascending (R5.5-1).
+        """
+        return _decode("quorum", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        count = reader.u32()
+        if count > MAX_CLIENTS:
+            raise ValueError(f"{count} signatures, at most {MAX_CLIENTS} are possible")
+        signatures = tuple(
+            (reader.u32(), reader.fixed(SIGNATURE_BYTES)) for _ in range(count)
+        )
+        if any(a[0] >= b[0] for a, b in pairwise(signatures)):
+            raise ValueError("signers are not strictly ascending")
+        return cls(signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,8 +571,8 @@ class Aborted:
         return cls(fate, code, printable(reason, max_bytes=MAX_REASON_BYTES))
 
 
-Update = Roster | Delivery | Survivors | Released | Aborted
-Message = Advert | Bundles | Upload | Shares | Complaint | Update
+Update = Roster | Delivery | Survivors | Quorum | Released | Aborted
+Message = Advert | Bundles | Upload | Consistency | Shares | Complaint | Update
 
 # Numbers of the journal and of the wire; none is ever given a second meaning.
 KINDS: Final[Mapping[int, type[Message]]] = {
@@ -512,6 +588,8 @@ KINDS: Final[Mapping[int, type[Message]]] = {
         Released,
         Aborted,
         Complaint,
+        Consistency,
+        Quorum,
     )
 }
 

@@ -130,7 +130,7 @@ class ProtocolParameters:
         modulus: m; inputs and sums live in Z_m.  2 <= m <= 2^62.
         dimension: d; entries of one vector.  1 <= d <= 2^30.
         min_clients: Smallest roster |U1| that goes on.
-        max_clients: Largest roster; round 0 closes early when it is full.
+        max_clients: Largest roster; round 1 closes early when it is full.
         threshold: t; shares that rebuild a secret.  t >= 2; on the complete graph
             t >= colluders + 1.
         degree: k; neighbours of each client on the Harary ring, even; 0 means the

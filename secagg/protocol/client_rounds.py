@@ -93,7 +93,7 @@ def input_digest(vector: PlainVector | NoisedVector) -> bytes:
     return hashlib.sha256(little_endian.tobytes()).digest()
 
 
-# --- round 0 ------------------------------------------------------------------------
+# --- round 1 ------------------------------------------------------------------------
 
 
 def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
@@ -152,7 +152,7 @@ def _stream(
     return SeededEntropy(seed, label + b"/" + facts.session_id + context)
 
 
-# --- round 1 ------------------------------------------------------------------------
+# --- round 3 ------------------------------------------------------------------------
 
 
 def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
@@ -198,7 +198,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
     )
 
 
-# --- round 2 ------------------------------------------------------------------------
+# --- round 4 ------------------------------------------------------------------------
 
 
 def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
@@ -212,7 +212,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         index=state.index,
         delivery=delivery,
     )
-    # Bundles are opened now and not in round 4 as in [Bon17]: a client that could not
+    # Bundles are opened now and not in round 6 as in [Bon17]: a client that could not
     # answer later must leave before its input is in (PROTOCOL §5.3).
     held = share_bundles.collect(
         facts.parameters,
@@ -333,7 +333,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     return Step(state, outputs, is_repeat=True)
 
 
-# --- round 4 ------------------------------------------------------------------------
+# --- round 6 ------------------------------------------------------------------------
 
 
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:

@@ -56,7 +56,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """Round 0 is done: the advert is out, the roster is awaited."""
+    """Round 1 is done: the advert is out, the roster is awaited."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -67,7 +67,7 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Round 1 is done: bundles are out, those of the others are awaited."""
+    """Round 3 is done: bundles are out, those of the others are awaited."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
@@ -86,7 +86,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What round 2 has brought: U2 and the shares of others.
+    """What round 4 has brought: U2 and the shares of others.
 
     Attributes:
         roster_size: |U1|.
@@ -109,7 +109,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class ReadyForInput:
-    """Round 2 is open: an input is wanted, for the first time or again."""
+    """Round 4 is open: an input is wanted, for the first time or again."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -137,7 +137,7 @@ class Masked(ReadyForInput):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Round 4 is done.  All keys are gone; the answer is kept for retries only.
+    """Round 6 is done.  All keys are gone; the answer is kept for retries only.
 
     Attributes:
         facts: Public facts.

@@ -250,7 +250,7 @@ class Progress:
     Attributes:
         round: Which one.
         answered: Clients whose message is in.
-        expected: Clients that may still answer, those included; in round 0 the
+        expected: Clients that may still answer, those included; in round 1 the
             largest roster.
         needed: Clients without whom the round cannot be closed in success.
     """

@@ -68,7 +68,7 @@ __all__ = [
 _SEED_BYTES: Final = 32
 
 
-# --- round 0 ------------------------------------------------------------------------
+# --- round 1 ------------------------------------------------------------------------
 
 
 def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
@@ -136,7 +136,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
             ErrorCode.ROSTER_TOO_SMALL,
         )
     if not parameters.is_complete_graph and len(event.graph_seed) != _SEED_BYTES:
-        raise LocalProtocolError("closing round 0 on a ring takes a 32-byte seed")
+        raise LocalProtocolError("closing round 1 on a ring takes a 32-byte seed")
     roster = Roster(
         tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
         b"" if parameters.is_complete_graph else event.graph_seed,
@@ -159,7 +159,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     )
 
 
-# --- round 1 ------------------------------------------------------------------------
+# --- round 3 ------------------------------------------------------------------------
 
 
 def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
@@ -221,7 +221,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     )
 
 
-# --- round 2 ------------------------------------------------------------------------
+# --- round 4 ------------------------------------------------------------------------
 
 
 def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
@@ -359,7 +359,7 @@ def _shortcoming(
     return risk.shortcoming(server_demand(parameters.graph_bits))
 
 
-# --- round 4 ------------------------------------------------------------------------
+# --- round 6 ------------------------------------------------------------------------
 
 
 def record_shares(state: Unmasking, event: Received) -> ServerStep:

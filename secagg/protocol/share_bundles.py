@@ -49,7 +49,7 @@ class Dealing:
 
 @dataclass(frozen=True, slots=True)
 class HeldShares:
-    """The shares of others (and, on the complete graph, one's own) after round 2.
+    """The shares of others (and, on the complete graph, one's own) after round 4.
 
     Attributes:
         dealers: Whose shares these should be, roster indices in U2, ascending.

@@ -1,6 +1,6 @@
 """What clients of one session may read again until it ends: the roster and deliveries.
 
-Rule 1: the roster is readable from round 1, a client's own delivery from round 2, both
+Rule 1: the roster is readable from round 3, a client's own delivery from round 4, both
         to the end of the session: a client that lost what it had read goes on.
 Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
         memory.

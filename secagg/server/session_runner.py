@@ -5,8 +5,8 @@ Rule 1: persist, then speak.  An accepted event is durable before its sender hea
         (PROTOCOL §12).  So events are judged on a fork of the state; the fork becomes
         the state when the book has committed them, and only then is anybody answered.
 Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
-        The clock of round 0 starts with its first advert, and again at its deadline
-        while too few have joined.  Bytes that arrive extend round 2, in all by one more
+        The clock of round 1 starts with its first advert, and again at its deadline
+        while too few have joined.  Bytes that arrive extend round 4, in all by one more
         deadline at most.
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
@@ -76,7 +76,7 @@ __all__ = ["Position", "RunnerContext", "SessionRunner"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
-# Bytes that arrived within this share of the deadline keep round 2 open.
+# Bytes that arrived within this share of the deadline keep round 4 open.
 UPLOAD_GRACE: Final = 0.25
 # A full disk is often freed by somebody else within a minute; then the session aborts.
 STORAGE_ATTEMPTS: Final = 12

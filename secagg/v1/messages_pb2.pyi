@@ -23,6 +23,8 @@ class Blob(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOB_SUM: _ClassVar[Blob]
     BLOB_ROSTER: _ClassVar[Blob]
     BLOB_DELIVERY: _ClassVar[Blob]
+    BLOB_QUORUM: _ClassVar[Blob]
+    BLOB_REVOCATIONS: _ClassVar[Blob]
 ROUND_UNSPECIFIED: Round
 ROUND_ADVERTISE_KEYS: Round
 ROUND_SHARE_KEYS: Round
@@ -35,6 +37,8 @@ BLOB_PAYLOAD: Blob
 BLOB_SUM: Blob
 BLOB_ROSTER: Blob
 BLOB_DELIVERY: Blob
+BLOB_QUORUM: Blob
+BLOB_REVOCATIONS: Blob
 
 class BlobReference(_message.Message):
     __slots__ = ("digest", "size")

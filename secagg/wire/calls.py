@@ -30,9 +30,11 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
     Message,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -76,6 +78,7 @@ __all__ = [
     "RevealShares",
     "SendMessage",
     "ShareKeys",
+    "SignConsistency",
     "UploadChunk",
     "UploadStatus",
     "Wait",
@@ -86,8 +89,6 @@ __all__ = [
 _Answer_co = TypeVar("_Answer_co", covariant=True)
 
 _MILLISECONDS: Final = 1000
-# The wire counts rounds from one, because zero means "not set" there.
-_ROUNDS_ON_WIRE: Final = len(Round)
 
 
 # --- parts of requests and answers ----------------------------------------------------
@@ -101,6 +102,8 @@ class Blob(IntEnum):
     SUM = 2
     ROSTER = 3
     DELIVERY = 4
+    QUORUM = 5
+    REVOCATIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,9 @@ class Wait:
     Attributes:
         retry_after_seconds: When asking again makes sense; on the wire between 0.001
             and 3600.
-        joined: In round 0, to those who have joined: how many clients have; else 0.
-        needed: How many the session needs before round 0 can close; 0 with `joined`.
-        closes_in_seconds: Until round 0 closes if enough have joined by then; None
+        joined: In round 1, to those who have joined: how many clients have; else 0.
+        needed: How many the session needs before round 1 can close; 0 with `joined`.
+        closes_in_seconds: Until round 1 closes if enough have joined by then; None
             where nobody has said so.
     """
 
@@ -153,7 +156,7 @@ class Reference:
     """A message too large for an answer: what it is, and by what it is recognised.
 
     Attributes:
-        kind: Class of the message, `Roster` or `Delivery`.
+        kind: Class of the message, `Roster`, `Delivery` or `Quorum`.
         digest: SHA-256 of its canonical bytes.
         size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
     """
@@ -171,14 +174,18 @@ class Reference:
     @property
     def blob(self) -> Blob:
         """Under which name the message is fetched."""
-        return Blob.ROSTER if self.kind is Roster else Blob.DELIVERY
+        return _LARGE[self.kind]
 
 
-# What a server may send, and the two of it that grow with the cohort.
+# What a server may send, and the part of it that grows with the cohort.
 _UPDATES: Final[frozenset[type[Message]]] = frozenset(
-    {Roster, Delivery, Survivors, Released, Aborted}
+    {Roster, Delivery, Survivors, Quorum, Released, Aborted}
 )
-_LARGE: Final[frozenset[type[Message]]] = frozenset({Roster, Delivery})
+_LARGE: Final[Mapping[type[Message], Blob]] = {
+    Roster: Blob.ROSTER,
+    Delivery: Blob.DELIVERY,
+    Quorum: Blob.QUORUM,
+}
 
 
 # --- requests -------------------------------------------------------------------------
@@ -199,7 +206,7 @@ class Request(Generic[_Answer_co]):
         """Return the protobuf bytes."""
         values = {each: getattr(self, each) for each in _names(type(self))}
         if "after" in values:
-            values["after"] = 0 if values["after"] is None else values["after"] + 1
+            values["after"] = values["after"] or 0  # no round has the number 0
         return cast("bytes", self.WIRE(**values).SerializeToString())
 
     @classmethod
@@ -212,8 +219,7 @@ class Request(Generic[_Answer_co]):
         message = parse(cls.WIRE(), data)
         values = {each: getattr(message, each) for each in _names(cls)}
         if "after" in values:
-            number = in_range(values["after"], "round", at_most=_ROUNDS_ON_WIRE)
-            values["after"] = Round(number - 1) if number else None
+            values["after"] = _round_of(values["after"])
         if "blob" in values:
             number = in_range(values["blob"], "blob", at_least=1, at_most=len(Blob))
             values["blob"] = Blob(number)
@@ -234,6 +240,13 @@ def _names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
 
 
+def _round_of(number: int) -> Round | None:
+    try:
+        return Round(number) if number else None
+    except ValueError:
+        raise refuse(f"there is no round {number}") from None
+
+
 def _check_after(after: Round | None) -> None:
     if after is Round.FINISHED:
         raise refuse("nothing follows the end of a session")
@@ -241,7 +254,7 @@ def _check_after(after: Round | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GetOffer(Request[SessionDescriptor | Wait]):
-    """Before round 0: is a session of the task open to me?
+    """Before round 1: is a session of the task open to me?
 
     Attributes:
         task_id: 1 to 256 bytes of UTF-8.
@@ -285,7 +298,7 @@ class SendMessage(Request[None]):
 
 
 class AdvertiseKeys(SendMessage):
-    """Round 0: my public keys."""
+    """Round 1: my public keys."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.AdvertiseKeysRequest
@@ -294,7 +307,7 @@ class AdvertiseKeys(SendMessage):
 
 
 class ShareKeys(SendMessage):
-    """Round 1: one sealed bundle for each neighbour."""
+    """Round 3: one sealed bundle for each neighbour."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ShareKeysRequest
@@ -302,7 +315,7 @@ class ShareKeys(SendMessage):
 
 
 class ReportViolation(SendMessage):
-    """Round 2: a client's bundle is of no use to me."""
+    """Round 4: a client's bundle is of no use to me."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ReportViolationRequest
@@ -310,8 +323,17 @@ class ReportViolation(SendMessage):
     MAX_BYTES = 6
 
 
+class SignConsistency(SendMessage):
+    """Round 5: my signature over the sets that I was told."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.SignConsistencyRequest
+    KIND = Consistency
+    MAX_BYTES = 64
+
+
 class RevealShares(SendMessage):
-    """Round 4: one share for each client of U2 whose shares I hold."""
+    """Round 6: one share for each client of U2 whose shares I hold."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.RevealSharesRequest
@@ -320,7 +342,7 @@ class RevealShares(SendMessage):
 
 @dataclass(frozen=True, slots=True)
 class GetUploadStatus(Request[UploadStatus]):
-    """Round 2: from where shall I send?"""
+    """Round 4: from where shall I send?"""
 
     WIRE = secagg_service_pb2.GetUploadStatusRequest
 
@@ -329,7 +351,7 @@ class GetUploadStatus(Request[UploadStatus]):
 
 @dataclass(frozen=True, slots=True)
 class UploadChunk(Request[UploadStatus]):
-    """Round 2: one chunk of my masked input.
+    """Round 4: one chunk of my masked input.
 
     Attributes:
         session_id: 32 bytes.
@@ -654,6 +676,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
         Call(ReportViolation, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(GetUploadStatus, _encode_status, _decode_status, Deadline.SMALL),
         Call(UploadChunk, _encode_status, _decode_status, Deadline.LARGE),
+        Call(SignConsistency, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(RevealShares, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(GetUpdate, _encode_update, _decode_update, Deadline.LARGE),
         Call(WatchSession, _encode_watched, _decode_watched, Deadline.STREAM),

@@ -87,9 +87,9 @@ class MessageSizes:
     The packed vector is not among them: `secagg.wire.packing` says its size.
 
     Attributes:
-        roster: At most; to every client in round 1.
-        bundles: From and to one client in rounds 1 and 2.
-        shares: From one client in round 4.
+        roster: At most; to every client in round 3.
+        bundles: From and to one client in rounds 3 and 4.
+        shares: From one client in round 6.
     """
 
     roster: int
@@ -113,7 +113,7 @@ def check_transportable(parameters: ProtocolParameters) -> None:
     """Check that every message of a session fits into one call.
 
     The roster, the delivered bundles and the vectors travel in chunks and always
-    fit; what one client sends in rounds 1 and 4 travels whole.
+    fit; what one client sends in rounds 3 and 6 travels whole.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, with the largest number of neighbours that
@@ -123,7 +123,7 @@ def check_transportable(parameters: ProtocolParameters) -> None:
     if message_sizes(parameters).bundles > room:
         raise RemoteProtocolError(
             f"{parameters.max_clients} clients on the complete graph make one message "
-            f"of round 1 larger than {MAX_MESSAGE_BYTES} bytes; at most "
+            f"of round 3 larger than {MAX_MESSAGE_BYTES} bytes; at most "
             f"{room // BUNDLE_BYTES} neighbours fit",
             code=ErrorCode.BAD_CONFIG,
             next_step="Give the task a degree, or lower max_clients.",

@@ -303,7 +303,7 @@ def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     seed = session.seed(2)
     stream = SeededEntropy(seed, b"encryption key/" + session.session_id)
-    session.facts.disk(identity_of(2), "in round 2", stream.token(32), seed=seed)
+    session.facts.disk(identity_of(2), "in round 4", stream.token(32), seed=seed)
     with pytest.raises(ForbiddenKnowledgeError, match="4 shares") as caught:
         check(session.facts, charged=session.charged)
     assert caught.value.violations[0].claim is Claim.HONEST_PART
@@ -325,7 +325,7 @@ def test_shares_left_on_a_disk_count_beside_those_of_colluders(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     assert claims_broken(session) == set()
     held = session.held_shares(0)
-    session.facts.disk(identity_of(0), "in round 2", held, seed=session.seed(0))
+    session.facts.disk(identity_of(0), "in round 4", held, seed=session.seed(0))
     assert Claim.ONE_SECRET in claims_broken(session)
 
 
