@@ -43,7 +43,10 @@ def measured_error(name: str) -> tuple[float, float, float, float]:
     total = np.zeros(mechanism.encoded_dim, np.uint64)
     for vector in vectors:
         total += mechanism.encode(
-            vector, private_seed=fresh_seed(), public_seed=public
+            vector,
+            private_seed=fresh_seed(),
+            public_seed=public,
+            noise=mechanism.session(CLIENTS),
         ).residues
         total %= np.uint64(mechanism.modulus)
     if isinstance(mechanism, CentralMechanism):

@@ -605,6 +605,8 @@ class Envelope:
 
     kind: type[Message]
     data: bytes = field(repr=False)
+    # A roster is one envelope for a whole cohort: it is hashed once.
+    _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, message: Message) -> Self:
@@ -614,7 +616,10 @@ class Envelope:
     @property
     def digest(self) -> bytes:
         """SHA-256 of the bytes: tells a repetition from a contradiction."""
-        return hashlib.sha256(self.data).digest()
+        if not self._digest:
+            digest = hashlib.sha256(self.data).digest()
+            object.__setattr__(self, "_digest", digest)
+        return self._digest
 
     def open(self) -> Message:
         """Decode the message.

@@ -33,7 +33,7 @@ from dpnoise.events import (
     SkellamEvent,
     SkellamMixtureClippedEvent,
 )
-from dpnoise.mechanisms import make_mechanism
+from dpnoise.mechanisms import NoiseRule, make_mechanism
 from dpnoise.mechanisms.parameters import DEFAULT_ROUNDING_BIAS, MechanismParameters
 
 __all__ = [
@@ -163,9 +163,11 @@ class Setting:
                 l2_clip=self.radius,
                 scale_factor=self.scale_factor,
                 modulus=_ANY_MODULUS,
-                local_noise_variance=Fraction(1),
+                noise=NoiseRule(
+                    counted_variance=Fraction(self.clients - 1),
+                    min_survivors=self.clients,
+                ),
                 num_clients=self.clients,
-                min_survivors=self.clients,
             )
         )
         event = mechanism.event_with_noise(noise_variance)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dpnoise.encoding.mixture_clipping import clip_mixture
 from dpnoise.encoding.rotation import make_rotation
-from dpnoise.mechanisms import make_mechanism
+from dpnoise.mechanisms import NoiseRule, make_mechanism
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.parameters import MechanismParameters
 
@@ -113,9 +113,11 @@ def build_mechanism(  # noqa: PLR0913  # the settings of one point of a figure
             l2_clip=radius,
             scale_factor=scale_factor,
             modulus=1 << bits,
-            local_noise_variance=noise_variance / clients,
+            noise=NoiseRule(
+                counted_variance=noise_variance * (clients - 1) / clients,
+                min_survivors=clients,
+            ),
             num_clients=clients,
-            min_survivors=clients,
             linf_bound=linf_bound,
         )
     )
@@ -139,6 +141,7 @@ def measured_mse(mechanism: Mechanism, cohort: Cohort, *, label: str) -> float:
             vector,
             private_seed=_seed(f"{label}/client {client}"),
             public_seed=public_seed,
+            noise=mechanism.session(len(cohort.vectors)),
         ).residues
     total %= np.uint64(mechanism.modulus)
     residues = total.astype(np.min_scalar_type(mechanism.modulus - 1))

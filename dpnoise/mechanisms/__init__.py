@@ -6,6 +6,7 @@ from dpnoise.mechanisms.adaptive_clipping import (
 )
 from dpnoise.mechanisms.base import CentralMechanism, Encoded, Mechanism, Residues
 from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
 from dpnoise.mechanisms.skellam import scale_from_bits
@@ -17,7 +18,9 @@ __all__ = [
     "ErrorForecast",
     "Mechanism",
     "MechanismParameters",
+    "NoiseRule",
     "Residues",
+    "SessionNoise",
     "make_mechanism",
     "mechanism_names",
     "scale_from_bits",

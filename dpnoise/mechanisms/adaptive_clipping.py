@@ -20,12 +20,12 @@ import math
 from dataclasses import dataclass
 
 from dpnoise.errors import ParameterError
-from dpnoise.mechanisms.parameters import (
-    MechanismParameters,
+from dpnoise.mechanisms.parameter_checks import (
     check_integer,
     check_number,
     check_positive,
 )
+from dpnoise.mechanisms.parameters import MechanismParameters
 
 __all__ = ["ClippingSchedule", "suggest_flag_amplitude"]
 

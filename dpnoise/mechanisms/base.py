@@ -6,9 +6,11 @@
 * The order is: check, clip in the caller's units, rotate, scale, turn into fixed
   point with a proven norm bound, round, add the noise share, reduce modulo m. The
   norm that counts is the one handed to the rounding step.
+* How much noise one client adds depends on the session's roster (`session`). Layers
+  that may be taken back have seeds of their own; who is given one draws the same noise.
 * Noise and rounding read separate streams derived from the private seed, under
-  labels of their own. A private seed serves one vector once: the difference of two
-  encodings under one seed would be free of noise.
+  labels of their own. A private seed serves one vector and one roster, once: the
+  difference of two encodings under one seed would be nearly free of noise.
 * What `encode` enforces is exactly what `event` states. A mechanism whose theorem
   does not cover its parameters refuses to be built.
 * `decode` estimates the sum, not the mean: who was summed is the protocol's business.
@@ -20,6 +22,7 @@ the caller draws one with `dpnoise.samplers.fresh_seed`.
 import abc
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -40,11 +43,18 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
 from dpnoise.floats import float_above
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
+from dpnoise.mechanisms.noise_share import (
+    DEFAULT_SHARE_BITS,
+    SessionNoise,
+)
+from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.samplers import SEED_BYTES, BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
 __all__ = [
+    "DISTANCE_PER_DRAW",
+    "LAYER_LABEL",
     "NOISE_LABEL",
     "ROUNDING_LABEL",
     "CentralMechanism",
@@ -55,13 +65,18 @@ __all__ = [
 ]
 
 NOISE_LABEL: Final = b"dpnoise/v1/noise"
-"""Label of the stream that the noise share is drawn from."""
+"""Label of the stream that the noise share, or its base, is drawn from."""
+
+LAYER_LABEL: Final = b"dpnoise/v1/layer"
+"""Label of the stream that a layer is drawn from, under the layer's own seed."""
 
 ROUNDING_LABEL: Final = b"dpnoise/v1/rounding"
 """Label of the stream that rounding bits are drawn from."""
 
+DISTANCE_PER_DRAW: Final = 2.0**-120
+"""Charged per draw of distributed noise; every sampler is nearer than this to its law,
+whichever variance the roster of a session asks for."""
 
-_SHARE_BITS: Final = 20
 _SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
@@ -106,7 +121,7 @@ class Mechanism(abc.ABC):
     """Encodes float vectors as residues that carry noise, and decodes their sum.
 
     A subclass names itself, says how it rounds, checks its theorem in `_check`,
-    draws its noise in `_table`, and states the release in `event_with_noise`.
+    draws its noise in `_sampler`, and states the release in `event_with_noise`.
 
     Args:
         parameters: What to encode and how.
@@ -122,8 +137,15 @@ class Mechanism(abc.ABC):
     noise_is_central: ClassVar[bool] = False
     """Whether one trusted party adds all noise, instead of every client its share."""
 
+    finest_share_bits: ClassVar[int] = DEFAULT_SHARE_BITS
+    """Largest `share_bits`: the sampler takes multiples of 2^-finest_share_bits."""
+
     least_variance: ClassVar[Fraction] = MIN_TABLE_VARIANCE
     """Smallest variance of one draw that the sampler accepts, grid steps²."""
+
+    takes_ladder: ClassVar[bool] = True
+    """Whether sums of draws have the law of the summed variance, so that layers may be
+    taken back."""
 
     largest_variance: ClassVar[Fraction] = MAX_TABLE_VARIANCE
     """Largest variance of one draw that the sampler holds, grid steps²."""
@@ -141,28 +163,11 @@ class Mechanism(abc.ABC):
                 nearest=self.name,
             )
         self._parameters: Final = parameters
+        self._check_sampling()
         self._check()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._parameters!r})"
-
-    @classmethod
-    def round_share_up(cls, variance: Fraction) -> Fraction:
-        """Round the variance of one draw up to a rational that the sampler accepts.
-
-        More noise than required is post-processing, so the least variance stands in
-        for anything below it. Few digits keep configurations readable.
-
-        Args:
-            variance: Required variance, grid steps², greater than 0.
-
-        Returns:
-            A dyadic rational, at least the argument and above it by at most one part
-            in 2^20, or the sampler's least variance.
-        """
-        least = max(variance, cls.least_variance)
-        unit = Fraction(2) ** (math.floor(math.log2(least)) - _SHARE_BITS)
-        return math.ceil(least / unit) * unit
 
     @classmethod
     def mixture_norm_bound(cls, l2_clip_squared_steps: float) -> float | None:
@@ -244,31 +249,81 @@ class Mechanism(abc.ABC):
     @property
     def counted_noise_variance(self) -> Fraction:
         """Variance of the noise that privacy may count, grid steps²."""
-        given = self._parameters
-        if self.noise_is_central:
-            return given.local_noise_variance
-        return given.num_noise_shares * given.local_noise_variance
+        return self._parameters.noise.counted_variance
 
     @property
     def total_noise_variance(self) -> Fraction:
-        """Variance of all noise that can arrive, grid steps²."""
+        """Variance of all noise that can arrive, over all rosters, grid steps²."""
         given = self._parameters
         if self.noise_is_central:
-            return given.local_noise_variance
-        return given.num_clients * given.local_noise_variance
-
-    @cached_property
-    def table(self) -> NoiseSource:
-        """The sampler of one noise draw; built at first use."""
-        return self._table()
+            return given.noise.counted_variance
+        return given.noise.largest_total(given.num_clients)
 
     @property
     def sampler_distance(self) -> float:
         """Total variation distance of all noise of one sum from the exact law."""
-        draws = self.encoded_dim
+        given = self._parameters
+        if self.noise_is_central:
+            distance = self.sampler(self.counted_noise_variance).distance_bound
+            return self.encoded_dim * distance * (1.0 + 2.0**-40)
+        layers = 1 + given.noise.ladder if given.noise.ladder else 0
+        draws = self.encoded_dim * given.num_clients * (1 + layers)
+        return draws * DISTANCE_PER_DRAW
+
+    def session(self, roster: int) -> SessionNoise:
+        """Say how much noise each client of a session adds.
+
+        Args:
+            roster: Number of clients that share the noise.
+
+        Raises:
+            ParameterError: It is below `min_survivors` or above the cohort size.
+        """
+        given = self._parameters
+        lowest = given.noise.min_survivors
+        check_integer("roster", roster, lowest, given.num_clients)
+        return given.noise.session(roster)
+
+    def sampler(self, variance: Fraction) -> NoiseSource:
+        """Build, or fetch, the sampler of one noise draw.
+
+        Args:
+            variance: Variance of the draw, grid steps².
+
+        Raises:
+            ParameterError: The sampler does not hold such a variance.
+        """
+        source = self._sampler(variance)
+        if source.distance_bound > DISTANCE_PER_DRAW:
+            raise ParameterError(
+                f"the sampler of {self.name} is farther from its law than is charged",
+                parameter="counted_variance",
+                value=float(variance),
+            )
+        return source
+
+    def sampler_digests(self, noise: SessionNoise) -> tuple[bytes, ...]:
+        """Return 32 bytes for each draw of a session: base first, then the layers.
+
+        Two parties with equal digests draw equal noise from equal seeds.
+
+        Args:
+            noise: From `session`.
+        """
+        return tuple(
+            self.sampler(variance).digest for variance in (noise.base, *noise.layers)
+        )
+
+    @cached_property
+    def sampler_digest(self) -> bytes:
+        """32 bytes that identify how noise is drawn, for configuration hashes.
+
+        They belong to the share of the smallest roster, or to the central draw.
+        """
+        variance = self.counted_noise_variance
         if not self.noise_is_central:
-            draws *= self._parameters.num_clients
-        return draws * self.table.distance_bound * (1.0 + 2.0**-40)
+            variance = self.session(self._parameters.noise.min_survivors).base
+        return self.sampler(variance).digest
 
     def encode(
         self,
@@ -276,37 +331,75 @@ class Mechanism(abc.ABC):
         *,
         private_seed: bytes,
         public_seed: bytes,
+        noise: SessionNoise,
+        layer_seeds: Sequence[bytes] = (),
     ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
 
         Args:
             vector: Real numbers of shape `(dim,)`, finite, caller's units. A vector
                 longer than `l2_clip` is scaled down to it.
-            private_seed: 32 secret bytes, fresh for this vector, from
+            private_seed: 32 secret bytes, fresh for this vector and roster, from
                 `dpnoise.samplers.fresh_seed`.
             public_seed: 32 bytes that all parties of the session share; they fix the
                 rotation.
+            noise: From `session`, for the roster of this session. Central mechanisms
+                add none.
+            layer_seeds: One seed like `private_seed` for each layer of `noise`. Who is
+                given one can take that layer back, and no other.
 
         Returns:
             The residues, and by what factor the vector was shortened.
 
         Raises:
-            InputError: The vector or a seed has a wrong type, shape or length, or an
-                entry is not finite. Nothing was drawn; repair the input.
+            InputError: The vector or a seed has a wrong type, shape or length, an
+                entry is not finite, or the seeds are not as many as the layers.
+                Nothing was drawn; repair the input.
         """
-        check_seed("private_seed", private_seed)
+        for seed in (private_seed, *layer_seeds):
+            check_seed("private_seed", seed)
         check_seed("public_seed", public_seed)
+        if not self.noise_is_central and len(layer_seeds) != len(noise.layers):
+            raise InputError(
+                f"{len(noise.layers)} layers of noise need as many seeds, not "
+                f"{len(layer_seeds)}"
+            )
         checked = check_vector(vector, self.dim)
         fixed = self._fixed_point(checked, public_seed)
         steps = self._round(fixed, private_seed)
         if not self.noise_is_central:
-            self.table.add_to(steps, private_seed, NOISE_LABEL)
+            self.sampler(noise.base).add_to(steps, private_seed, NOISE_LABEL)
+            for variance, seed in zip(noise.layers, layer_seeds, strict=True):
+                self.sampler(variance).add_to(steps, seed, LAYER_LABEL)
         return Encoded(
             wrap(steps, self.modulus),
             _shortened_by(
                 checked, fixed.values[: self.rotated_dim], self._parameters.scale_factor
             ),
         )
+
+    def layer_residues(
+        self, variance: Fraction, seed: bytes, *, start: int, count: int
+    ) -> Residues:
+        """Draw a stretch of one layer again, as `encode` has added it.
+
+        Args:
+            variance: Of the layer, grid steps²: an entry of `SessionNoise.layers`.
+            seed: The layer's seed.
+            start: First coordinate.
+            count: Number of coordinates.
+
+        Returns:
+            Residues modulo m, shape (count,), to be subtracted from a sum that holds
+            this client's vector. Stretches in any order give the same noise.
+
+        Raises:
+            InputError: The seed is not 32 bytes.
+        """
+        check_seed("seed", seed)
+        steps = np.zeros(count, np.int64)
+        self.sampler(variance).add_to(steps, seed, LAYER_LABEL, start=start)
+        return wrap(steps, self.modulus)
 
     def decode(
         self, modular_sum: NDArray[np.unsignedinteger], *, public_seed: bytes
@@ -393,12 +486,10 @@ class Mechanism(abc.ABC):
             TheoremNotApplicableError: The release has no theorem at this noise.
         """
 
-    def table_digest(self) -> bytes:
-        """Return 32 bytes that identify the noise table, for configuration hashes."""
-        return self.table.digest
-
     def forecast(self, *, sum_l2_norm: float | None = None) -> ErrorForecast:
-        """Forecast the error of a sum in which every client of the cohort arrives.
+        """Forecast the error of a sum with the most noise that can arrive.
+
+        The signal is that of the whole cohort.
 
         Args:
             sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for
@@ -427,12 +518,43 @@ class Mechanism(abc.ABC):
         """Return sentences that whoever configures this mechanism should not miss."""
         return ()
 
+    def _check_sampling(self) -> None:
+        """Refuse noise that this mechanism cannot draw."""
+        given, rule = self._parameters, self._parameters.noise
+        if self.noise_is_central:
+            return
+        check_integer("share_bits", rule.share_bits, 0, self.finest_share_bits)
+        if rule.ladder and not self.takes_ladder:
+            raise ParameterError(
+                f"shares of {self.name} do not add up to noise of the same law, so "
+                "that no layer can be taken back",
+                parameter="ladder",
+                value=rule.ladder,
+                nearest="0",
+            )
+        largest = rule.largest_share(given.num_clients)
+        smallest = rule.least_variance(given.num_clients)
+        for share, limit, inwards, holds in (  # four digits are printed
+            (largest, self.largest_variance, 0.999, largest <= self.largest_variance),
+            (smallest, self.least_variance, 1.001, smallest >= self.least_variance),
+        ):
+            if not holds:
+                nearest = inwards * float(rule.counted_variance * limit / share)
+                raise ParameterError(
+                    f"one noise share would have a variance of {float(share):.4g} grid "
+                    f"steps squared, and samplers hold {float(self.least_variance):.4g}"
+                    f" to {float(self.largest_variance):.4g}",
+                    parameter="counted_variance",
+                    value=float(rule.counted_variance),
+                    nearest=f"{nearest:.4g}",
+                )
+
     def _check(self) -> None:  # noqa: B027  # most mechanisms cover all parameters
         """Refuse parameters that the mechanism's theorem does not cover."""
 
     @abc.abstractmethod
-    def _table(self) -> NoiseSource:
-        """Build the sampler of one noise draw."""
+    def _sampler(self, variance: Fraction) -> NoiseSource:
+        """Build, or fetch, the sampler of one draw of that variance."""
 
     @abc.abstractmethod
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
@@ -513,7 +635,8 @@ class CentralMechanism(Mechanism):
         """
         check_seed("private_seed", private_seed)
         steps = self._centred(modular_sum)
-        self.table.add_to(steps, private_seed, NOISE_LABEL)
+        source = self.sampler(self.counted_noise_variance)
+        source.add_to(steps, private_seed, NOISE_LABEL)
         return wrap(steps, self.modulus)
 
 

@@ -15,7 +15,6 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-from dpnoise.errors import ParameterError
 from dpnoise.events import BinomialEvent, PrivacyEvent
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.samplers import InversionTable, binomial_table
@@ -32,13 +31,10 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
     """
 
     name: ClassVar[str] = "binomial"
+    # An even number of fair coins has a variance in halves.
+    finest_share_bits: ClassVar[int] = 1
     least_variance: ClassVar[Fraction] = Fraction(1, 2)
     largest_variance: ClassVar[Fraction] = Fraction(MAX_NUM_TRIALS, 4)
-
-    @classmethod
-    def round_share_up(cls, variance: Fraction) -> Fraction:
-        """Round up to the variance of an even number of fair coins, in halves."""
-        return Fraction(math.ceil(2 * max(variance, cls.least_variance)), 2)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
@@ -54,16 +50,5 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _check(self) -> None:
-        variance = self._parameters.local_noise_variance
-        if (2 * variance).denominator != 1:
-            raise ParameterError(
-                "a binomial share has an even number of fair coins, so its variance "
-                f"is a multiple of 1/2; got {variance}",
-                parameter="local_noise_variance",
-                value=float(variance),
-                nearest=str(self.round_share_up(variance)),
-            )
-
-    def _table(self) -> InversionTable:
-        return binomial_table(int(4 * self._parameters.local_noise_variance))
+    def _sampler(self, variance: Fraction) -> InversionTable:
+        return binomial_table(int(4 * variance))

@@ -2,9 +2,11 @@
 
 * Every client adds a discrete Gaussian share. Sums of discrete Gaussians are not
   discrete Gaussian; the accountant charges for the difference.
-* `local_noise_variance` is the variance parameter of one share. The variance itself
-  is a little smaller, and far smaller below one quarter: the sum is then hardly
+* A share's variance is the variance *parameter* of a discrete Gaussian. The variance
+  itself is a little smaller, and far smaller below one quarter: the sum is then hardly
   noisy at all, and the charge explodes. The accountant sees the parameter.
+* The charge depends on how many shares the noise is cut into, hence on the roster. The
+  event states the worst case over all rosters (`event_with_noise`).
 
 It shares clip, rotation and rounding with `skellam`, so that a comparison of the two
 compares the noise.
@@ -32,13 +34,21 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
 
     name: ClassVar[str] = "ddgauss"
     least_variance: ClassVar[Fraction] = MIN_VARIANCE_PARAMETER
+    takes_ladder: ClassVar[bool] = False
     largest_variance: ClassVar[Fraction] = Fraction(MAX_SHARE_VARIANCE)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
     ) -> PrivacyEvent:
-        """State one release as if its counted noise had another variance."""
-        shares = self._parameters.num_noise_shares
+        """State one release as if its counted noise had another variance.
+
+        A roster leaves k shares of at least v/k each to count. Cut into more and
+        thinner shares, the same noise protects less: every term of the bound for sums
+        grows with k and falls with a share's variance. So the most shares that any
+        roster leaves, each of v/k, stand for all rosters.
+        """
+        given = self._parameters
+        shares = given.noise.largest_counted_shares(given.num_clients)
         return DistributedDiscreteGaussianEvent(
             dim=self.encoded_dim,
             num_noise_shares=shares,
@@ -48,5 +58,5 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _table(self) -> NoiseSource:
-        return discrete_gaussian_sampler(self._parameters.local_noise_variance)
+    def _sampler(self, variance: Fraction) -> NoiseSource:
+        return discrete_gaussian_sampler(variance)

@@ -30,7 +30,6 @@ from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.forecast import Rounding
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import discrete_gaussian_sampler
-from dpnoise.samplers.discrete_gaussian import MIN_VARIANCE_PARAMETER
 
 __all__ = ["DiscreteGaussianMechanism"]
 
@@ -45,7 +44,6 @@ class DiscreteGaussianMechanism(CentralMechanism):
 
     name: ClassVar[str] = "discrete-gaussian"
     rounding: ClassVar[Rounding] = Rounding.TOWARD_ZERO
-    least_variance: ClassVar[Fraction] = MIN_VARIANCE_PARAMETER
     largest_variance: ClassVar[Fraction] = Fraction(MAX_SHARE_VARIANCE)
 
     def event_with_noise(
@@ -72,8 +70,8 @@ class DiscreteGaussianMechanism(CentralMechanism):
                 nearest=f"{1.0 / given.l2_clip:.6g}",
             )
 
-    def _table(self) -> NoiseSource:
-        return discrete_gaussian_sampler(self._parameters.local_noise_variance)
+    def _sampler(self, variance: Fraction) -> NoiseSource:
+        return discrete_gaussian_sampler(variance)
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         del private_seed  # truncation needs no randomness

@@ -107,8 +107,8 @@ class GaussianMechanism(CentralMechanism):
         """Return the warning that belongs to every use of this mechanism."""
         return ("Floating-point noise: for simulations only.",)
 
-    def _table(self) -> SimulatedGaussian:
-        return SimulatedGaussian(self._parameters.local_noise_variance)
+    def _sampler(self, variance: Fraction) -> SimulatedGaussian:
+        return SimulatedGaussian(variance)
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         return round_stochastic(fixed, self._rounding_bits(private_seed))

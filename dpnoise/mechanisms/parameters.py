@@ -10,29 +10,33 @@
 * A parameter that cannot work is refused when the record is built. The error names
   it and the nearest value that works. Every number may come from a server that lies,
   so each has a limit with its reason beside it.
-* The noise that counts is the noise of `min_survivors − colluders − 1` shares: not
-  the shares of clients that may be lost, not those of parties that can subtract
-  their own, and not the share of the user whose privacy is at stake.
+* The noise is stated as the variance that privacy counts and the rule that divides it
+  (`NoiseRule`); one client's share follows from them and the roster of a session.
 
 It does not check a mechanism's theorem; each mechanism does that with these parameters
 in hand. It computes no privacy loss.
 """
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from dpnoise.encoding.rotation import rotation_names
 from dpnoise.encoding.wrapping import MAX_MODULUS
 from dpnoise.errors import ParameterError
+from dpnoise.mechanisms.noise_share import MAX_CLIENTS, NoiseRule
+from dpnoise.mechanisms.parameter_checks import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_positive,
+    read_fields,
+)
 
 __all__ = [
     "DEFAULT_ROUNDING_BIAS",
-    "MAX_CLIENTS",
     "MAX_DIM",
     "MAX_SCALED_CLIP",
     "MAX_SHARE_VARIANCE",
@@ -58,19 +62,11 @@ ROTATION_NAMES: Final = rotation_names()
 MAX_DIM: Final = 1 << 30
 """Largest dimension: one int64 working vector of that length takes 8 GiB."""
 
-MAX_CLIENTS: Final = 1 << 24
-"""Largest cohort: the sum of its noise shares must stay far inside int64."""
-
 MAX_SCALED_CLIP: Final = float(1 << 25)
 """Largest clip in grid steps: squares of fixed-point coordinates must stay exact."""
 
 MAX_SHARE_VARIANCE: Final = 1 << 64
 """Largest variance of one share, grid steps squared; samplers have tighter limits."""
-
-MAX_VARIANCE_BITS: Final = 512
-"""Longest numerator or denominator of a variance: building a table is slow in it."""
-
-_MAX_DIGITS: Final = 160  # the decimal digits of 512 bits, and a few
 
 DEFAULT_ROUNDING_BIAS: Final = math.exp(-0.5)
 """The β of conditional rounding that [Aga21] fixes for all experiments."""
@@ -87,15 +83,11 @@ class MechanismParameters:
             greater than 0. Longer vectors are scaled down to it.
         scale_factor: Grid steps γ per caller's unit, greater than 0.
         modulus: The m of the ring Z_m in which vectors are added, 2 … 2^62.
-        local_noise_variance: Variance v_loc of one client's noise share per
-            coordinate, grid steps squared, exact, greater than 0. For `ddgauss` and
-            `discrete-gaussian` the variance *parameter* of the discrete Gaussian. For
-            mechanisms whose noise is central, the variance of the one central draw.
-        num_clients: Cohort size: the largest number of shares in one sum, at least 2.
-        min_survivors: Smallest set of clients that will ever be summed, fixed in
-            advance; at least `colluders + 2`, at most `num_clients`.
-        colluders: Tolerated parties that know and subtract their own shares, at
-            least 0.
+        noise: How much noise counts and how it is divided. For `ddgauss` and
+            `discrete-gaussian` its variances are variance *parameters* of discrete
+            Gaussians.
+        num_clients: Cohort size: the largest roster of a session and the largest
+            number of shares in one sum; at least 2 and `noise.min_survivors`.
         rotation: One of `ROTATION_NAMES`.
         rounding_bias: The β of conditional rounding, in [0, 1); 0 gives the
             worst-case norm bound and accepts every rounding. Used by `skellam`,
@@ -120,10 +112,8 @@ class MechanismParameters:
     l2_clip: float
     scale_factor: float
     modulus: int
-    local_noise_variance: Fraction
+    noise: NoiseRule
     num_clients: int
-    min_survivors: int
-    colluders: int = 0
     rotation: str = "hadamard"
     rounding_bias: float = DEFAULT_ROUNDING_BIAS
     linf_bound: int | None = None
@@ -137,11 +127,6 @@ class MechanismParameters:
         """Bits per coordinate on the wire: ⌈log2 m⌉."""
         return (self.modulus - 1).bit_length()
 
-    @property
-    def num_noise_shares(self) -> int:
-        """Counted noise shares: min_survivors − colluders − 1, at least 1."""
-        return self.min_survivors - self.colluders - 1
-
     def validate(self) -> None:
         """Refuse what cannot work.
 
@@ -154,14 +139,10 @@ class MechanismParameters:
         check_integer("dim", self.dim, 1, MAX_DIM)
         check_integer("modulus", self.modulus, 2, MAX_MODULUS)
         check_integer("num_clients", self.num_clients, 2, MAX_CLIENTS)
-        check_integer("colluders", self.colluders, 0, self.num_clients - 2)
-        check_integer(
-            "min_survivors", self.min_survivors, self.colluders + 2, self.num_clients
-        )
+        self._check_noise()
         check_positive("l2_clip", self.l2_clip)
         check_positive("scale_factor", self.scale_factor)
         self._check_lengths()
-        _check_variance(self.local_noise_variance)
         check_rounding_bias(self.rounding_bias)
         if self.linf_bound is not None:
             check_integer("linf_bound", self.linf_bound, 1, int(MAX_SCALED_CLIP))
@@ -169,16 +150,13 @@ class MechanismParameters:
     def to_dict(self) -> dict[str, object]:
         """Return the parameters as JSON values, in the order of the fields.
 
-        Fractions become "p/q" in lowest terms. Floats stay floats: their shortest
+        `noise` becomes a dictionary of its own. Floats stay floats: their shortest
         decimal form gives back the same double.
         """
-        entries: dict[str, object] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Fraction):
-                value = f"{value.numerator}/{value.denominator}"
-            entries[field.name] = value
-        return entries
+        entries: dict[str, object] = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
+        return entries | {"noise": self.noise.to_dict()}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, object]) -> Self:
@@ -186,7 +164,6 @@ class MechanismParameters:
 
         Args:
             entries: JSON values by field name; fields with a default may be missing.
-                A variance may be "p/q", an integer, or a float (taken exactly).
 
         Returns:
             The parameters.
@@ -194,28 +171,27 @@ class MechanismParameters:
         Raises:
             ParameterError: A key is unknown or missing, or a value cannot work.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for key in entries:
-            if key not in fields:
-                near = difflib.get_close_matches(key, fields, n=1)
-                raise ParameterError(
-                    f"mechanism parameters have no key {key!r}",
-                    parameter=key,
-                    nearest=near[0] if near else None,
-                )
-        for name, field in fields.items():
-            if field.default is dataclasses.MISSING and name not in entries:
-                raise ParameterError(
-                    f"mechanism parameters lack the key {name!r}", parameter=name
-                )
-        values = dict(entries)
-        values["local_noise_variance"] = read_fraction(
-            "local_noise_variance", values["local_noise_variance"]
-        )
+        values = read_fields(cls, entries, what="a set of mechanism parameters")
+        if not isinstance(noise := values["noise"], Mapping):
+            raise ParameterError(
+                f"noise must be an object, got {type(noise).__name__}",
+                parameter="noise",
+            )
+        values["noise"] = NoiseRule.from_dict(noise)
         for name in _FLOAT_FIELDS & values.keys():
             # JSON writers print 1.0 as 1, and equal numbers must stay equal.
             values[name] = check_number(name, values[name])
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks each one
+
+    def _check_noise(self) -> None:
+        if not isinstance(self.noise, NoiseRule):
+            raise ParameterError(
+                f"noise must be a NoiseRule, got {type(self.noise).__name__}",
+                parameter="noise",
+            )
+        check_integer("min_survivors", self.noise.min_survivors, 2, self.num_clients)
+        # Every roster must leave a share to count.
+        self.noise.smallest_counted_shares(self.num_clients)
 
     def _check_lengths(self) -> None:
         amplitude = check_number("clip_flag_amplitude", self.clip_flag_amplitude)
@@ -247,93 +223,6 @@ _FLOAT_FIELDS: Final = frozenset(
 )
 
 
-def check_number(parameter: str, value: object) -> float:
-    """Return a finite number as a float, or refuse it by name.
-
-    Args:
-        parameter: Name for the error.
-        value: What the caller passed.
-
-    Returns:
-        The number as a float.
-
-    Raises:
-        ParameterError: It is no number, NaN, or infinite.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise ParameterError(
-            f"{parameter} must be a number, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ParameterError(
-            f"{parameter} must be a finite number, got {number!r}",
-            parameter=parameter,
-            value=number,
-        )
-    return number
-
-
-def check_positive(parameter: str, value: object) -> float:
-    """Return a number greater than zero as a float, or refuse it by name.
-
-    Args:
-        parameter: Name for the error.
-        value: What the caller passed.
-
-    Returns:
-        The number as a float.
-
-    Raises:
-        ParameterError: It is no finite number greater than 0.
-    """
-    number = check_number(parameter, value)
-    if number <= 0.0:
-        raise ParameterError(
-            f"{parameter} must be greater than 0, got {number!r}",
-            parameter=parameter,
-            value=number,
-            nearest="any number above 0, such as 1.0",
-        )
-    return number
-
-
-def check_integer(parameter: str, value: object, lowest: int, highest: int) -> int:
-    """Return an integer within its limits, or refuse it by name.
-
-    Args:
-        parameter: Name for the error.
-        value: What the caller passed.
-        lowest: Smallest value that works.
-        highest: Largest value that works.
-
-    Returns:
-        The integer.
-
-    Raises:
-        ParameterError: It is no integer, or outside the limits.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(
-            f"{parameter} must be an integer, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    if not lowest <= value <= highest:
-        raise ParameterError(
-            f"{parameter} must be between {lowest} and {highest}, got {value}",
-            parameter=parameter,
-            value=value,
-            nearest=str(lowest if value < lowest else highest),
-        )
-    return value
-
-
 def check_rounding_bias(rounding_bias: object) -> float:
     """Return the β of conditional rounding, or refuse it by name.
 
@@ -355,77 +244,3 @@ def check_rounding_bias(rounding_bias: object) -> float:
             nearest="0.0" if bias < 0.0 else repr(1.0 - 2.0**-53),
         )
     return bias
-
-
-def read_fraction(parameter: str, value: object) -> Fraction:
-    """Read an exact rational from "p/q", an integer, a float, or a Fraction.
-
-    Args:
-        parameter: Name for the error.
-        value: What a configuration held.
-
-    Returns:
-        The rational; a float is taken for exactly what it is.
-
-    Raises:
-        ParameterError: It is none of these, or not finite.
-    """
-    if isinstance(value, str):
-        numerator, _, denominator = value.partition("/")
-        # Decimal forms such as "1e9999" would be expanded; only plain integers pass.
-        parts = (numerator, denominator or "1")
-        if all(map(_is_plain_integer, parts)) and int(parts[1]) > 0:
-            return Fraction(int(parts[0]), int(parts[1]))
-        raise ParameterError(
-            f'{parameter} must read "numerator/denominator" in digits',
-            parameter=parameter,
-            value=value[:80],
-        )
-    check_number(parameter, value)
-    return Fraction(cast("int | float | Fraction", value))
-
-
-def _is_plain_integer(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-
-
-def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        text = str(value)[:80]
-        near = difflib.get_close_matches(text.replace("_", "-"), choices, n=1)
-        raise ParameterError(
-            f"{parameter} must be one of {', '.join(choices)}; got {text!r}",
-            parameter=parameter,
-            value=text,
-            nearest=near[0] if near else None,
-        )
-
-
-def _check_variance(variance: object) -> None:
-    if not isinstance(variance, Fraction):
-        raise ParameterError(
-            "local_noise_variance must be an exact Fraction, got "
-            f"{type(variance).__name__}",
-            parameter="local_noise_variance",
-            value=variance,
-            nearest=(
-                f"Fraction({variance!r})" if isinstance(variance, int | float) else None
-            ),
-        )
-    if not 0 < variance <= MAX_SHARE_VARIANCE:
-        raise ParameterError(
-            f"local_noise_variance must be greater than 0 and at most 2^64, got "
-            f"{float(variance):.6g}",
-            parameter="local_noise_variance",
-            value=variance,
-            nearest=str(MAX_SHARE_VARIANCE) if variance > 0 else None,
-        )
-    longest = max(variance.numerator.bit_length(), variance.denominator.bit_length())
-    if longest > MAX_VARIANCE_BITS:
-        raise ParameterError(
-            "local_noise_variance must have at most 512 bits in numerator and "
-            f"denominator, got {longest}",
-            parameter="local_noise_variance",
-            value=float(variance),
-            nearest="the next larger multiple of 2^-200",
-        )

@@ -49,8 +49,8 @@ class SkellamMechanism(ConditionallyRoundedMechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _table(self) -> InversionTable:
-        return skellam_table(self._parameters.local_noise_variance)
+    def _sampler(self, variance: Fraction) -> InversionTable:
+        return skellam_table(variance)
 
 
 def scale_from_bits(  # noqa: PLR0913  # the quantities of one equation

@@ -51,8 +51,8 @@ class SkellamMixtureMechanism(Mechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _table(self) -> InversionTable:
-        return skellam_table(self._parameters.local_noise_variance)
+    def _sampler(self, variance: Fraction) -> InversionTable:
+        return skellam_table(variance)
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         return round_stochastic(fixed, self._rounding_bits(private_seed))

@@ -110,22 +110,21 @@ class SMMechanism(Mechanism):
             )
         if largest_linf_bound(_LOWEST_ORDER, self._counted()) < bound:
             needed = smallest_noise_variance(_LOWEST_ORDER, bound)
-            shares = self._parameters.num_noise_shares
             raise TheoremNotApplicableError(
                 f"with a counted noise variance of {float(self._counted()):.6g} the "
                 f"theorem allows no order α ≥ 2 at Δ∞ = {bound}; it needs a counted "
                 f"variance above {float(needed):.6g}",
                 theorem=_THEOREM,
-                parameter="local_noise_variance",
-                value=float(self._parameters.local_noise_variance),
-                nearest=f"above {float(needed / shares):.6g}",
+                parameter="counted_variance",
+                value=float(self._counted()),
+                nearest=f"above {float(needed):.6g}",
             )
 
     def _counted(self) -> Fraction:
         return self.counted_noise_variance
 
-    def _table(self) -> InversionTable:
-        return skellam_table(self._parameters.local_noise_variance)
+    def _sampler(self, variance: Fraction) -> InversionTable:
+        return skellam_table(variance)
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
         # Algorithm 4 has no clip before the rotation. This one only keeps squares of

@@ -1,13 +1,13 @@
 """From a privacy budget to parameters: what to configure, what it costs, what it gives.
 
-* The accountant decides how much noise is needed; the plan only divides it. The noise
-  that counts comes from `min_survivors − colluders − 1` clients, so one share is the
-  required variance over that number, rounded up to a dyadic rational.
+* The accountant decides how much noise is needed; `NoiseRule` divides it among the
+  clients of a session, whatever their number, and counts neither those that may be
+  lost nor colluders nor the user itself.
 * The finished parameters are accounted for again, sampler's distance included, and
   the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
   sums. Whoever sees less than the server learns no more than the server.
-* The forecast error counts the shares of all clients, since all may arrive.
+* The forecast error counts the most noise that can arrive, over all rosters.
 * A modulus that cannot hold the sum is refused, with the bits that can; no plan is
   made whose estimate would be dominated by wrapping.
 
@@ -30,17 +30,15 @@ from dpnoise.accounting import (
     default_accountant,
     make_accountant,
 )
+from dpnoise.accounting.calibration import round_up_to_dyadic
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
     TheoremNotApplicableError,
 )
 from dpnoise.events import Adversary, NoiseEvent, PrivacyEvent
-from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.parameters import (
-    MAX_SHARE_VARIANCE,
-    MechanismParameters,
-)
+from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
+from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import model_through, packed_bytes
@@ -67,9 +65,6 @@ _P = ParamSpec("_P")
 
 ERROR_FACTOR: Final = 1.05
 """Bits are saved as long as the error stays within this factor of the best."""
-
-_DISTANCE_PER_DRAW: Final = 2.0**-120
-"""Charged per draw while calibrating; every sampler's real distance is smaller."""
 
 _CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
@@ -145,7 +140,7 @@ class _Planner:
         bits = request.bits
         if bits is None:
             bits = self._bits_for(scale_factor, mechanism, variance)
-        parameters = self._share(mechanism.parameters, variance, bits)
+        parameters = self._divide(mechanism.parameters, variance, bits)
         return self._finish(parameters, variance)
 
     def _search_scale(self) -> tuple[float, Mechanism, Fraction]:
@@ -247,7 +242,7 @@ class _Planner:
 
     def _planned_distance(self, mechanism: Mechanism) -> float:
         """Bound the distance that all draws of one release will be charged for."""
-        return mechanism.encoded_dim * self._request.sent_shares * _DISTANCE_PER_DRAW
+        return mechanism.encoded_dim * self._request.sent_draws * DISTANCE_PER_DRAW
 
     def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
         """Name the certified accountants; the one that asks least noise decides."""
@@ -300,6 +295,8 @@ class _Planner:
     def _mechanism(self, scale_factor: float, linf_bound: int | None) -> Mechanism:
         """Build the mechanism with a placeholder for the noise and the modulus."""
         request = self._request
+        # As much as the samplers hold, so that no theorem wants more of it.
+        most = request.mechanism_class.largest_variance * request.counted_shares
         return make_mechanism(
             MechanismParameters(
                 mechanism=request.mechanism,
@@ -307,10 +304,8 @@ class _Planner:
                 l2_clip=float(request.l2_clip),
                 scale_factor=scale_factor,
                 modulus=1 << UNBOUNDED_BITS,
-                local_noise_variance=Fraction(MAX_SHARE_VARIANCE),
+                noise=request.noise_rule(most),
                 num_clients=request.clients,
-                min_survivors=request.survivors,
-                colluders=request.colluders,
                 rotation=request.rotation,
                 rounding_bias=request.rounding_bias,
                 linf_bound=linf_bound,
@@ -318,15 +313,18 @@ class _Planner:
             )
         )
 
-    def _share(
+    def _divide(
         self, placeholder: MechanismParameters, variance: Fraction, bits: int
     ) -> MechanismParameters:
-        """Divide the required noise among the shares that count."""
+        """Let the shares of every roster add up to the required noise."""
         request = self._request
         kind = request.mechanism_class
-        share = kind.round_share_up(variance / request.counted_shares)
+        if not request.is_central:
+            # Thinner shares are beyond the samplers; more noise is post-processing.
+            widest = request.division.largest_counted_shares(request.clients)
+            variance = max(variance, kind.least_variance * widest)
         limit = kind.largest_variance
-        if share > limit:
+        if (share := variance / request.counted_shares) > limit:
             scale = placeholder.scale_factor * math.sqrt(limit / share)
             raise ParameterError(
                 f"one noise share would need a variance of {float(share):.4g} grid "
@@ -337,7 +335,7 @@ class _Planner:
                 nearest=f"{scale:.4g}",
             )
         return dataclasses.replace(
-            placeholder, modulus=1 << bits, local_noise_variance=share
+            placeholder, modulus=1 << bits, noise=request.noise_rule(variance)
         )
 
     def _finish(self, parameters: MechanismParameters, variance: Fraction) -> Plan:
@@ -352,7 +350,7 @@ class _Planner:
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
         refuse_wrapping(request, mechanism, forecast)
         unit = mechanism.parameters.scale_factor**2
-        surplus = float(mechanism.total_noise_variance) - float(variance)
+        surplus = float(mechanism.total_noise_variance - variance)
         return Plan(
             request=request,
             parameters=mechanism.parameters,
@@ -379,10 +377,9 @@ class _Planner:
             spent = statement.epsilon
             if spent <= request.epsilon:
                 return mechanism, statement
-            more = parameters.local_noise_variance * (1 + Fraction(1, 1 << 12))
+            more = parameters.noise.counted_variance * (1 + Fraction(1, 1 << 12))
             parameters = dataclasses.replace(
-                parameters,
-                local_noise_variance=request.mechanism_class.round_share_up(more),
+                parameters, noise=request.noise_rule(round_up_to_dyadic(more))
             )
         raise CalibrationError(
             f"the finished parameters spend epsilon {spent:.6g}, more than "

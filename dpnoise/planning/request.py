@@ -11,6 +11,7 @@ It plans nothing.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dpnoise.accounting import accountant_names
 from dpnoise.accounting.accountant import check_delta, check_epsilon
@@ -24,17 +25,19 @@ from dpnoise.events import (
     Repeated,
 )
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.parameters import (
-    DEFAULT_ROUNDING_BIAS,
-    MAX_CLIENTS,
-    MAX_DIM,
-    MAX_SCALED_CLIP,
-    MECHANISM_NAMES,
-    ROTATION_NAMES,
+from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
+from dpnoise.mechanisms.parameter_checks import (
     check_choice,
     check_integer,
     check_number,
     check_positive,
+)
+from dpnoise.mechanisms.parameters import (
+    DEFAULT_ROUNDING_BIAS,
+    MAX_DIM,
+    MAX_SCALED_CLIP,
+    MECHANISM_NAMES,
+    ROTATION_NAMES,
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class
@@ -45,6 +48,7 @@ DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
 
 _MAX_BITS = 62
+_SIX_DIGITS = 1_000_000
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
 
 
@@ -68,7 +72,13 @@ class PlanRequest:
             shares of the participants give the coins away and refuse it.
         min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
             session with a lost client is abandoned.
+        loss_fraction: Part of a session's roster that may be lost, in [0, 1), read to
+            six digits; None for what `min_survivors` leaves of the whole cohort.
         colluders: Tolerated parties that know and subtract their own noise.
+        colluder_fraction: Part of a session's roster that is taken for colluders where
+            that is more, in [0, 1), read to six digits.
+        ladder: Rungs by which survivors take back noise that no losses have made
+            necessary, 0 (none) … 8.
         accountant: One of `dpnoise.accounting.accountant_names()`; None for the
             default, which is proven or certified.
         adjacency: Which two worlds must look alike.
@@ -98,7 +108,10 @@ class PlanRequest:
     steps: int = 1
     sampling_rate: float | None = None
     min_survivors: int | None = None
+    loss_fraction: float | None = None
     colluders: int = 0
+    colluder_fraction: float = 0.0
+    ladder: int = 0
     accountant: str | None = None
     adjacency: Adjacency = Adjacency.ZERO_OUT
     rotation: str = "hadamard"
@@ -124,6 +137,7 @@ class PlanRequest:
             check_integer(
                 "min_survivors", self.min_survivors, self.colluders + 2, self.clients
             )
+        self._check_division()
         if self.bits is not None:
             check_integer("bits", self.bits, 1, _MAX_BITS)
         if self.scale_factor is not None:
@@ -141,6 +155,22 @@ class PlanRequest:
         _check_probability("sampling_rate", self.sampling_rate)
         self._check_sampling()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
+
+    def _check_division(self) -> None:
+        """Refuse losses and colluders that leave some roster without a share."""
+        for name in ("loss_fraction", "colluder_fraction"):
+            part = getattr(self, name)
+            if part is not None and not 0.0 <= check_number(name, part) < 1.0:
+                raise ParameterError(
+                    f"{name} must lie in [0, 1), got {part!r}",
+                    parameter=name,
+                    value=part,
+                    nearest="0.0" if part < 0.0 else "0.99",
+                )
+        kind = self.mechanism_class
+        rungs = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
+        check_integer("ladder", self.ladder, 0, rungs)
+        self.division.smallest_counted_shares(self.clients)
 
     def _check_sampling(self) -> None:
         """Refuse to count coins that every participant's own noise gives away."""
@@ -171,15 +201,51 @@ class PlanRequest:
         """Whether the mechanism's noise comes from one trusted party."""
         return self.mechanism_class.noise_is_central
 
-    @property
-    def counted_shares(self) -> int:
-        """Noise shares that privacy counts."""
-        return 1 if self.is_central else self.survivors - self.colluders - 1
+    def noise_rule(self, counted_variance: Fraction) -> NoiseRule:
+        """Return the rule that divides a variance among the clients of a session.
+
+        Args:
+            counted_variance: What privacy counts, grid steps².
+        """
+        losses = Fraction(self.clients - self.survivors, self.clients)
+        if self.loss_fraction is not None:
+            losses = Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
+        colluding = Fraction(self.colluder_fraction).limit_denominator(_SIX_DIGITS)
+        return NoiseRule(
+            counted_variance=counted_variance,
+            min_survivors=self.survivors,
+            loss_fraction=losses,
+            colluders=self.colluders,
+            colluder_fraction=colluding,
+            share_bits=self.mechanism_class.finest_share_bits,
+            ladder=self.ladder,
+        )
 
     @property
-    def sent_shares(self) -> int:
-        """Noise shares that arrive when nobody is lost."""
-        return 1 if self.is_central else self.clients
+    def division(self) -> NoiseRule:
+        """The rule for a variance of 1: the others are in proportion to it."""
+        return self.noise_rule(Fraction(1))
+
+    @property
+    def counted_shares(self) -> int:
+        """The fewest noise shares that privacy counts, over all rosters."""
+        if self.is_central:
+            return 1
+        return self.division.smallest_counted_shares(self.clients)
+
+    @property
+    def surplus_factor(self) -> float:
+        """Largest variance that can arrive, over the variance that counts."""
+        if self.is_central:
+            return 1.0
+        return self.division.largest_surplus(self.clients)
+
+    @property
+    def sent_draws(self) -> int:
+        """Draws for one coordinate that can arrive in one sum."""
+        if self.is_central:
+            return 1
+        return self.clients * (self.ladder + 2 if self.ladder else 1)
 
     @property
     def calibrated_for(self) -> Adversary:

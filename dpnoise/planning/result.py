@@ -35,7 +35,7 @@ class Plan:
         request: What was asked for.
         parameters: What to configure.
         noise_variance: Aggregate variance that the accountant requires, per
-            coordinate, grid steps². The configured shares count at least this much.
+            coordinate, grid steps². The shares of every roster add up to at least it.
         accountant: Name of the accountant that calibrated the noise.
         statement_server: What holds against the server; None if nothing does,
             because the server itself adds the noise.
@@ -71,6 +71,28 @@ class Plan:
         """The ε of readers of the released sums."""
         return self.statement_model_reader.epsilon
 
+    @property
+    def share_at_smallest(self) -> float:
+        """Variance that one client adds in the smallest session, grid steps²."""
+        return self._share_at(self.parameters.noise.min_survivors)
+
+    @property
+    def share_at_largest(self) -> float:
+        """Variance that one client adds in the largest session, grid steps²."""
+        return self._share_at(self.parameters.num_clients)
+
+    def _share_at(self, roster: int) -> float:
+        rule = self.parameters.noise
+        if self.request.is_central:
+            return float(rule.counted_variance)
+        return float(rule.session(roster).upload)
+
+    @property
+    def noise_overhead(self) -> float:
+        """Variance that counts, over what the central Gaussian needs."""
+        unit = self.parameters.scale_factor**2
+        return float(self.parameters.noise.counted_variance) / unit / self.gaussian_mse
+
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
         rows = self.table()
@@ -98,15 +120,20 @@ class Plan:
         )
         if request.sum_l2_norm is None:
             wrapped += ", if all vectors agree"
-        local = float(given.local_noise_variance)
         return (
             ("mechanism", f"{given.mechanism}, accountant {self.accountant}"),
             ("grounds", self._calibrated.status.value),
             ("steps", f"{request.steps}"),
             ("modulus", f"{given.modulus} ({given.bits} bits)"),
             ("scale factor", f"{given.scale_factor:.6g} steps per unit"),
-            ("noise that counts", f"variance {float(self.noise_variance):.6g} steps²"),
-            ("one client's share", f"variance {local:.6g} steps²"),
+            (
+                "noise that counts",
+                (
+                    f"variance {float(self.noise_variance):.6g} steps², "
+                    f"{self.noise_overhead:.4f} of the central Gaussian's"
+                ),
+            ),
+            ("one client's share", self._shares()),
             ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
@@ -117,6 +144,16 @@ class Plan:
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
         )
 
+    def _shares(self) -> str:
+        given = self.parameters
+        text = f"variance {self.share_at_largest:.6g} steps²"
+        if self.request.is_central or given.noise.min_survivors == given.num_clients:
+            return text
+        return (
+            f"{text} among {given.num_clients} clients, {self.share_at_smallest:.6g} "
+            f"among {given.noise.min_survivors}"
+        )
+
     @property
     def _calibrated(self) -> PrivacyStatement:
         return self.statement_server or self.statement_model_reader
@@ -125,7 +162,7 @@ class Plan:
         """Return the plan as JSON values.
 
         An infinite ε becomes the string "inf", since JSON has no infinity. The exact
-        local variance is in `parameters`.
+        variance that counts is in `parameters`.
         """
         request, given, forecast = self.request, self.parameters, self.forecast
         calibrated = self._calibrated
@@ -139,15 +176,21 @@ class Plan:
             "delta": request.delta,
             "steps": request.steps,
             "sampling_rate": request.sampling_rate,
-            "min_survivors": given.min_survivors,
-            "colluders": given.colluders,
+            "min_survivors": given.noise.min_survivors,
+            "loss_fraction": str(given.noise.loss_fraction),
+            "colluders": given.noise.colluders,
+            "colluder_fraction": str(given.noise.colluder_fraction),
+            "ladder": given.noise.ladder,
             "noise_shares_counted": request.counted_shares,
             "bits": given.bits,
             "modulus": given.modulus,
             "scale_factor": given.scale_factor,
             "rotation": given.rotation,
             "noise_variance": float(self.noise_variance),
-            "local_noise_variance": float(given.local_noise_variance),
+            "local_noise_variance": self.share_at_largest,
+            "share_at_smallest": self.share_at_smallest,
+            "share_at_largest": self.share_at_largest,
+            "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,

@@ -165,11 +165,7 @@ class NoiseModel:
     def total_variance(self, scale_factor: float) -> float:
         """Return the variance of all noise that arrives, grid steps²."""
         request = self.request
-        return (
-            self.counted_variance(scale_factor)
-            * request.sent_shares
-            / request.counted_shares
-        )
+        return self.counted_variance(scale_factor) * request.surplus_factor
 
     def fits_sampler(self, scale_factor: float) -> bool:
         """Whether one share's variance is within reach of the sampler tables."""

@@ -7,7 +7,6 @@ Rule 2: whatever the server says about sizes is checked against what the session
 """
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Final, TypeVar
 
 from secagg.client.backoff import Backoff
@@ -22,6 +21,7 @@ from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy
 from secagg.runtime.clock import Clock, finish_before
 from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
 from secagg.wire.calls import (
     Blob,
     FetchChunk,
@@ -64,6 +64,7 @@ class ClientCalls:
         connection: The way to the aggregator.
         clock: Time.
         entropy: Source of jitter.
+        workers: Threads that hash what was fetched.
         watch: Wait on a stream; poll where that fails.  False always polls.
         on_unreachable: Told why calls do not get through, at most every
             `TELL_SECONDS`; must not block.
@@ -73,11 +74,12 @@ class ClientCalls:
         failure: Why the last call was not; None when it was.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
         self,
         connection: AggregatorConnection,
         clock: Clock,
         entropy: Entropy,
+        workers: Workers,
         *,
         watch: bool,
         on_unreachable: Callable[[ServiceError], None] = lambda _: None,
@@ -85,6 +87,7 @@ class ClientCalls:
         self._connection = connection
         self._clock = clock
         self._entropy = entropy
+        self._workers = workers
         self._watch = watch
         self._on_unreachable = on_unreachable
         self._silent_until = float("-inf")
@@ -252,7 +255,7 @@ class ClientCalls:
                 )
             if len(collected) >= chunk.total_size or not chunk.data:
                 break
-        if sha256(collected).digest() != digest:
+        if await self._workers.sha256(collected) != digest:
             raise RemoteProtocolError(
                 f"the {blob.name.lower()} is not the one that was announced",
                 code=ErrorCode.PAYLOAD_MISMATCH,

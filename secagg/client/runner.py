@@ -117,6 +117,7 @@ class ClientRunner:
             connection,
             self._clock,
             self._entropy,
+            self._workers,
             watch=self._settings.watch,
             on_unreachable=self._say_unreachable,
         )

@@ -13,6 +13,7 @@ from secagg.protocol.rounds import DropReason
 __all__ = [
     "ClientOutput",
     "ComputeSum",
+    "DealerFailed",
     "DropClient",
     "DroppedKey",
     "Finish",
@@ -20,6 +21,7 @@ __all__ = [
     "MaskJob",
     "Send",
     "ServerOutput",
+    "ShareDisputed",
     "Step",
     "SurvivorSeed",
 ]
@@ -34,6 +36,35 @@ class DropClient:
 
     identity: str
     reason: DropReason
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDisputed:
+    """A share does not belong to the secret that its dealer committed to.
+
+    Either of the two lies, at least while colluders are as few as was assumed.
+
+    Attributes:
+        dealer: Whose secret was rebuilt from the other shares.
+        holder: Who revealed the share.
+    """
+
+    dealer: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class DealerFailed:
+    """A secret could not be rebuilt, and the session ends by it.
+
+    Attributes:
+        dealer: Whose secret.
+        is_proven: An honest dealer's secret would have been rebuilt from these
+            answers, whatever the colluders reveal; else they may have framed it.
+    """
+
+    dealer: str
+    is_proven: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +116,7 @@ class ComputeSum:
 
 
 # The server sends nothing: clients fetch what `server.update_for` returns.
-ServerOutput = DropClient | ComputeSum
+ServerOutput = DropClient | ShareDisputed | DealerFailed | ComputeSum
 
 
 # --- outputs of the client ----------------------------------------------------------

@@ -4,7 +4,9 @@ Rule 1: every rebuilt secret is compared with what its owner advertised: a mask 
         with the public key s^PK, a self-mask seed with its commitment (PROTOCOL §7.3).
 Rule 2: wrong shares are corrected while there are enough right ones, and their
         holders named.  Blame is a report: without signatures a holder and a dealer
-        can accuse each other.
+        can accuse each other.  They are in dispute only when the answers would bear
+        as many liars as there may be colluders: more of them could move the decoder
+        to another polynomial, and the blame to honest holders of an honest dealer.
 Rule 3: for each client of U2 one of its two secrets is rebuilt, never both.
 
 Source:
@@ -14,6 +16,7 @@ Source:
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +38,7 @@ from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.outputs import DroppedKey, SurvivorSeed
 from secagg.protocol.share_bundles import Answer
 
-__all__ = ["Rebuilt", "rebuild"]
+__all__ = ["DealerError", "Rebuilt", "rebuild"]
 
 _Shares = npt.NDArray[np.uint8]
 
@@ -48,11 +51,49 @@ class Rebuilt:
         survivor_seeds: Self-mask seed of every client in U3.
         dropped_keys: Mask key of every client in U2 but not in U3.
         liars: Roster indices of holders whose shares did not fit.
+        disputes: Dealer and holder of each such share, where one of the two is known
+            to lie (rule 2).
     """
 
     survivor_seeds: tuple[SurvivorSeed, ...]
     dropped_keys: tuple[DroppedKey, ...]
     liars: frozenset[int]
+    disputes: frozenset[tuple[int, int]]
+
+
+class DealerError(RemoteProtocolError):
+    """The secret of one client cannot be rebuilt.
+
+    Attributes:
+        dealer: Its roster index.
+        is_proven: No more liars than there may be colluders explain it: the dealer
+            has dealt badly.
+        disputes: What the secrets that were rebuilt before have shown, as in `Rebuilt`.
+    """
+
+    def __init__(
+        self,
+        advert: Advert,
+        dealer: int,
+        *,
+        bearable: int,
+        colluders: int,
+        disputes: frozenset[tuple[int, int]],
+    ) -> None:
+        self.dealer: Final = dealer
+        self.is_proven: Final = bearable >= colluders
+        self.disputes: Final = disputes
+        super().__init__(
+            f"the shares of {advert.identity!r} do not rebuild what it advertised: it "
+            + (
+                f"lies, since {bearable} wrong ones would have been corrected"
+                if self.is_proven
+                else f"lies, or more than {bearable} of its holders do"
+            ),
+            code=ErrorCode.RECONSTRUCTION_FAILED,
+            sender=advert.identity,
+            next_step="Run the session again without this client.",
+        )
 
 
 def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
@@ -80,8 +121,8 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         All secrets, verified.
 
     Raises:
-        RemoteProtocolError: RECONSTRUCTION_FAILED, naming the client whose secret
-            cannot be rebuilt.  Abort the session and run it again without that client.
+        DealerError: RECONSTRUCTION_FAILED, naming the client whose secret cannot be
+            rebuilt.  Abort the session and run it again without that client.
     """
 
     def fits(dealer: int, secret: SecretBytes) -> bool:
@@ -96,6 +137,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     table = _ShareTable(graph, answers)
     secrets: dict[int, SecretBytes] = {}
     suspects: set[int] = set()
+    disputes: set[tuple[int, int]] = set()
     pending = sorted(sharers)
     while pending:
         batch = table.reconstruct(pending, parameters.threshold, suspects)
@@ -110,13 +152,21 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             # last for the others; nobody is excluded, since the dealer may have
             # dealt badly and framed its holders.
             dealer = pending.pop(0)
-            secret, liars = _correct(
-                table, dealer, parameters.threshold, roster.adverts[dealer]
-            )
-            if not liars or not fits(dealer, secret):
-                raise _failure(roster.adverts[dealer])
-            secrets[dealer] = secret
+            holders = table.holders(dealer)
+            bearable = (len(holders) - parameters.threshold) // 2
+            corrected = _corrected(table, dealer, holders, parameters.threshold)
+            if corrected is None or not fits(dealer, corrected[0]):
+                raise DealerError(
+                    roster.adverts[dealer],
+                    dealer,
+                    bearable=bearable,
+                    colluders=parameters.colluders,
+                    disputes=frozenset(disputes),
+                )
+            secrets[dealer], liars = corrected
             suspects |= liars
+            if bearable >= parameters.colluders:
+                disputes |= {(dealer, liar) for liar in liars}
     return Rebuilt(
         survivor_seeds=tuple(
             SurvivorSeed(index, secrets[index]) for index in sorted(survivors)
@@ -134,6 +184,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             for index in sorted(sharers - survivors)
         ),
         liars=frozenset(suspects),
+        disputes=frozenset(disputes),
     )
 
 
@@ -201,23 +252,14 @@ class _ShareTable:
         return sorted(by_trust[:threshold])
 
 
-def _correct(
-    table: _ShareTable, dealer: int, threshold: int, advert: Advert
-) -> tuple[SecretBytes, set[int]]:
-    holders = table.holders(dealer)
+def _corrected(
+    table: _ShareTable, dealer: int, holders: list[int], threshold: int
+) -> tuple[SecretBytes, set[int]] | None:
+    """Return a dealer's secret and the holders of wrong shares; None if too many."""
     try:
         secret, faulty = decode_with_errors(
             np.array(holders, np.int64) + 1, table.shares(dealer, holders), threshold
         )
     except UncorrectableError:
-        raise _failure(advert) from None
+        return None
     return secret, {abscissa - 1 for abscissa in faulty}
-
-
-def _failure(advert: Advert) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"the shares of {advert.identity!r} do not rebuild what it advertised",
-        code=ErrorCode.RECONSTRUCTION_FAILED,
-        sender=advert.identity,
-        next_step="Run the session again, without this client if it happens twice.",
-    )

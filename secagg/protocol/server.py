@@ -141,6 +141,7 @@ def start(
     *,
     packed_bytes: int,
     invited: frozenset[str] | None = None,
+    left_out: frozenset[str] = frozenset(),
 ) -> ServerState:
     """Return the state that collects adverts.
 
@@ -148,6 +149,8 @@ def start(
         descriptor: The session, as offered to clients.
         packed_bytes: Exact size of one packed vector (`wire.packing.packed_size`).
         invited: Who may advertise; None for every authenticated client.
+        left_out: Who may not, because of what earlier sessions of the task have shown
+            (PROTOCOL §5.7).
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
@@ -156,6 +159,7 @@ def start(
     return AdvertiseKeys(
         Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
         invited=invited,
+        left_out=left_out,
         adverts={},
         keys=set(),
     )
@@ -269,7 +273,7 @@ def progress(state: ServerState) -> Progress:
             limits = state.session.descriptor.parameters
             expected = limits.max_clients
             if state.invited is not None:
-                expected = min(expected, len(state.invited))
+                expected = min(expected, len(state.invited - state.left_out))
             counts = (len(state.adverts), expected, limits.min_clients)
         case ShareKeys():
             counts = (len(state.bundles), len(state.cohort.roster), _needed(state))

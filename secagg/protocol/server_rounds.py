@@ -31,7 +31,14 @@ from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
-from secagg.protocol.outputs import ComputeSum, DropClient, ServerOutput, Step
+from secagg.protocol.outputs import (
+    ComputeSum,
+    DealerFailed,
+    DropClient,
+    ServerOutput,
+    ShareDisputed,
+    Step,
+)
 from secagg.protocol.ring_safety import ring_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
@@ -74,7 +81,7 @@ _SEED_BYTES: Final = 32
 def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     """Record one advert (PROTOCOL §5.1)."""
     sender = event.sender
-    if state.invited is not None and sender not in state.invited:
+    if not state.is_invited(sender):
         raise RemoteProtocolError(
             f"{sender!r} is not invited to this session",
             code=ErrorCode.NOT_INVITED,
@@ -409,11 +416,11 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             survivors=state.survivors,
             answers=answers,
         )
-    except RemoteProtocolError as error:
+    except reconstruction.DealerError as error:
         survivors = _names(cohort, state.survivors)
-        return _abort(
-            state.session, error.code, str(error), silent, survivors=survivors
-        )
+        failed = DealerFailed(_name(cohort, error.dealer), error.is_proven)
+        found = (*silent, *_disputes(cohort, error.disputes), failed)
+        return _abort(state.session, error.code, str(error), found, survivors=survivors)
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     liars += _drops(cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES)
     job = ComputeSum(
@@ -428,7 +435,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     )
     return Step(
         Summing(state.session, cohort, survivors=state.survivors, job=job),
-        (*silent, *liars, job),
+        (*silent, *liars, *_disputes(cohort, rebuilt.disputes), job),
     )
 
 
@@ -521,7 +528,11 @@ def _abort(
 
 
 def _names(cohort: Cohort, indices: AbstractSet[int]) -> frozenset[str]:
-    return frozenset(cohort.roster.adverts[index].identity for index in indices)
+    return frozenset(_name(cohort, index) for index in indices)
+
+
+def _name(cohort: Cohort, index: int) -> str:
+    return cohort.roster.adverts[index].identity
 
 
 # --- shared by the rounds -----------------------------------------------------------
@@ -545,4 +556,13 @@ def _drops(
     return tuple(
         DropClient(cohort.roster.adverts[index].identity, reason)
         for index in sorted(indices)
+    )
+
+
+def _disputes(
+    cohort: Cohort, found: AbstractSet[tuple[int, int]]
+) -> tuple[ServerOutput, ...]:
+    return tuple(
+        ShareDisputed(_name(cohort, dealer), _name(cohort, holder))
+        for dealer, holder in sorted(found)
     )

@@ -138,8 +138,15 @@ class AdvertiseKeys:
 
     session: Session
     invited: frozenset[str] | None
+    left_out: frozenset[str]  # PROTOCOL §5.7
     adverts: dict[str, Advert]  # U1, so far
     keys: set[bytes]  # every public key in `adverts`
+
+    def is_invited(self, identity: str) -> bool:
+        """Whether a client may advertise."""
+        if identity in self.left_out:
+            return False
+        return self.invited is None or identity in self.invited
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from typing import Final, ParamSpec, TypeVar
 
 __all__ = ["Workers"]
@@ -39,6 +40,14 @@ class Workers:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._general, partial(call, *args, **kwargs))
 
+    async def sha256(self, data: bytes | bytearray) -> bytes:
+        """Hash what may be large: a gigabyte takes a second."""
+        return await self.run(_sha256, data)
+
     def close(self) -> None:
         """Let running calls finish and release the threads."""
         self._general.shutdown(wait=True)
+
+
+def _sha256(data: bytes | bytearray) -> bytes:
+    return sha256(data).digest()

@@ -205,6 +205,15 @@ class Aggregator:
                 sender=identity,
                 next_step="Ask the operator to invite this client.",
             )
+        if identity in (await self._sessions.facts(task.task_id)).left_out:
+            raise RemoteProtocolError(
+                f"{identity!r} takes no part in the rest of this task: it and another "
+                "client accuse each other, or its secret could not be rebuilt",
+                code=ErrorCode.NOT_INVITED,
+                sender=identity,
+                next_step="Ask the operator, who has the receipts: nobody else can "
+                "tell who is right.",
+            )
         if self._stopping.is_set():
             raise _shutting_down(self._limits.join_poll_seconds)
         for runner in self._sessions.running(task.task_id):
@@ -311,8 +320,10 @@ class Aggregator:
             LocalProtocolError: The task runs already.
             RemoteProtocolError: BAD_CONFIG; its parameters are impossible.
             SessionAbortedError: `max_attempts` sessions in a row were aborted after
-                their roster was fixed; or the task was ended before its last sum, with
-                ROSTER_TOO_SMALL if a session was waiting for clients, else TASK_OVER.
+                their roster was fixed, those apart after which somebody was left out;
+                or DISPUTED, if too few of the invited clients are not; or the task was
+                ended before its last sum, with ROSTER_TOO_SMALL if a session was
+                waiting for clients, else TASK_OVER.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
         """
@@ -430,10 +441,14 @@ class Aggregator:
                 await on_sum(await self._sessions.load_sum(receipt, outcome))
                 await self._sessions.finish(runner)
                 return receipt
-            # A session that waited for its clients in vain has tried nothing.
-            attempt = runner.record.attempt + bool(runner.receipt().members)
             payload = await self._sessions.load_payload(runner.descriptor)
+            known = await self._sessions.facts(task.task_id)
             await self._sessions.finish(runner)
+            facts = await self._sessions.facts(task.task_id)
+            # A session that waited for its clients in vain has tried nothing; one that
+            # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
+            is_counted = runner.receipt().members and facts.left_out == known.left_out
+            attempt = runner.record.attempt + bool(is_counted)
             if (
                 attempt > task.max_attempts
                 or self._stopping.is_set()

@@ -43,8 +43,11 @@ class SessionReceipt:
         was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
         was_restored: Without a sum only: the state was put back while it ran, so that
             nobody knows whose inputs were summed.
-        complaints: Accuser, accused and code of each complaint about a share bundle,
-            by name; either of the two may lie.
+        disputes: Accuser, accused and code of each complaint about a share bundle, and
+            dealer, holder and RECONSTRUCTION_FAILED for each share that did not belong
+            to its dealer's secret, by name; either of the two lies.
+        failed_dealer: Whose secret could not be rebuilt, by name; else empty.
+        is_failure_proven: It has dealt badly; else its holders may have framed it.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -60,7 +63,9 @@ class SessionReceipt:
     survivors: tuple[str, ...] = ()
     was_unmasked: bool = False
     was_restored: bool = False
-    complaints: tuple[tuple[str, str, int], ...] = ()
+    disputes: tuple[tuple[str, str, int], ...] = ()
+    failed_dealer: str = ""
+    is_failure_proven: bool = False
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -98,7 +103,9 @@ class SessionReceipt:
                 "U5": self.revealed,
             },
             "survivors": list(self.survivors),
-            "complaints": [list(complaint) for complaint in self.complaints],
+            "disputes": [list(dispute) for dispute in self.disputes],
+            "failed_dealer": self.failed_dealer,
+            "is_failure_proven": self.is_failure_proven,
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -147,21 +154,17 @@ class SessionReceipt:
                 survivors=survivors,
                 was_unmasked=ended.get("was_unmasked", False),
                 was_restored=ended.get("was_restored", False),
-                complaints=tuple(
+                disputes=tuple(
                     (str(accuser), str(accused), int(code))
-                    for accuser, accused, code in fields["complaints"]
+                    for accuser, accused, code in fields["disputes"]
                 ),
+                failed_dealer=str(fields["failed_dealer"]),
+                is_failure_proven=bool(fields["is_failure_proven"]),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),
             )
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RemoteProtocolError,
-        ) as error:
+        except _UNREADABLE as error:
             raise ServiceError(
                 f"a stored receipt cannot be read: {error}",
                 code=ErrorCode.STORAGE_FAILED,

@@ -2,13 +2,13 @@
 
 Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
 Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
-Rule 3: an ended session leaves its receipt for good; payload and sum stay as long as it
-        is among the latest, and at least for `keep_seconds`.
+Rule 3: an ended session leaves its receipt, and in the same commit what it tells its
+        task (`TaskFacts`); payload and sum stay as long as it is among the latest, and
+        at least for `keep_seconds`.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Final
 
 from secagg.errors import (
@@ -20,11 +20,13 @@ from secagg.errors import (
 )
 from secagg.messages import Released, Round
 from secagg.parameters import SessionDescriptor
+from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import Position, RunnerContext, SessionRunner
+from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
+from secagg.server.task_facts import TaskFacts
 from secagg.storage.book import (
     Change,
     Committed,
@@ -68,6 +70,7 @@ class SessionBook:
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
+        self._facts: dict[str, TaskFacts] = {}
 
     def find(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session.
@@ -84,6 +87,17 @@ class SessionBook:
                 "another aggregator.",
             )
         return session
+
+    async def facts(self, task_id: str) -> TaskFacts:
+        """Return what a task knows from its sessions.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        if task_id not in self._facts:
+            tally = await self._book.tally(Role.SERVER, task_id)
+            self._facts[task_id] = TaskFacts.decode(tally.facts)
+        return self._facts[task_id]
 
     def running(self, task_id: str) -> Iterator[SessionRunner]:
         """Yield the sessions of a task that are not over."""
@@ -159,29 +173,42 @@ class SessionBook:
         """Create a session durably, then offer it.
 
         Raises:
+            SessionAbortedError: DISPUTED; too few of the invited clients are left.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED.
         """
+        facts = await self.facts(task.task_id)
+        left_out = facts.absent_from_next(
+            task.invited, min_clients=task.parameters.min_clients
+        )
         tally = await self._book.tally(Role.SERVER, task.task_id)
         number = tally.highest_number + 1
         while True:
             try:
-                return await self._create(task, number, payload, attempt=attempt)
+                return await self._create(
+                    task, number, payload, left_out=left_out, attempt=attempt
+                )
             except NumberTakenError as error:
                 number = error.highest + 1
 
     async def _create(
-        self, task: TaskDefinition, number: int, payload: bytes, *, attempt: int
+        self,
+        task: TaskDefinition,
+        number: int,
+        payload: bytes,
+        *,
+        left_out: frozenset[str],
+        attempt: int,
     ) -> SessionRunner:
         descriptor = SessionDescriptor(
             aggregator=self._aggregator,
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
-            payload_hash=sha256(payload).digest() if payload else b"",
+            payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
-        record = SessionRecord(descriptor, task.invited, attempt)
+        record = SessionRecord(descriptor, task.invited, left_out, attempt)
         if payload:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
@@ -235,9 +262,11 @@ class SessionBook:
         return fitting
 
     async def finish(self, runner: SessionRunner) -> None:
-        """Scrub a session that is over and leave its receipt."""
-        session_id = runner.descriptor.session_id
-        await runner.finish()
+        """Scrub a session that is over, and leave its receipt and what it tells."""
+        session_id, task_id = runner.session_id, runner.descriptor.task_id
+        facts = (await self.facts(task_id)).after(runner.receipt())
+        await runner.finish(facts.encode())
+        self._facts[task_id] = facts
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]
@@ -273,14 +302,10 @@ class SessionBook:
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
-        if await self._workers.run(_digest, data) != digest:
+        if await self._workers.sha256(data) != digest:
             raise ServiceError(
                 f"the {name} of a session is missing or damaged in the spool",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Do not touch the spool directory while sessions run.",
             )
         return data
-
-
-def _digest(data: bytes) -> bytes:
-    return sha256(data).digest()

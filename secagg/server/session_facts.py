@@ -4,11 +4,17 @@ States of the core keep only what their round needs; what an operator and a rece
 want to know besides is gathered here while the session goes on.
 """
 
+from secagg.errors import ErrorCode
 from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, server
-from secagg.protocol.outputs import DropClient, ServerOutput
+from secagg.protocol.outputs import (
+    DealerFailed,
+    DropClient,
+    ServerOutput,
+    ShareDisputed,
+)
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -31,6 +37,8 @@ class SessionFacts:
         self._told: set[str] = set()
         self._members: tuple[str, ...] = ()
         self._sharers = 0
+        self._disputed: list[ShareDisputed] = []
+        self._failed: DealerFailed | None = None
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -70,6 +78,11 @@ class SessionFacts:
             if isinstance(output, DropClient)
         )
         self.dropped.extend(lost)
+        for output in outputs:
+            if isinstance(output, ShareDisputed):
+                self._disputed.append(output)
+            elif isinstance(output, DealerFailed):
+                self._failed = output
         return lost
 
     def tell(self, state: server.ServerState, identity: str) -> None:
@@ -126,15 +139,25 @@ class SessionFacts:
             survivors=tuple(sorted(state.survivors)),
             was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
             was_restored=was_restored and isinstance(state, server.Failed),
-            complaints=tuple(
-                (accuser, self._members[accused], int(complaint.code))
-                for (accuser, accused), complaint in sorted(
-                    state.session.complaints.items()
-                )
-            ),
+            disputes=self._disputes(state),
+            failed_dealer="" if self._failed is None else self._failed.dealer,
+            is_failure_proven=self._failed is not None and self._failed.is_proven,
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),
+        )
+
+    def _disputes(
+        self, state: server.Completed | server.Failed
+    ) -> tuple[tuple[str, str, int], ...]:
+        said = state.session.complaints
+        complaints = tuple(
+            (accuser, self._members[accused], int(said[accuser, accused].code))
+            for accuser, accused in sorted(said)
+        )
+        return complaints + tuple(
+            (found.dealer, found.holder, int(ErrorCode.RECONSTRUCTION_FAILED))
+            for found in self._disputed
         )
 
 

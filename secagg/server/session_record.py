@@ -31,12 +31,14 @@ class SessionRecord:
     Attributes:
         descriptor: The session as it is offered.
         invited: Who may take part; None for every authenticated client.
+        left_out: Who may not, for what earlier sessions of the task have shown.
         attempt: Which attempt of its task at the same payload this is, from 1.
         events: Accepted events, from the journal.
     """
 
     descriptor: SessionDescriptor
     invited: frozenset[str] | None
+    left_out: frozenset[str] = frozenset()
     attempt: int = 1
     events: tuple[ServerEvent, ...] = ()
 
@@ -52,14 +54,17 @@ class SessionRecord:
             self.descriptor,
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,
+            left_out=self.left_out,
         )
 
     def encode_header(self) -> bytes:
         """Return the header to store."""
         writer = Writer().u16(_VERSION).blob(self.descriptor.encode())
         writer.u32(self.attempt).flag(self.invited is not None)
-        for identity in sorted(self.invited or ()):
-            writer.text(identity)
+        for names in (self.invited or frozenset(), self.left_out):
+            writer.u32(len(names))
+            for identity in sorted(names):
+                writer.text(identity)
         return writer.getvalue()
 
     @classmethod
@@ -78,14 +83,19 @@ class SessionRecord:
                 reader.blob(max_bytes=_MAX_DESCRIPTOR_BYTES)
             )
             attempt, restricted = reader.u32(), reader.flag()
-            names = []
-            while reader.remaining:
-                names.append(reader.text(max_bytes=MAX_IDENTITY_BYTES))
+            names, left_out = _read_names(reader), _read_names(reader)
+            reader.end()
         except (ValueError, RemoteProtocolError) as error:
             raise _unreadable(str(error)) from None
         events = tuple(decode_server_event(record) for record in stored.records)
-        invited = frozenset(names) if restricted else None
-        return cls(descriptor, invited, attempt, events)
+        invited = names if restricted else None
+        return cls(descriptor, invited, left_out, attempt, events)
+
+
+def _read_names(reader: Reader) -> frozenset[str]:
+    return frozenset(
+        reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32())
+    )
 
 
 def _unreadable(complaint: str) -> ServiceError:

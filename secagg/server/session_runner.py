@@ -1,9 +1,8 @@
 """Drives the server's side of one session: the shell around `secagg.protocol.server`.
 
 Rule 1: persist, then speak.  An accepted event is durable before its sender hears so,
-        and a closed round is durable before anybody sees what it opened
-        (PROTOCOL §12).  So events are judged on a fork of the state; the fork becomes
-        the state when the book has committed them, and only then is anybody answered.
+        and a closed round is durable before anybody sees what it opened: what is shown
+        of the state is `secagg.server.durable_state`'s.
 Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
         The clock of round 1 starts with its first advert, and again at its deadline
         while too few have joined.  Bytes that arrive extend round 4, in all by one more
@@ -11,10 +10,6 @@ Rule 2: a round closes as soon as everybody who can answer has, else at its dead
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
-Rule 5: one commit of a session is under way at a time.  Messages that arrive meanwhile
-        are judged together in the next one.  Heavy steps run on workers.
-Rule 6: after a commit that failed nothing is known.  The next one says what the book
-        holds, and everything is judged again from there.
 
 Which sessions there are, and who may ask for which, is said by
 `secagg.server.aggregator`.
@@ -22,17 +17,15 @@ Which sessions there are, and who may ask for which, is said by
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Final, TypeAlias
+from typing import Final
 
 from secagg import telemetry
 from secagg.errors import (
     ErrorCode,
     InternalError,
     RemoteProtocolError,
-    SecAggError,
     ServiceError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
@@ -43,14 +36,19 @@ from secagg.protocol.events import (
     AbortRequested,
     Received,
     RoundClosed,
-    ServerEvent,
     SumComputed,
 )
-from secagg.protocol.outputs import ComputeSum, ServerOutput
+from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.rounds import ROUNDS
-from secagg.protocol.server_states import Rostered
+from secagg.protocol.server_states import Rostered, ServerStep
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.workers import Workers
+from secagg.server.durable_state import (
+    DurableState,
+    MakeEvent,
+    Position,
+    patiently,
+)
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.patience import is_short_of_clients, wait_of
 from secagg.server.progress import SessionProgress
@@ -60,27 +58,18 @@ from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.book import (
-    Behind,
     Book,
     Change,
-    Committed,
-    Record,
-    SecondRecordError,
-    StateDamagedError,
 )
-from secagg.storage.journal import decode_server_event, record_of
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
 
-__all__ = ["Position", "RunnerContext", "SessionRunner"]
+__all__ = ["RunnerContext", "SessionRunner"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # Bytes that arrived within this share of the deadline keep round 4 open.
 UPLOAD_GRACE: Final = 0.25
-# A full disk is often freed by somebody else within a minute; then the session aborts.
-STORAGE_ATTEMPTS: Final = 12
-STORAGE_RETRY_SECONDS: Final = 5.0
 # A log line stays readable when a thousand clients are lost at once.
 NAMED_AT_MOST: Final = 20
 
@@ -97,47 +86,6 @@ class RunnerContext:
     entropy: Entropy
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a session stands in the book.
-
-    Attributes:
-        sequence: How many records it holds.
-        chain: Chain value behind them.
-    """
-
-    sequence: int
-    chain: bytes
-
-
-@dataclass(eq=False, slots=True)
-class _Waiting:
-    """A client's message that waits for its verdict.
-
-    Attributes:
-        event: The message.
-        answer: Set when the verdict is durable.
-        refusal: Why it cannot be taken; None as long as it can.
-    """
-
-    event: Received
-    answer: "asyncio.Future[None]"
-    refusal: SecAggError | None = None
-
-    def settle(self, refusal: Exception | None) -> None:
-        """Tell the sender, if it has not hung up."""
-        if self.answer.done():
-            return
-        if refusal is None:
-            self.answer.set_result(None)
-        else:
-            self.answer.set_exception(refusal)
-
-
-# What the state asks for next, or None when somebody else has done it.
-_MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
 
 
 class SessionRunner:
@@ -161,13 +109,8 @@ class SessionRunner:
     ) -> None:
         self.session_id = record.descriptor.session_id  # three hashes; used often
         self._descriptor = record.descriptor
-        self._position = position
         self._context = context
         self._is_restored = is_restored
-        self._state = record.start()
-        self._waiting: list[_Waiting] = []
-        self._writing: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor)
@@ -186,12 +129,25 @@ class SessionRunner:
             accept=self.submit,
         )
         self._is_resumed = bool(record.events)
-        for event in record.events:
-            self._replay(event)
+        self._durable = DurableState(
+            record.start(),
+            record.session_key,
+            position,
+            book=context.book,
+            workers=context.workers,
+            clock=context.clock,
+            on_message=self._note,
+            on_round=self._enter,
+        )
+        self._durable.replay(record.events)
         # An earlier process may have told the clients; nobody knows whom.
         self.was_over = self.is_over
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
+
+    @property
+    def _state(self) -> server.ServerState:
+        return self._durable.state
 
     # --- what clients do --------------------------------------------------------------
 
@@ -213,8 +169,7 @@ class SessionRunner:
         if identity in state.adverts:
             return True
         full = len(state.adverts) >= self.descriptor.parameters.max_clients
-        invited = state.invited is None or identity in state.invited
-        return invited and not full
+        return state.is_invited(identity) and not full
 
     def check_invited(self, identity: str) -> None:
         """Refuse whoever may not read what the session hands its clients.
@@ -222,7 +177,8 @@ class SessionRunner:
         Raises:
             RemoteProtocolError: NOT_INVITED.
         """
-        if self.record.invited is not None and identity not in self.record.invited:
+        invited, left_out = self.record.invited, self.record.left_out
+        if identity in left_out or (invited is not None and identity not in invited):
             raise RemoteProtocolError(
                 f"{identity!r} is not invited to this session",
                 code=ErrorCode.NOT_INVITED,
@@ -236,15 +192,8 @@ class SessionRunner:
             RemoteProtocolError: It is refused.
             ServiceError: STORAGE_FAILED; sending it again may help.
         """
-        message = _Waiting(
-            Received(envelope, sender), asyncio.get_running_loop().create_future()
-        )
-        self._waiting.append(message)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._judge_waiting())
         try:
-            # A sender that hangs up takes nobody else's message with it.
-            await message.answer
+            is_new = await self._durable.submit(Received(envelope, sender))
         except RemoteProtocolError as error:
             self._log(
                 telemetry.MESSAGE_REFUSED,
@@ -253,6 +202,12 @@ class SessionRunner:
                 code=error.code.name,
             )
             raise
+        if is_new:
+            self._log(
+                telemetry.MESSAGE_ACCEPTED,
+                message=envelope.kind.__name__,
+                sender=sender,
+            )
         self._publish()
 
     async def upload_status(self, identity: str) -> UploadStatus:
@@ -308,7 +263,7 @@ class SessionRunner:
         if self._is_restored and isinstance(state, server.Failed):
             # Nobody knows whose input was summed: everybody's counts as if it was.
             return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
-        return server.update_for(state, identity)
+        return self._readable.update_for(state, identity)
 
     async def watch(
         self, identity: str, after: Round | None
@@ -370,8 +325,11 @@ class SessionRunner:
         """
         await self._advance(lambda _: AbortRequested(code, reason, discard_unmasked))
 
-    async def finish(self) -> None:
+    async def finish(self, facts: bytes) -> None:
         """Scrub the session, which is over, and leave its receipt.
+
+        Args:
+            facts: What its task knows from now on.
 
         Raises:
             ServiceError: STORAGE_FAILED; a restart finishes it.
@@ -379,11 +337,12 @@ class SessionRunner:
         receipt = self.receipt().encode()
         # Nobody knows what was sent of a restored session: it has used its inputs.
         change = Change(
-            key=self.record.session_key, end=receipt, spend=self._is_restored
+            key=self.record.session_key,
+            end=receipt,
+            facts=facts,
+            spend=self._is_restored,
         )
-        async with self._lock:
-            while not await self._commit(change):
-                pass  # it has caught up
+        await self._durable.write(change)
 
     def outcome(self) -> Released | Aborted:
         """Return how the session ended; only after its end."""
@@ -404,170 +363,23 @@ class SessionRunner:
 
     # --- events -----------------------------------------------------------------------
 
-    async def _judge_waiting(self) -> None:
-        """Judge in batches until nobody waits."""
-        try:
-            while self._waiting:
-                async with self._lock:
-                    batch, self._waiting = self._waiting, []
-                    try:
-                        await self._judge(batch)
-                    except Exception as error:  # noqa: BLE001 - belongs to the senders
-                        for message in batch:
-                            message.settle(error)
-        finally:
-            self._writing = None
-
-    async def _judge(self, batch: list[_Waiting]) -> None:
-        """Commit what can be taken of a batch, and tell everybody."""
-        while True:
-            state, accepted = self._judged(batch)
-            try:
-                if not accepted or await self._commit(self._change_of(accepted)):
-                    break
-            except SecondRecordError as error:
-                # Our own defect: its sender is told so, nobody else is held up.
-                _LOG.critical("%s", error)
-                _refuse(batch, error)
-        self._state = state
-        for event in accepted:
-            self._note(event)
-            self._log(
-                telemetry.MESSAGE_ACCEPTED,
-                message=event.envelope.kind.__name__,
-                sender=event.sender,
-            )
-        if server.is_round_full(self._state):
-            self._attention.set()
-        for message in batch:
-            message.settle(message.refusal)
-
-    def _judged(
-        self, batch: list[_Waiting]
-    ) -> tuple[server.ServerState, list[Received]]:
-        """Return the state behind a batch, and the messages that lead there."""
-        state, accepted = server.fork(self._state), []
-        for message in batch:
-            if isinstance(message.refusal, InternalError):
-                continue
-            message.refusal = None
-            try:
-                step = server.step(state, message.event)
-            except RemoteProtocolError as error:
-                message.refusal = error
-                continue
-            state = step.state
-            if not step.is_repeat:
-                accepted.append(message.event)
-        return state, accepted
-
-    def _change_of(self, accepted: list[Received]) -> Change:
-        state, seconds = self._state, None
-        if isinstance(state, server.AdvertiseKeys) and not state.adverts:
-            seconds = float(self._seconds_of(state.ROUND))  # the first advert
-        return Change(
-            key=self.record.session_key,
-            records=tuple(map(record_of, accepted)),
-            deadline_seconds=seconds,
-        )
-
-    async def _commit(self, change: Change) -> bool:
-        """Commit a change at the present position; the lock is held.
-
-        Returns:
-            False when the session stood elsewhere: the state has caught up, and
-            whatever the change was made of must be judged again.
-
-        Raises:
-            ServiceError: STORAGE_FAILED; nothing is known, see rule 6.
-        """
-        position = self._position
-        answer = await self._context.book.commit(
-            replace(change, expect=position.sequence, previous=position.chain)
-        )
-        match answer:
-            case Committed():
-                self._position = Position(answer.sequence, answer.chain)
-                return True
-            case Behind():
-                self._catch_up(answer)
-                return False
-        if change.end is None:
-            raise InternalError("the session was ended by somebody else")
-        return True  # by ourselves, in a commit that seemed to fail
-
-    def _catch_up(self, behind: Behind) -> None:
-        """Apply what a commit has stored that seemed to fail."""
-        if behind.whole:
-            raise StateDamagedError(
-                "another history stands where this process has written its own",
-                key=self.record.session_key,
-            )
-        self._state = server.fork(self._state)
-        for record in behind.records:
-            self._replay(decode_server_event(record))
-        self._position = Position(behind.sequence, behind.chain)
-
     def _note(self, event: Received) -> None:
         """Tell the session's other parts about an accepted message."""
         self._joined.set()
+        if server.is_round_full(self._state):
+            self._attention.set()
         if event.envelope.kind is Upload:
             self._desk.remember(event.sender, Upload.decode(event.envelope.data))
 
-    def _replay(self, event: ServerEvent) -> None:
-        step = server.step(self._state, event)
-        if isinstance(event, Received):
-            self._note(event)
-        self._enter(step.state, step.outputs)
-
-    async def _advance(self, make_event: _MakeEvent) -> None:
+    async def _advance(self, make_event: MakeEvent) -> None:
         """Apply an event of our own: close a round, end the session."""
-        async with self._lock:
-            before = self._state
-            await self._patiently(lambda: self._apply_own(make_event))
-            is_changed = type(self._state) is not type(before)
-        if is_changed:
+        left = await self._durable.advance(make_event)
+        if left is not None:
             lasted = self._context.clock.now() - self._opened_at
             self._open_round()
-            self._announce(before, lasted)
+            self._announce(left, lasted)
 
-    async def _apply_own(self, make_event: _MakeEvent) -> None:
-        while not server.is_over(self._state):
-            event = make_event(self._state)
-            if event is None:
-                return
-            step = await self._context.workers.run(
-                server.step, server.fork(self._state), event
-            )
-            opened = step.state
-            done = await self._commit(
-                Change(
-                    key=self.record.session_key,
-                    records=(record_of(event),),
-                    round=opened.ROUND,
-                    deadline_seconds=None
-                    if server.is_over(opened)
-                    else float(self._seconds_of(opened.ROUND)),
-                    # U3 is fixed: from here on a sum can come out.
-                    spend=isinstance(opened, server.Unmasking),
-                )
-            )
-            if done:
-                self._enter(step.state, step.outputs)
-                return
-
-    async def _patiently(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, and try again for a while when the disk refuses."""
-        clock = self._context.clock
-        for _ in range(STORAGE_ATTEMPTS - 1):
-            try:
-                return await write()
-            except ServiceError as error:
-                _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
-                await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
-        return await write()
-
-    def _closing(self, closed: Round) -> _MakeEvent:
+    def _closing(self, closed: Round) -> MakeEvent:
         """Return what closes a round, unless it is closed."""
 
         def make(state: server.ServerState) -> RoundClosed | None:
@@ -580,21 +392,19 @@ class SessionRunner:
 
         return make
 
-    def _enter(
-        self, state: server.ServerState, outputs: tuple[ServerOutput, ...]
-    ) -> None:
-        """Move on, and note what the closed round leaves behind."""
-        if type(self._state) is not type(state):
-            seconds = self._context.clock.now() - self._opened_at
-            for lost in self._facts.enter(self._state, state, outputs, seconds=seconds):
-                self._log(
-                    telemetry.CLIENT_DROPPED,
-                    sender=lost.identity,
-                    round=lost.round.name,
-                    reason=lost.reason,
-                )
-            self._readable.enter(state)
-        self._state = state
+    def _enter(self, before: server.ServerState, step: ServerStep) -> None:
+        """Note what a closed round leaves behind."""
+        seconds = self._context.clock.now() - self._opened_at
+        for lost in self._facts.enter(
+            before, step.state, step.outputs, seconds=seconds
+        ):
+            self._log(
+                telemetry.CLIENT_DROPPED,
+                sender=lost.identity,
+                round=lost.round.name,
+                reason=lost.reason,
+            )
+        self._readable.enter(step.state)
 
     # --- rounds -----------------------------------------------------------------------
 
@@ -607,13 +417,7 @@ class SessionRunner:
 
     async def _put_deadline(self, seconds: float) -> None:
         change = Change(key=self.record.session_key, deadline_seconds=seconds)
-
-        async def put() -> None:
-            while not await self._commit(change):
-                pass  # it has caught up
-
-        async with self._lock:
-            await self._patiently(put)
+        await patiently(self._context.clock, lambda: self._durable.write(change))
 
     def _open_round(self) -> None:
         now = self._context.clock.now()
@@ -701,10 +505,11 @@ class SessionRunner:
             reason = f"the sum could not be computed: {error}"
             await self.abort(error.code, reason, discard_unmasked=True)
             return
-        await self._patiently(
-            lambda: context.workers.run(context.spool.put, session_id, SUM, packed)
+        await patiently(
+            context.clock,
+            lambda: context.workers.run(context.spool.put, session_id, SUM, packed),
         )
-        digest = await context.workers.run(_digest, packed)
+        digest = await context.workers.sha256(packed)
         computed = SumComputed(digest, len(packed))
         await self._advance(
             lambda state: computed if isinstance(state, server.Summing) else None
@@ -747,14 +552,3 @@ def named(identities: Sequence[str]) -> str:
     shown = ", ".join(identities[:NAMED_AT_MOST])
     more = len(identities) - NAMED_AT_MOST
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:
-    for message in batch:
-        record: Record = record_of(message.event)
-        if (record.kind, record.sender) == (error.record.kind, error.record.sender):
-            message.refusal = error
-
-
-def _digest(data: bytes) -> bytes:
-    return sha256(data).digest()

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.messages import Released
-from secagg.server.receipt import SessionReceipt
-from secagg.storage.book import Book, Role, SessionState
+from secagg.server.task_facts import TaskFacts
+from secagg.storage.book import Book, Role
 from secagg.storage.open_book import open_state
 from secagg.storage.spool import MemorySpool, Spool, UploadSpool
 
@@ -29,16 +28,9 @@ class ServerStorage:
         await self.book.close()
 
     async def sums_released(self, task_id: str) -> int:
-        """Count the sums of a task that earlier processes released."""
-        count = 0
-        for row in await self.book.sessions(
-            role=Role.SERVER, task=task_id, state=SessionState.ENDED
-        ):
-            stored = await self.book.load(row.key)
-            if stored is not None and stored.receipt is not None:
-                receipt = SessionReceipt.decode(stored.receipt)
-                count += isinstance(receipt.outcome, Released)
-        return count
+        """Return how many sums of a task earlier processes released."""
+        tally = await self.book.tally(Role.SERVER, task_id)
+        return TaskFacts.decode(tally.facts).sums
 
 
 async def open_storage(

@@ -5,8 +5,9 @@ Rule 1: a `Change` is everything that one step does.  It is applied whole or not
         rollback mark.  After any exception nothing is known: load, and judge again.
 Rule 2: a change names the position that its writer knows, by count *and* chain value.
         Whoever is behind is told what it missed, and nothing is written.
-Rule 3: a session number that was claimed stays claimed, a spent session stays spent and
-        a charge stays where it is, whatever happens to the session.
+Rule 3: a session number that was claimed stays claimed, a spent session stays spent,
+        a charge stays where it is and a task keeps its facts, whatever happens to the
+        session.
 Rule 4: every record is chained to those before it and to the header, every other row
         carries a checksum.  What does not fit is this machine's fault, never a peer's.
 Rule 5: a session that has ended is scrubbed: header and records, which hold seeds and
@@ -237,6 +238,8 @@ class Change:
         charge: Client: its input is charged.
         settle: Client: it is known what became of the input.
         end: Receipt of a session that is over; header and records are overwritten.
+        facts: What the task knows from its sessions from now on, in place of what it
+            knew.
     """
 
     key: str
@@ -252,6 +255,7 @@ class Change:
     charge: Charge | None = None
     settle: Settlement | None = None
     end: bytes | None = field(default=None, repr=False)
+    facts: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself.
@@ -423,15 +427,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What only grows, for one role, task and peer.
+    """What sessions leave behind for good, for one role, task and peer.
 
     Attributes:
         highest_number: The highest session number ever claimed; 0 before the first.
         spent: Sessions that used one of the task's.
+        facts: What the last `Change.facts` said; empty before the first.
     """
 
     highest_number: int = 0
     spent: int = 0
+    facts: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,7 +577,7 @@ class Book(Protocol):
         ...
 
     async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what only grows for a task."""
+        """Return what the sessions of a task leave behind for good."""
         ...
 
     async def tasks(self) -> tuple[TaskRow, ...]:

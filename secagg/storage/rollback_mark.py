@@ -10,13 +10,19 @@ Rule 1: the order is commit, mark, send.  A crash in between leaves the book ahe
 Rule 2: a mark ahead of the book, the mark of another book and a missing mark are
         refused.  What was forgotten cannot be found out: only a person can decide.
 Rule 3: the mark is replaced by rename and reaches the disk before `write` returns.
+Rule 4: one running book per mark.  A copy of the book beside it would fit the mark as
+        well as the original does, until one of the two has moved on: so a lock is held
+        for as long as the book is open, and a mark that somebody else has replaced is
+        never replaced again.
 
 It notices nothing where book and mark are set back together, as a snapshot of a whole
 machine does.
 """
 
 import contextlib
+import fcntl
 import os
+import time
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +41,7 @@ __all__ = [
 BOOK_ID_BYTES: Final = 8
 _GENERATION_BYTES: Final = 8
 _CHECK_BYTES: Final = 16
+_LOCK_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +78,51 @@ class RollbackMark:
 
     Args:
         path: The file.  Its directory is made, for its owner only, when it is missing.
+            Beside it lies a lock, an empty file with ``.lock`` added to the name.
     """
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
+        self._lock: int | None = None
+        self._content: bytes | None = None
 
     def __repr__(self) -> str:
         return f"RollbackMark({str(self.path)!r})"
+
+    def hold(self, *, wait_seconds: float) -> None:
+        """Keep every other book away from the mark until `release`.
+
+        The operating system drops the lock when the process dies.
+
+        Args:
+            wait_seconds: How long somebody who holds it may take to go.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; another book is open under this mark, or the
+                files cannot be made or read.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(
+                self.path.with_name(f"{self.path.name}.lock"),
+                os.O_RDWR | os.O_CREAT,
+                0o600,
+            )
+        except OSError as error:
+            raise self._failure("locked", error) from None
+        try:
+            self._take(lock, wait_seconds)
+            self._content = self._read()
+        except BaseException:  # whatever it is, the lock is released
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let another book have the mark; harmless when repeated."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def read(self) -> Mark | None:
         """Return the mark, or None when there is none.
@@ -86,13 +131,10 @@ class RollbackMark:
             ServiceError: STORAGE_FAILED when the file cannot be read; RESTORED_STATE
                 when it holds no mark.
         """
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
+        self._content = self._read()
+        if self._content is None:
             return None
-        except OSError as error:
-            raise self._failure("read", error) from None
-        mark = Mark.decode(data)
+        mark = Mark.decode(self._content)
         if mark is None:
             raise _restored(f"the rollback mark {self.path} is damaged", self.path)
         return mark
@@ -102,17 +144,58 @@ class RollbackMark:
 
         Raises:
             ServiceError: STORAGE_FAILED; the old mark may still be there.
+                RESTORED_STATE when the file is no longer what this object has read or
+                written last: another book moves it, or somebody put it back.
         """
+        data = mark.encode()
+        # The new one may be there already, when only its rename was not yet durable.
+        if self._read() not in (self._content, data):
+            raise _restored(
+                f"the rollback mark {self.path} was replaced while the state was in "
+                "use: by a copy of the state that runs elsewhere, or by hand",
+                self.path,
+            )
         temporary = self.path.with_name(f".{self.path.name}.partial")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_durably(temporary, mark.encode())
+            _write_durably(temporary, data)
             temporary.replace(self.path)
             _sync_directory(self.path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise self._failure("written", error) from None
+        self._content = data
+
+    def _take(self, lock: int, wait_seconds: float) -> None:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_LOCK_POLL_SECONDS)  # noqa: TID251 - of the book's thread
+            except OSError as error:
+                raise self._failure("locked", error) from None
+            else:
+                return
+        raise ServiceError(
+            f"the rollback mark {self.path} is in use: a process runs with a copy of "
+            "this state, or with another state",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Stop the other process. Of a state and its copies only one may "
+            "ever run: keep the one that ran last, and remove the others. Different "
+            "states need different rollback marks.",
+        )
+
+    def _read(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failure("read", error) from None
 
     def _failure(self, verb: str, error: OSError) -> ServiceError:
         return ServiceError(

@@ -5,6 +5,8 @@ Rule 2: changes that arrive while one commit runs are written in one transaction
         sessions: a thousand adverts cost a few writes, not a thousand.
 Rule 3: each of them has a savepoint of its own.  A refused one takes no other with it,
         and no answer goes out before all are on the disk, refusals included.
+Rule 4: the writer is no task, so that nobody can cancel it: a caller that goes away
+        leaves it at work, and what is committed while a loop ends gets its answer.
 """
 
 import asyncio
@@ -40,6 +42,7 @@ from secagg.storage.sqlite_file import SQLiteFile
 __all__ = ["SQLiteBook"]
 
 _Result = TypeVar("_Result")
+_Batch = list[tuple[Change, asyncio.Future[Outcome]]]
 
 
 class SQLiteBook:
@@ -60,8 +63,8 @@ class SQLiteBook:
         self._thread: Final = thread
         self._owns_thread: Final = owns_thread
         self._now: Final = now
-        self._pending: list[tuple[Change, asyncio.Future[Outcome]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._pending: _Batch = []
+        self._all_written: asyncio.Future[None] | None = None
         self._must_scrub = False
         self._is_closed = False
 
@@ -97,10 +100,13 @@ class SQLiteBook:
     async def commit(self, change: Change) -> Outcome:
         """Apply a change together with all others that arrive meanwhile."""
         self._check_open()
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Outcome] = loop.create_future()
         self._pending.append((change, answer))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_pending())
+        if self._all_written is None:
+            self._all_written = loop.create_future()
+            # In the next turn of the loop: whoever commits in this one comes along.
+            loop.call_soon(self._write_batch, self._all_written)
         # A caller that goes away takes neither its own change nor others with it.
         return await answer
 
@@ -138,7 +144,7 @@ class SQLiteBook:
         )
 
     async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what only grows for a task."""
+        """Return what the sessions of a task leave behind for good."""
         return await self._read(
             lambda database: sqlite_queries.read_tally(database, role, task, peer=peer)
         )
@@ -191,35 +197,51 @@ class SQLiteBook:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._writing is not None:
-            await asyncio.shield(self._writing)
         try:
-            await self._run(self._file.close)
-        finally:
-            if self._owns_thread:
-                self._thread.shutdown(wait=False)
+            if self._all_written is not None:
+                await asyncio.shield(self._all_written)
+        finally:  # cancelled, too: the file is released
+            try:
+                await self._run(self._file.close)
+            finally:
+                if self._owns_thread:
+                    self._thread.shutdown(wait=False)
 
     # --- the writer -------------------------------------------------------------------
 
-    async def _write_pending(self) -> None:
-        """Write in batches until nothing is pending."""
+    def _write_batch(self, all_written: asyncio.Future[None]) -> None:
+        """Have the thread write what is pending; `_answer` goes on from there."""
+        batch, self._pending = self._pending, []
+        changes = tuple(change for change, _ in batch)
+        loop = all_written.get_loop()
         try:
-            while self._pending:
-                batch, self._pending = self._pending, []
-                changes = tuple(change for change, _ in batch)
-                try:
-                    outcomes = await self._run(partial(self._commit_all, changes))
-                except Exception as error:  # noqa: BLE001 - belongs to the callers
-                    outcomes = [error] * len(batch)
-                for (_, answer), outcome in zip(batch, outcomes, strict=True):
-                    if answer.done():
-                        continue  # its caller went away
-                    if isinstance(outcome, Exception):
-                        answer.set_exception(outcome)
-                    else:
-                        answer.set_result(outcome)
-        finally:
-            self._writing = None
+            written = loop.run_in_executor(self._thread, self._commit_all, changes)
+        except RuntimeError:  # the thread has ended, and nothing was written
+            self._answer(batch, [_not_known()] * len(batch), all_written)
+            return
+        written.add_done_callback(
+            lambda done: self._answer(batch, _outcomes(done, len(batch)), all_written)
+        )
+
+    def _answer(
+        self,
+        batch: _Batch,
+        outcomes: Sequence[Outcome | Exception],
+        all_written: asyncio.Future[None],
+    ) -> None:
+        """Answer the callers of one batch, and write the next."""
+        for (_, answer), outcome in zip(batch, outcomes, strict=True):
+            if answer.done():
+                continue  # its caller went away
+            if isinstance(outcome, Exception):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+        if self._pending:
+            self._write_batch(all_written)
+        else:
+            self._all_written = None
+            all_written.set_result(None)
 
     def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
         outcomes: list[Outcome | Exception] = []
@@ -275,3 +297,23 @@ class SQLiteBook:
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Open it again.",
             )
+
+
+def _outcomes(
+    written: asyncio.Future[list[Outcome | Exception]], count: int
+) -> Sequence[Outcome | Exception]:
+    """Return the outcome of every change of a batch, whatever became of it."""
+    if written.cancelled():
+        return [_not_known()] * count
+    error = written.exception()
+    if error is None:
+        return written.result()
+    return [error if isinstance(error, Exception) else _not_known()] * count
+
+
+def _not_known() -> ServiceError:
+    return ServiceError(
+        "the thread of the book was stopped: whether this is on the disk is not known",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Open the book again: it says what was written.",
+    )

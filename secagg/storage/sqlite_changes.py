@@ -128,9 +128,12 @@ def _standing(
 def _apply_to_budgets(
     database: sqlite3.Connection, session: SessionColumns, change: Change, now: float
 ) -> None:
-    if change.spend and not session.spent:
+    is_spent = change.spend and not session.spent
+    if is_spent or change.facts is not None:
         tally = tally_at(database, session.role, session.task, session.peer)
-        TALLIES.put(database, dataclasses.replace(tally, spent=tally.spent + 1))
+        facts = tally.facts if change.facts is None else change.facts
+        spent = tally.spent + is_spent
+        TALLIES.put(database, dataclasses.replace(tally, spent=spent, facts=facts))
     if change.charge is not None:
         _charge(database, change.charge, now)
     if change.settle is not None:

@@ -84,11 +84,13 @@ class SQLiteFile:
             try:
                 self._prepare(entropy)
                 self._state = self._read_state()
+                if mark is not None:
+                    mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
                 self._judge_mark(entropy, accept_restored=accept_restored)
                 # A predecessor may have died before it had scrubbed its log.
                 self._checkpoint()
-            except BaseException:  # whatever it is, the lock is released
-                self._database.close()
+            except BaseException:  # whatever it is, the locks are released
+                self._release()
                 raise
 
     @contextmanager
@@ -141,9 +143,16 @@ class SQLiteFile:
             self._checkpoint()
 
     def close(self) -> None:
-        """Fold the log into the file and release the lock."""
+        """Fold the log into the file and release the locks."""
         with self._failures():
+            self._release()
+
+    def _release(self) -> None:
+        try:
             self._database.close()
+        finally:
+            if self._mark is not None:
+                self._mark.release()
 
     # --- opening ----------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ def read_tally(
 ) -> Tally:
     """See `Book.tally`."""
     found = tally_at(database, role.value, task, peer)
-    return Tally(found.highest_number, found.spent)
+    return Tally(found.highest_number, found.spent, found.facts)
 
 
 def read_tasks(database: sqlite3.Connection) -> tuple[TaskRow, ...]:
@@ -210,7 +210,7 @@ def tally_at(
     """Return the row of a tally; one of zeros, not stored, when there is none."""
     where = "role = ? AND task = ? AND peer = ?"
     found = next(TALLIES.find(database, where, role, task, peer), None)
-    return found or TallyColumns(role, task, peer, 0, 0)
+    return found or TallyColumns(role, task, peer, 0, 0, b"")
 
 
 def records_of(

@@ -82,6 +82,7 @@ CREATE TABLE tally (
     peer TEXT NOT NULL,
     highest_number INTEGER NOT NULL,
     spent INTEGER NOT NULL,
+    facts BLOB NOT NULL,
     seal BLOB NOT NULL,
     UNIQUE (role, task, peer)
 ) STRICT;
@@ -133,13 +134,14 @@ class SessionColumns:
 
 @dataclass(frozen=True, slots=True)
 class TallyColumns:
-    """What only grows."""
+    """What sessions leave behind for good."""
 
     role: str
     task: str
     peer: str
     highest_number: int
     spent: int
+    facts: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ Rule 5: messages of the protocol pass as the canonical bytes that they are; noth
 Whether a request is acceptable now is the business of `secagg.runtime`.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -168,8 +167,7 @@ class Reference:
     @classmethod
     def instead_of(cls, update: Envelope) -> Self:
         """Refer to a message that exceeds `MAX_INLINE_BYTES`."""
-        digest = hashlib.sha256(update.data).digest()
-        return cls(update.kind, digest, len(update.data))
+        return cls(update.kind, update.digest, len(update.data))
 
     @property
     def blob(self) -> Blob:

@@ -12,6 +12,7 @@ from secagg.messages import Aborted, Fate, Released
 from secagg.parameters import SessionDescriptor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
+from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
 from secagg.storage.book import Record, Role, StoredSession
@@ -31,7 +32,7 @@ RECEIPTS = [
         outcome=outcome,
         members=("a", "b"),
         survivors=("a",),
-        complaints=(("a", "b", 10),),
+        disputes=(("a", "b", 10),),
         was_unmasked=isinstance(outcome, Aborted),
         finishers=("a",),
         contexts=(bytes(32),),
@@ -99,6 +100,7 @@ def only_storage_errors():
         SessionReceipt.decode,
         RememberedTask.decode,
         lambda data: SessionRecord.decode(stored(data)),
+        TaskFacts.decode,
     ],
     ids=[
         "server event",
@@ -108,6 +110,7 @@ def only_storage_errors():
         "receipt",
         "plan",
         "session",
+        "facts",
     ],
 )
 @given(data=st.binary(max_size=200), tag=st.integers(0, 80))
@@ -135,5 +138,5 @@ def test_a_receipt_with_any_field_replaced_gives_a_value_or_a_storage_error(
 
 def test_a_session_header_survives_storage():
     for invited in (None, frozenset(), frozenset({"a", "ü"})):
-        record = SessionRecord(DESCRIPTOR, invited, 3)
+        record = SessionRecord(DESCRIPTOR, invited, frozenset({"out", "b"}), 3)
         assert SessionRecord.decode(stored(record.encode_header())) == record

@@ -331,7 +331,7 @@ def test_a_changed_bundle_is_complained_about_and_costs_nobody_the_sum():
     deployment, endings = run({GetUpdate: instead(Delivery, change)})
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     assert deployment.contradictions() == {}
-    (complaint,) = deployment.sums[0].receipt.complaints
+    (complaint,) = deployment.sums[0].receipt.disputes
     assert complaint[0] == identity_of(VICTIM)
 
 

@@ -29,6 +29,7 @@ from secagg.protocol.events import (
     RoundClosed,
     SumComputed,
 )
+from secagg.protocol.outputs import DealerFailed, ShareDisputed
 from secagg.protocol.rounds import CLIENT_ROUNDS, DropReason
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
@@ -257,6 +258,36 @@ def test_too_many_wrong_shares_abort_and_release_nothing():
     session.close(Round.UNMASKING)
     assert session.server_state.outcome.code is ErrorCode.RECONSTRUCTION_FAILED
     assert session.total is None
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2])
+@pytest.mark.parametrize("liars", [1, 2])
+def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_holder(
+    liars, colluders
+):
+    session = new_session(threshold=4, colluders=colluders)  # one error is corrected
+
+    def lie(number, event):
+        if is_a(Shares, event) and number < liars:
+            wrong = bytearray(event.envelope.open().revealed)
+            wrong[1 + (CLIENTS - 1) * SHARE_SIZE] ^= 1  # of the last dealer
+            return sent_by(event.sender, Shares(bytes(wrong)))
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    found = session.step_server(RoundClosed(Round.UNMASKING))
+    dealer = identity_of(CLIENTS - 1)
+    disputes = [output for output in found if isinstance(output, ShareDisputed)]
+    failures = [output for output in found if isinstance(output, DealerFailed)]
+    if liars == 1:
+        assert failures == []
+        expected = [ShareDisputed(dealer, identity_of(0))]
+        assert disputes == (expected if colluders <= 1 else [])
+    else:  # more than could be corrected: who dealt well may stand there as a liar
+        assert disputes == []
+        assert failures == [DealerFailed(dealer, is_proven=colluders <= 1)]
+        sure = "it lies, since 1 wrong ones" in session.server_state.outcome.reason
+        assert sure is (colluders <= 1)
 
 
 def test_a_dealer_with_inconsistent_shares_is_named():

@@ -9,7 +9,12 @@ import pytest
 
 from dpnoise.errors import ParameterError
 from dpnoise.events import SkellamEvent
-from dpnoise.mechanisms import MechanismParameters, make_mechanism, scale_from_bits
+from dpnoise.mechanisms import (
+    MechanismParameters,
+    NoiseRule,
+    make_mechanism,
+    scale_from_bits,
+)
 
 
 def seed(*parts):
@@ -23,9 +28,8 @@ def skellam(**changes):
         "l2_clip": 1.0,
         "scale_factor": 16.0,
         "modulus": 1 << 16,
-        "local_noise_variance": Fraction(2000),
+        "noise": NoiseRule(counted_variance=Fraction(198_000), min_survivors=100),
         "num_clients": 100,
-        "min_survivors": 100,
     }
     return make_mechanism(MechanismParameters(**(given | changes)))
 

@@ -10,7 +10,7 @@ import pytest
 from dpnoise.encoding.mixture_clipping import mixture_norm
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import SkellamMixtureClippedEvent
-from dpnoise.mechanisms import MechanismParameters, make_mechanism
+from dpnoise.mechanisms import MechanismParameters, NoiseRule, make_mechanism
 from dpnoise.mechanisms.smm import largest_linf_bound
 
 
@@ -25,9 +25,8 @@ def smm(**changes):
         "l2_clip": 1.0,
         "scale_factor": 64.0,
         "modulus": 1 << 16,
-        "local_noise_variance": Fraction(100),
+        "noise": NoiseRule(counted_variance=Fraction(1900), min_survivors=20),
         "num_clients": 20,
-        "min_survivors": 20,
         "linf_bound": 10,
     }
     return make_mechanism(MechanismParameters(**(given | changes)))
@@ -79,7 +78,10 @@ def test_algorithm_6_is_an_unbiased_estimate_of_what_algorithm_5_left():
         public = seed("p", index % 10)
         total += chosen.decode(
             chosen.encode(
-                vector, private_seed=seed(index), public_seed=public
+                vector,
+                private_seed=seed(index),
+                public_seed=public,
+                noise=chosen.session(20),
             ).residues,
             public_seed=public,
         )
@@ -95,9 +97,8 @@ def test_section_6_1_the_clip_leaves_a_fiftieth_of_a_flat_signal():
         dim=65536,
         scale_factor=4.0,
         num_clients=100,
-        min_survivors=100,
+        noise=NoiseRule(counted_variance=Fraction(396), min_survivors=100),
         linf_bound=1,
-        local_noise_variance=Fraction(4),
         modulus=1 << 10,
     )
     vector = random_vectors(1, 65536)[0]
@@ -127,4 +128,7 @@ def test_eq_3_is_about_integers():
     variance = Fraction(5.94**2 * quadratic / 2.0)
     assert largest_linf_bound(order, variance) == 5
     with pytest.raises(TheoremNotApplicableError):
-        smm(num_clients=2, min_survivors=2, local_noise_variance=Fraction(15))
+        smm(
+            num_clients=2,
+            noise=NoiseRule(counted_variance=Fraction(15), min_survivors=2),
+        )

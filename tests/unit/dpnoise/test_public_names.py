@@ -36,7 +36,10 @@ def test_ten_lines_plan_encode_sum_and_decode():
     total = np.zeros(mechanism.encoded_dim, np.uint64)
     for vector in vectors:
         total += mechanism.encode(
-            vector, private_seed=dpnoise.fresh_seed(), public_seed=public
+            vector,
+            private_seed=dpnoise.fresh_seed(),
+            public_seed=public,
+            noise=mechanism.session(50),
         ).residues
     estimate = mechanism.decode(
         total % np.uint64(mechanism.modulus), public_seed=public

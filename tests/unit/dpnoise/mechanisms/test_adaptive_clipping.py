@@ -13,6 +13,7 @@ from dpnoise.events import SkellamMixtureEvent
 from dpnoise.mechanisms import (
     ClippingSchedule,
     MechanismParameters,
+    NoiseRule,
     make_mechanism,
     suggest_flag_amplitude,
 )
@@ -24,6 +25,11 @@ def seed(*parts):
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
+def full_roster(share):
+    """40 clients, none lost: each adds `share`."""
+    return NoiseRule(counted_variance=39 * share, min_survivors=40, share_bits=1)
+
+
 def flagged(**changes):
     given = {
         "mechanism": "skellam-mixture",
@@ -31,9 +37,8 @@ def flagged(**changes):
         "l2_clip": 1.0,
         "scale_factor": 64.0,
         "modulus": 1 << 20,
-        "local_noise_variance": Fraction(4),
+        "noise": full_roster(Fraction(4)),
         "num_clients": 40,
-        "min_survivors": 40,
         "clip_flag_amplitude": 0.5,
     }
     return MechanismParameters(**(given | changes))
@@ -47,7 +52,10 @@ def test_the_flag_tells_the_share_of_clients_that_fitted(name):
         vector = np.zeros(30)
         vector[index % 30] = 0.9 if index < 30 else 5.0
         total += chosen.encode(
-            vector, private_seed=seed(name, index), public_seed=seed("p")
+            vector,
+            private_seed=seed(name, index),
+            public_seed=seed("p"),
+            noise=chosen.session(40),
         ).residues
     total %= np.uint64(chosen.modulus)
     share = chosen.decode_clip_flag(total, num_contributors=40)
@@ -69,11 +77,18 @@ def test_the_flag_is_inside_the_norm_that_is_accounted_for():
 
 def test_a_vector_of_exactly_the_clip_counts_as_fitting():
     chosen = make_mechanism(
-        flagged(dim=1, rotation="none", local_noise_variance=Fraction(1, 1 << 20))
+        flagged(
+            dim=1,
+            rotation="none",
+            noise=dataclasses.replace(full_roster(Fraction(1, 1 << 20)), share_bits=20),
+        )
     )
     for length, share in ((0.999, 1.0), (1.001, 0.0)):
         residues = chosen.encode(
-            np.array([length]), private_seed=seed(1), public_seed=seed(2)
+            np.array([length]),
+            private_seed=seed(1),
+            public_seed=seed(2),
+            noise=chosen.session(40),
         ).residues
         assert chosen.decode_clip_flag(residues, num_contributors=1) == pytest.approx(
             share, abs=0.05

@@ -21,10 +21,11 @@ from dpnoise.events import (
 from dpnoise.mechanisms import (
     CentralMechanism,
     MechanismParameters,
+    NoiseRule,
     make_mechanism,
     mechanism_names,
 )
-from dpnoise.mechanisms.base import NOISE_LABEL
+from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, LAYER_LABEL, NOISE_LABEL
 from dpnoise.mechanisms.skellam import SkellamMechanism
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.samplers import skellam_table
@@ -40,17 +41,29 @@ def seed(*parts):
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
-def parameters(name, **changes):
+def rule(name, share=Fraction(9, 2), **changes):
+    """Noise for 12 clients: with all of them each adds `share`, and 6 shares count."""
+    return NoiseRule(
+        **{
+            "counted_variance": share * (1 if name in CENTRAL else 6),
+            "min_survivors": 9,
+            "loss_fraction": Fraction(3, 12),
+            "colluders": 2,
+            "share_bits": 1 if name == "binomial" else 20,
+        }
+        | changes
+    )
+
+
+def parameters(name, share=Fraction(9, 2), **changes):
     given = {
         "mechanism": name,
         "dim": 100,
         "l2_clip": 1.0,
         "scale_factor": 32.0,
         "modulus": 1 << 16,
-        "local_noise_variance": Fraction(9, 2),
+        "noise": rule(name, share),
         "num_clients": 12,
-        "min_survivors": 9,
-        "colluders": 2,
         "linf_bound": 1 if name == "smm" else None,
     }
     return MechanismParameters(**(given | changes))
@@ -58,6 +71,13 @@ def parameters(name, **changes):
 
 def mechanism(name, **changes):
     return make_mechanism(parameters(name, **changes))
+
+
+def encode(chosen, vector, private, public, **given):
+    noise = chosen.session(12)
+    return chosen.encode(
+        vector, private_seed=private, public_seed=public, noise=noise, **given
+    )
 
 
 def random_vectors(count, dim, *, norm=1.0):
@@ -72,9 +92,7 @@ def random_vectors(count, dim, *, norm=1.0):
 def modular_sum(chosen, vectors, *, label="p"):
     total = np.zeros(chosen.encoded_dim, np.uint64)
     for index, vector in enumerate(vectors):
-        total += chosen.encode(
-            vector, private_seed=seed(label, index), public_seed=seed("public")
-        ).residues
+        total += encode(chosen, vector, seed(label, index), seed("public")).residues
     total %= np.uint64(chosen.modulus)
     if isinstance(chosen, CentralMechanism):
         return chosen.add_noise(total, private_seed=seed(label, "server"))
@@ -85,25 +103,19 @@ def modular_sum(chosen, vectors, *, label="p"):
 @pytest.mark.parametrize("rotation", ["hadamard", "hadamard-kronecker", "dft", "none"])
 def test_encoding_is_a_function_of_vector_seeds_and_parameters(name, rotation):
     vector = random_vectors(1, 100)[0]
-    first = (
-        mechanism(name, rotation=rotation)
-        .encode(vector, private_seed=seed(1), public_seed=seed(2))
-        .residues
-    )
-    again = (
-        mechanism(name, rotation=rotation)
-        .encode(vector.copy(), private_seed=seed(1), public_seed=seed(2))
-        .residues
-    )
+    first = encode(
+        mechanism(name, rotation=rotation), vector, seed(1), seed(2)
+    ).residues
+    again = encode(
+        mechanism(name, rotation=rotation), vector.copy(), seed(1), seed(2)
+    ).residues
     assert first.dtype == np.uint16
     assert first.shape == (mechanism(name, rotation=rotation).encoded_dim,)
     np.testing.assert_array_equal(first, again)
     if name != "discrete-gaussian":  # truncation uses no private randomness
-        other = (
-            mechanism(name, rotation=rotation)
-            .encode(vector, private_seed=seed(3), public_seed=seed(2))
-            .residues
-        )
+        other = encode(
+            mechanism(name, rotation=rotation), vector, seed(3), seed(2)
+        ).residues
         assert np.any(first != other)
 
 
@@ -135,7 +147,7 @@ def test_the_error_of_the_sum_is_what_the_forecast_says(name):
         name,
         dim=8192,
         scale_factor=256.0,
-        local_noise_variance=Fraction(400),
+        share=Fraction(400),
         linf_bound=12 if name == "smm" else None,
     )
     assert_error_as_forecast(chosen, random_vectors(12, 8192))
@@ -148,7 +160,7 @@ def test_where_noise_is_small_the_forecast_is_right_about_rounding(name, scale_f
         name,
         dim=8192,
         scale_factor=scale_factor,
-        local_noise_variance=Fraction(1, 64),
+        share=Fraction(1, 64),
         # Conditioning must not bite, or its bias would show beside the rounding.
         rounding_bias=0.0,
     )
@@ -163,7 +175,7 @@ def test_a_coordinate_bound_that_acts_is_in_the_forecast(name, linf_bound):
         name,
         dim=8192,
         scale_factor=2.0 * math.sqrt(8192.0),
-        local_noise_variance=Fraction(50 * linf_bound**2),
+        share=Fraction(50 * linf_bound**2),
         linf_bound=linf_bound,
     )
     vectors = np.repeat(random_vectors(1, 8192), 12, axis=0)
@@ -193,9 +205,7 @@ def test_the_noise_of_all_clients_adds_up_to_their_variance(name):
 
 def test_the_noise_share_is_the_table_s_draw_under_its_own_label():
     chosen = mechanism("skellam-mixture", rotation="none")
-    residues = chosen.encode(
-        np.zeros(100), private_seed=seed(4), public_seed=seed(5)
-    ).residues
+    residues = encode(chosen, np.zeros(100), seed(4), seed(5)).residues
     drawn = skellam_table(Fraction(9, 2)).draw(seed(4), NOISE_LABEL, 100)
     np.testing.assert_array_equal(centre(residues, chosen.modulus), drawn)
 
@@ -207,8 +217,8 @@ def test_the_default_mechanism_is_unbiased(rotation):
     repeats = 2000
     total = np.zeros(100)
     for index in range(repeats):
-        residues = chosen.encode(
-            vector, private_seed=seed("u", index), public_seed=seed("p", index % 50)
+        residues = encode(
+            chosen, vector, seed("u", index), seed("p", index % 50)
         ).residues
         total += chosen.decode(
             residues.astype(np.uint64), public_seed=seed("p", index % 50)
@@ -307,16 +317,19 @@ def test_the_event_charges_the_sampler_for_every_draw(name):
     chosen = mechanism(name)
     event = chosen.event()
     draws = chosen.encoded_dim * (1 if name == "discrete-gaussian" else 12)
-    assert event.sampler_distance >= draws * chosen.table.distance_bound
-    # Calibration charges 2^-120 per draw; no table may be worse than that.
-    assert 0.0 < chosen.table.distance_bound < 2.0**-120
+    # Tables differ from session to session; each draw is charged for the worst.
+    for roster in (9, 10, 12):
+        noise = chosen.session(roster)
+        bound = chosen.sampler(noise.base).distance_bound
+        assert event.sampler_distance >= draws * bound
+        assert 0.0 < bound < DISTANCE_PER_DRAW
 
 
 @pytest.mark.parametrize("name", CENTRAL)
 def test_central_mechanisms_add_no_noise_at_the_client(name):
     chosen = mechanism(name, rotation="none", dim=4)
-    residues = chosen.encode(
-        np.array([0.25, -0.5, 0.0, 0.125]), private_seed=seed(1), public_seed=seed(2)
+    residues = encode(
+        chosen, np.array([0.25, -0.5, 0.0, 0.125]), seed(1), seed(2)
     ).residues
     np.testing.assert_array_equal(centre(residues, chosen.modulus), [8, -16, 0, 4])
     assert chosen.noise_is_central
@@ -343,14 +356,14 @@ def test_distributed_mechanisms_say_so():
 @pytest.mark.parametrize("name", mechanism_names())
 def test_a_bad_vector_is_refused_by_name(name, vector, message):
     with pytest.raises(InputError, match=message):
-        mechanism(name).encode(vector, private_seed=seed(1), public_seed=seed(2))
+        encode(mechanism(name), vector, seed(1), seed(2))
 
 
 @pytest.mark.parametrize("name", mechanism_names())
 def test_vectors_of_any_finite_length_are_encoded(name):
     for size in (0.0, 5e-324, 1e-30, 1.0, 1e30, 1.7e308):
         vector = np.full(100, size)
-        mechanism(name).encode(vector, private_seed=seed(1), public_seed=seed(2))
+        encode(mechanism(name), vector, seed(1), seed(2))
 
 
 def test_errors_about_seeds_do_not_show_them():
@@ -358,7 +371,7 @@ def test_errors_about_seeds_do_not_show_them():
     secret = b"SECRET" * 4
     for private, public in ((secret, seed(1)), (seed(1), secret), ("text", seed(1))):
         with pytest.raises(InputError) as caught:
-            chosen.encode(np.zeros(100), private_seed=private, public_seed=public)
+            encode(chosen, np.zeros(100), private, public)
         assert "SECRET" not in str(caught.value)
 
 
@@ -393,13 +406,12 @@ def test_smm_demands_its_integer_bound_and_names_one():
 
 def test_smm_refuses_noise_that_its_theorem_does_not_cover_and_says_how_much_is():
     with pytest.raises(TheoremNotApplicableError) as caught:
-        mechanism("smm", local_noise_variance=Fraction(2), linf_bound=1)
+        mechanism("smm", share=Fraction(2), linf_bound=1)
     assert caught.value.theorem == "Corollary 1 [Bao22]"
-    # 30.9/2 counted, six shares.
-    assert caught.value.nearest == "above 2.575"
-    mechanism("smm", local_noise_variance=Fraction(2576, 1000), linf_bound=1)
+    assert caught.value.nearest == "above 15.45"
+    mechanism("smm", share=Fraction(2576, 1000), linf_bound=1)
     with pytest.raises(TheoremNotApplicableError):
-        mechanism("smm", local_noise_variance=Fraction(2575, 1000), linf_bound=1)
+        mechanism("smm", share=Fraction(2575, 1000), linf_bound=1)
 
 
 def test_smm_has_no_room_for_a_clip_flag():
@@ -427,18 +439,106 @@ def test_the_linf_bound_is_the_largest_integer_within_the_theorem(order):
 
 def test_a_binomial_share_has_an_even_number_of_coins():
     with pytest.raises(ParameterError) as caught:
-        mechanism("binomial", local_noise_variance=Fraction(17, 4))
-    assert caught.value.nearest == "9/2"
+        mechanism("binomial", noise=rule("binomial", share_bits=2))
+    assert (caught.value.parameter, caught.value.nearest) == ("share_bits", "1")
+    # 9 of 9 clients count 6 shares of 51/12, rounded up to halves.
+    chosen = mechanism("binomial", noise=rule("binomial", Fraction(17, 4)))
+    assert chosen.session(12).base == Fraction(9, 2)
 
 
-def test_the_table_digest_identifies_law_and_variance():
-    digests = [mechanism(name).table_digest() for name in mechanism_names()]
-    digests.append(
-        mechanism("skellam", local_noise_variance=Fraction(5)).table_digest()
-    )
+def test_the_digest_identifies_law_and_variance():
+    digests = [mechanism(name).sampler_digest for name in mechanism_names()]
+    digests.append(mechanism("skellam", share=Fraction(5)).sampler_digest)
     assert all(len(digest) == 32 for digest in digests)
     # Three mechanisms share one Skellam table, two share one discrete Gaussian.
     assert len(set(digests)) == len(digests) - 3
+
+
+LADDER = {"loss_fraction": Fraction(1, 4), "colluders": 0, "ladder": 3}
+
+
+def test_the_digests_of_a_session_are_those_of_its_draws():
+    chosen = mechanism("skellam", noise=rule("skellam", **LADDER))
+    noise = chosen.session(12)
+    digests = chosen.sampler_digests(noise)
+    assert digests == tuple(
+        skellam_table(variance).digest for variance in (noise.base, *noise.layers)
+    )
+    assert len(digests) == noise.draws == 5
+    # Where nobody may be lost there is nothing to take back.
+    assert chosen.session(9).layers == ()
+
+
+def test_a_layer_is_drawn_again_from_its_seed_in_any_stretches():
+    chosen = mechanism(
+        "skellam-mixture", rotation="none", noise=rule("skellam", **LADDER)
+    )
+    noise = chosen.session(12)
+    seeds = [seed("layer", number) for number in range(noise.draws - 1)]
+    whole = encode(chosen, np.zeros(100), seed(4), seed(5), layer_seeds=seeds)
+    left = centre(whole.residues, chosen.modulus)
+    for variance, layer_seed in zip(noise.layers, seeds, strict=True):
+        drawn = skellam_table(variance).draw(layer_seed, LAYER_LABEL, 100)
+        again = np.concatenate(
+            [
+                chosen.layer_residues(variance, layer_seed, start=start, count=count)
+                for start, count in ((0, 7), (7, 60), (67, 33))
+            ]
+        )
+        np.testing.assert_array_equal(centre(again, chosen.modulus), drawn)
+        left -= drawn
+    base = skellam_table(noise.base).draw(seed(4), NOISE_LABEL, 100)
+    np.testing.assert_array_equal(left, base)
+
+
+@pytest.mark.parametrize("seeds", [[], [seed(1)] * 3, [seed(1)] * 5])
+def test_layers_and_their_seeds_are_equally_many(seeds):
+    chosen = mechanism("skellam", noise=rule("skellam", **LADDER))
+    with pytest.raises(InputError, match="4 layers"):
+        encode(chosen, np.zeros(100), seed(4), seed(5), layer_seeds=seeds)
+
+
+def test_shares_that_do_not_add_up_take_no_ladder():
+    with pytest.raises(ParameterError) as caught:
+        mechanism("ddgauss", noise=rule("ddgauss", **LADDER))
+    assert (caught.value.parameter, caught.value.nearest) == ("ladder", "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("skellam", Fraction(1 << 28) + 1),
+        ("ddgauss", Fraction(1, 65)),
+        ("binomial", Fraction((1 << 28) + 1)),
+    ],
+)
+def test_a_share_beyond_the_samplers_is_refused_before_a_table_is_built(name, share):
+    with pytest.raises(ParameterError) as caught:
+        mechanism(name, share=share)
+    assert caught.value.parameter == "counted_variance"
+    nearest = Fraction(float(caught.value.nearest))
+    mechanism(name, noise=rule(name, counted_variance=nearest))
+
+
+def test_the_noise_of_a_smaller_roster_is_thicker():
+    chosen = mechanism("skellam")
+    # Losses: 0, 2, 2, 3 of 9, 10, 11, 12; two collude and one is the user.
+    shares = [27 / chosen.session(roster).base for roster in (9, 10, 11, 12)]
+    assert shares == pytest.approx([6, 6, 6, 6])
+    fewer = mechanism("skellam", noise=rule("skellam", loss_fraction=Fraction(1, 12)))
+    shares = [27 / fewer.session(roster).base for roster in (9, 10, 11, 12)]
+    assert shares == pytest.approx([6, 7, 8, 8])
+    for roster in (8, 13):
+        with pytest.raises(ParameterError, match="roster"):
+            chosen.session(roster)
+
+
+def test_ddgauss_states_the_roster_that_cuts_its_noise_into_most_shares():
+    few = make_mechanism(
+        parameters("ddgauss", noise=rule("ddgauss", loss_fraction=Fraction(0)))
+    ).event()
+    # Of 12 clients nobody may be lost: 12 - 2 - 1 shares of 27/9.
+    assert (few.num_noise_shares, few.local_noise_variance) == (9, Fraction(3))
 
 
 def test_a_longer_vector_is_clipped_and_keeps_its_direction():
@@ -446,7 +546,7 @@ def test_a_longer_vector_is_clipped_and_keeps_its_direction():
         "gaussian", dim=4, rotation="none", scale_factor=2.0**20, modulus=1 << 40
     )
     huge = np.array([3e5, 0.0, -4e5, 0.0])
-    residues = chosen.encode(huge, private_seed=seed(1), public_seed=seed(2)).residues
+    residues = encode(chosen, huge, seed(1), seed(2)).residues
     np.testing.assert_allclose(
         chosen.decode(residues, public_seed=seed(2)), [0.6, 0.0, -0.8, 0.0], atol=1e-5
     )
@@ -462,7 +562,7 @@ SHORTENED = [name for name in mechanism_names() if name != "smm"]
 
 def shortened(name, vector, **changes):
     chosen = mechanism(name, dim=len(vector), scale_factor=64.0, **changes)
-    return chosen.encode(vector, private_seed=seed(1), public_seed=seed(2)).shortened_by
+    return encode(chosen, vector, seed(1), seed(2)).shortened_by
 
 
 @pytest.mark.parametrize("rotation", ["hadamard", "dft", "none"])
@@ -487,7 +587,5 @@ def test_a_bound_on_coordinates_and_the_published_clip_shorten_too():
 
 
 def test_what_an_encoding_shows_of_itself_is_its_length():
-    made = mechanism("skellam").encode(
-        random_vectors(1, 100)[0], private_seed=seed(1), public_seed=seed(2)
-    )
+    made = encode(mechanism("skellam"), random_vectors(1, 100)[0], seed(1), seed(2))
     assert repr(made) == "Encoded(length=128, entries=<redacted>)"

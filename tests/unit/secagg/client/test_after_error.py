@@ -45,6 +45,7 @@ def service(code):
                 _C.NO_QUORUM,
                 _C.TOO_FEW_ANSWERS,
                 _C.RECONSTRUCTION_FAILED,
+                _C.DISPUTED,
                 _C.STORAGE_FAILED,
                 _C.INTERNAL,
                 _C.CANCELLED,

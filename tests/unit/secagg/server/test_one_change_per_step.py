@@ -140,9 +140,9 @@ def test_a_session_that_somebody_else_has_ended_is_our_defect():
         await clock.sleep_until(clock.now() + 1)
         (runner,) = deployment.aggregator._sessions.running(TASK_ID)
         await runner.abort(ErrorCode.CANCELLED, "an operator's wish")
-        await runner.finish()
-        await runner.finish()  # ended is ended
-        runner._state = runner.record.start()
+        await runner.finish(b"")
+        await runner.finish(b"")  # ended is ended
+        runner._durable._state = runner.record.start()
         with pytest.raises(InternalError, match="somebody else"):
             await runner.abort(ErrorCode.CANCELLED, "again")
         serving.cancel()

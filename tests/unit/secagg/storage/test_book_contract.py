@@ -338,6 +338,20 @@ async def test_spent_sessions_are_counted_once_each_and_for_good(book, clock):
     assert await book.tally(Role.SERVER, "task") == Tally(1, 1)
 
 
+async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
+    at = await begin(book, number=1)
+    assert (await book.tally(Role.SERVER, "task")).facts == b""
+    at = await append(book, at, facts=b"first", spend=True)
+    await end(book, Committed(9, bytes(16), None), facts=b"not written")
+    assert (await book.tally(Role.SERVER, "task")).facts == b"first"
+    await end(book, at, facts=b"second")
+    await begin(book, key="b", number=2)
+    clock.seconds += 500 * 86400
+    await book.purge(Retention())
+    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
+    assert (await book.tally(Role.SERVER, "another")).facts == b""
+
+
 async def test_a_task_opens_no_session_beyond_its_allowance(book):
     for number in (1, 2):
         at = await begin(book, key=str(number), number=number, allowed=2)

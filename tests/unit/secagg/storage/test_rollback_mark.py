@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.storage import sqlite_file
 from secagg.storage.book import (
     Behind,
     Change,
@@ -206,7 +207,7 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(state, mark, monkeypa
     assert mark.read_bytes() != before
     assert stored.records == (record(1),)
     assert isinstance(await step(book, stored, records=(record(2),)), Committed)
-    assert sorted(file.name for file in mark.parent.iterdir()) == ["mark"]
+    assert sorted(each.name for each in mark.parent.iterdir()) == ["mark", "mark.lock"]
     await book.close()
 
 
@@ -276,6 +277,84 @@ async def test_a_crash_while_accepting_is_refused_again(
     await assert_refused(state, mark, "belongs to another state")
 
 
+async def test_two_copies_of_one_book_never_run_at_once(
+    state, mark, tmp_path, monkeypatch
+):
+    """Else both would answer, each in its way, from the same position."""
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
+    at = await begun(state, mark)
+    copy = tmp_path / "copy"
+    shutil.copytree(state, copy)
+    first = await opening(state, mark)
+    with pytest.raises(ServiceError, match="a copy of this state") as caught:
+        await opening(copy, mark)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "Stop the other process" in caught.value.next_step
+    # Accepting what was put back does not stop a process that still runs, either.
+    with pytest.raises(ServiceError, match="is in use"):
+        await opening(copy, mark, accept_restored=True)
+    await step(first, at, records=(record(1),))
+    await first.close()
+    await assert_refused(copy, mark, "an older state was put back")
+
+
+async def test_a_start_waits_for_a_copy_that_is_just_going(state, mark):
+    await begun(state, mark)
+    going = RollbackMark(mark)
+    going.hold(wait_seconds=0.0)
+    waiting = asyncio.create_task(opening(state, mark))
+    await asyncio.sleep(0)
+    going.release()
+    await (await waiting).close()
+
+
+async def test_a_book_that_was_not_opened_leaves_the_mark_free(state, mark):
+    await begun(state, mark)
+    right = mark.read_bytes()
+    mark.write_bytes(b"")
+    await assert_refused(state, mark, "is damaged")
+    mark.write_bytes(right)
+    await (await opening(state, mark)).close()
+
+
+@pytest.mark.parametrize("found", ["another", "older", "missing", "damaged"])
+async def test_a_mark_that_was_exchanged_under_a_running_book_stops_it(
+    state, mark, found
+):
+    book = await opening(state, mark)
+    before = mark.read_bytes()
+    at = await begin(book)
+    if found == "missing":
+        mark.unlink()
+    else:
+        contents = {"another": Mark(bytes(8), 9).encode(), "older": before}
+        mark.write_bytes(contents.get(found, b""))
+    left = mark.read_bytes() if mark.exists() else None
+    for _ in range(2):
+        with pytest.raises(ServiceError, match="was replaced while") as caught:
+            at = await step(book, at, records=(record(1),))
+        assert caught.value.code is ErrorCode.RESTORED_STATE
+    assert (mark.read_bytes() if mark.exists() else None) == left
+    await book.close()
+
+
+async def test_a_mark_whose_rename_was_not_made_durable_is_written_again(
+    state, mark, monkeypatch
+):
+    book = await opening(state, mark)
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secagg.storage.rollback_mark._sync_directory", fail)
+        with pytest.raises(ServiceError, match="cannot be written"):
+            await begin(book)
+    assert generation(mark) == 1
+    assert await book.load("a") is not None
+    await book.close()
+
+
 async def test_a_mark_inside_the_state_directory_is_refused(state):
     for inside in (state / "mark", state / "deeper" / "mark", state / "." / "mark"):
         with pytest.raises(LocalProtocolError) as caught:
@@ -294,6 +373,8 @@ async def test_a_mark_that_cannot_be_read_is_a_failure_of_this_machine(state, ma
     with pytest.raises(ServiceError, match="cannot be read") as caught:
         await opening(state, mark)
     assert caught.value.code is ErrorCode.STORAGE_FAILED
+    mark.rmdir()  # nothing is left locked
+    await (await opening(state, mark)).close()
 
 
 def test_a_mark_reads_what_it_wrote_and_nothing_else(mark):

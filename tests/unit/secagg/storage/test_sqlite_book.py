@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -192,6 +193,118 @@ async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
     await asyncio.gather(first, *later)
     assert len(transactions) == 2
     await book.close()
+
+
+class Held:
+    """Stops every transaction where it begins, until it may go on."""
+
+    def __init__(self, monkeypatch):
+        self.started, self.may_go_on = threading.Event(), threading.Event()
+        writing = sqlite_file.SQLiteFile.writing
+
+        def slowly(file):
+            self.started.set()
+            self.may_go_on.wait()
+            return writing(file)
+
+        monkeypatch.setattr(sqlite_file.SQLiteFile, "writing", slowly)
+
+
+async def cancel_everybody_else():
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    return await asyncio.gather(*others, return_exceptions=True)
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_whoever_is_cancelled_takes_no_other_commit_along(
+    path, monkeypatch, turns, is_written
+):
+    """As at the end of a loop, which cancels all its tasks at once."""
+    book = await opening(path)
+    held = Held(monkeypatch)
+    gone = [asyncio.create_task(begin(book, str(n), n)) for n in (1, 2)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if is_written and turns:
+        await asyncio.to_thread(held.started.wait)
+        held.may_go_on.set()
+    await cancel_everybody_else()
+    held.may_go_on.set()
+    assert all(one.done() for one in gone)
+    async with asyncio.timeout(60):
+        assert isinstance(await begin(book, "later", 3), Committed)
+        assert len(await book.sessions(role=Role.SERVER)) == (3 if turns else 1)
+        await book.close()
+
+
+def test_what_is_committed_while_a_loop_ends_is_answered(path):
+    answers = []
+
+    async def tidy_up(book):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            answers.append(await begin(book, "last", 2))
+            await book.close()
+
+    async def main():
+        book = await opening(path)
+        asyncio.create_task(tidy_up(book))  # noqa: RUF006 - cancelled by the loop
+        await begin(book)
+
+    asyncio.run(main())
+    assert isinstance(answers[0], Committed)
+
+
+async def test_a_cancelled_close_releases_the_file(path, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
+    book = await opening(path)
+    held = Held(monkeypatch)
+    written = asyncio.create_task(begin(book))
+    await asyncio.to_thread(held.started.wait)
+    closing = asyncio.create_task(book.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.sleep(0)
+    held.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert isinstance(await written, Committed)
+    await (await opening(path)).close()
+
+
+async def test_a_thread_that_has_ended_is_said_and_nobody_waits(path):
+    thread = ThreadPoolExecutor(1)
+    book = await opening(path, thread=thread)
+    thread.shutdown()
+    for number in (1, 2):
+        with pytest.raises(ServiceError, match="is not known") as caught:
+            await begin(book, str(number), number)
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+async def test_a_commit_that_the_thread_never_began_is_said(path):
+    thread = ThreadPoolExecutor(1)
+    book = await opening(path, thread=thread)
+    started, may_go_on = threading.Event(), threading.Event()
+
+    def occupy():
+        started.set()
+        may_go_on.wait()
+
+    busy = thread.submit(occupy)
+    started.wait()
+    waiting = asyncio.create_task(begin(book))
+    for _ in range(3):  # turns of the loop: it is given to the thread
+        await asyncio.sleep(0)
+    thread.shutdown(wait=False, cancel_futures=True)
+    may_go_on.set()
+    busy.result()
+    with pytest.raises(ServiceError, match="is not known"):
+        await waiting
 
 
 def test_a_book_works_without_a_thread_where_time_stands_still():

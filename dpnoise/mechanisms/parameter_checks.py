@@ -1,0 +1,244 @@
+"""Checks of parameters that a caller or a configuration gives, each by its name.
+
+* A value that cannot work is refused with the parameter's name and the nearest value
+  that works.
+* Numbers may come from a server that lies: nothing is converted before it is compared,
+  and no text is read that could grow.
+
+It knows no parameter's meaning.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Final, cast
+
+from dpnoise.errors import ParameterError
+
+__all__ = [
+    "check_choice",
+    "check_fraction",
+    "check_integer",
+    "check_number",
+    "check_positive",
+    "read_fields",
+    "read_fraction",
+]
+
+MAX_FRACTION_BITS: Final = 512
+"""Longest numerator or denominator: building a noise table is slow in it."""
+
+_MAX_DIGITS: Final = 160  # the decimal digits of 512 bits, and a few
+
+
+def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse anything but one of the choices.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+        choices: What works.
+
+    Raises:
+        ParameterError: It is none of them; the error names the most similar one.
+    """
+    if value not in choices:
+        text = str(value)[:80]
+        near = difflib.get_close_matches(text.replace("_", "-"), choices, n=1)
+        raise ParameterError(
+            f"{parameter} must be one of {', '.join(choices)}; got {text!r}",
+            parameter=parameter,
+            value=text,
+            nearest=near[0] if near else None,
+        )
+
+
+def check_number(parameter: str, value: object) -> float:
+    """Return a finite number as a float, or refuse it by name.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+
+    Returns:
+        The number as a float.
+
+    Raises:
+        ParameterError: It is no number, NaN, or infinite.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise ParameterError(
+            f"{parameter} must be a number, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ParameterError(
+            f"{parameter} must be a finite number, got {number!r}",
+            parameter=parameter,
+            value=number,
+        )
+    return number
+
+
+def check_positive(parameter: str, value: object) -> float:
+    """Return a number greater than zero as a float, or refuse it by name.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+
+    Returns:
+        The number as a float.
+
+    Raises:
+        ParameterError: It is no finite number greater than 0.
+    """
+    number = check_number(parameter, value)
+    if number <= 0.0:
+        raise ParameterError(
+            f"{parameter} must be greater than 0, got {number!r}",
+            parameter=parameter,
+            value=number,
+            nearest="any number above 0, such as 1.0",
+        )
+    return number
+
+
+def check_integer(parameter: str, value: object, lowest: int, highest: int) -> int:
+    """Return an integer within its limits, or refuse it by name.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+        lowest: Smallest value that works.
+        highest: Largest value that works.
+
+    Returns:
+        The integer.
+
+    Raises:
+        ParameterError: It is no integer, or outside the limits.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParameterError(
+            f"{parameter} must be an integer, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    if not lowest <= value <= highest:
+        raise ParameterError(
+            f"{parameter} must be between {lowest} and {highest}, got {value}",
+            parameter=parameter,
+            value=value,
+            nearest=str(lowest if value < lowest else highest),
+        )
+    return value
+
+
+def check_fraction(parameter: str, value: object, *, most: int) -> Fraction:
+    """Return an exact number greater than zero, or refuse it by name.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+        most: Largest value that works, a power of two.
+
+    Returns:
+        The number.
+
+    Raises:
+        ParameterError: It is no Fraction, not in (0, most], or longer than 512 bits.
+    """
+    if not isinstance(value, Fraction):
+        raise ParameterError(
+            f"{parameter} must be an exact Fraction, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+            nearest=f"Fraction({value!r})" if isinstance(value, int | float) else None,
+        )
+    if not 0 < value <= most:
+        raise ParameterError(
+            f"{parameter} must be greater than 0 and at most "
+            f"2^{most.bit_length() - 1}, got {float(value):.6g}",
+            parameter=parameter,
+            value=value,
+            nearest=str(most) if value > 0 else None,
+        )
+    longest = max(value.numerator.bit_length(), value.denominator.bit_length())
+    if longest > MAX_FRACTION_BITS:
+        raise ParameterError(
+            f"{parameter} must have at most {MAX_FRACTION_BITS} bits in numerator and "
+            f"denominator, got {longest}",
+            parameter=parameter,
+            value=float(value),
+            nearest="the next larger multiple of 2^-200",
+        )
+    return value
+
+
+def read_fraction(parameter: str, value: object) -> Fraction:
+    """Read an exact rational from "p/q", an integer, a float, or a Fraction.
+
+    Args:
+        parameter: Name for the error.
+        value: What a configuration held.
+
+    Returns:
+        The rational; a float is taken for exactly what it is.
+
+    Raises:
+        ParameterError: It is none of these, or not finite.
+    """
+    if isinstance(value, str):
+        numerator, _, denominator = value.partition("/")
+        # Decimal forms such as "1e9999" would be expanded; only plain integers pass.
+        parts = (numerator, denominator or "1")
+        if all(map(_is_plain_integer, parts)) and int(parts[1]) > 0:
+            return Fraction(int(parts[0]), int(parts[1]))
+        raise ParameterError(
+            f'{parameter} must read "numerator/denominator" in digits',
+            parameter=parameter,
+            value=value[:80],
+        )
+    check_number(parameter, value)
+    return Fraction(cast("int | float | Fraction", value))
+
+
+def _is_plain_integer(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+def read_fields(
+    record: type, entries: Mapping[str, object], *, what: str
+) -> dict[str, object]:
+    """Return the entries of a configuration if they are fields of a record.
+
+    Args:
+        record: A dataclass.
+        entries: JSON values by field name; fields with a default may be missing.
+        what: What the record is called in an error.
+
+    Raises:
+        ParameterError: A key is unknown or missing.  An unknown key is an error,
+            since a key that one party ignores is a parameter on which they differ.
+    """
+    fields = {field.name: field for field in dataclasses.fields(record)}
+    for key in entries:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            raise ParameterError(
+                f"{what} has no key {key!r}",
+                parameter=key,
+                nearest=near[0] if near else None,
+            )
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in entries:
+            raise ParameterError(f"{what} lacks the key {name!r}", parameter=name)
+    return dict(entries)

@@ -1,0 +1,337 @@
+"""A session's state on the server, and the only ways to change it.
+
+Rule 1: persist, then speak.  Events are judged on a fork of the state; the fork becomes
+        the state when the book has committed them, and only then does anybody hear of
+        it (PROTOCOL §12).
+Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile
+        are judged together in the next one.  Heavy steps run on workers.
+Rule 3: after a commit that failed nothing is known.  The next one says what the book
+        holds, and everything is judged again from there.
+
+It knows no time but that of a disk that refuses: when a round is closed is decided by
+`secagg.server.session_runner`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from secagg import telemetry
+from secagg.errors import InternalError, RemoteProtocolError, SecAggError, ServiceError
+from secagg.messages import Round
+from secagg.protocol import server
+from secagg.protocol.events import Received, ServerEvent
+from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.server_states import ServerStep
+from secagg.runtime.clock import Clock
+from secagg.runtime.workers import Workers
+from secagg.storage.book import (
+    Behind,
+    Book,
+    Change,
+    Committed,
+    Record,
+    SecondRecordError,
+    StateDamagedError,
+)
+from secagg.storage.journal import decode_server_event, record_of
+
+__all__ = ["DurableState", "MakeEvent", "Position", "patiently"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+# A full disk is often freed by somebody else within a minute; then the session aborts.
+STORAGE_ATTEMPTS: Final = 12
+STORAGE_RETRY_SECONDS: Final = 5.0
+
+# What the state asks for next, or None when somebody else has done it.
+MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a session stands in the book.
+
+    Attributes:
+        sequence: How many records it holds.
+        chain: Chain value behind them.
+    """
+
+    sequence: int
+    chain: bytes
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A client's message that waits for its verdict.
+
+    Attributes:
+        event: The message.
+        answer: Set when the verdict is durable: whether the message was new.
+        is_new: Whether it is not a repetition.
+        refusal: Why it cannot be taken; None as long as it can.
+    """
+
+    event: Received
+    answer: "asyncio.Future[bool]"
+    is_new: bool = False
+    refusal: SecAggError | None = None
+
+    def settle(self, refusal: Exception | None) -> None:
+        """Tell the sender, if it has not hung up."""
+        if self.answer.done():
+            return
+        if refusal is None:
+            self.answer.set_result(self.is_new)
+        else:
+            self.answer.set_exception(refusal)
+
+
+class DurableState:
+    """The state of one session, as the book has it.
+
+    Args:
+        state: Before any event.
+        session_key: The session's name in the book.
+        position: Where the session stands in the book.
+        book: Stores the session.
+        workers: Threads for heavy steps.
+        clock: Time between attempts to write.
+        on_message: Told of every message that the state holds now.
+        on_round: Told of every other step: the state that was left, and what came.
+    """
+
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
+        self,
+        state: server.ServerState,
+        session_key: str,
+        position: Position,
+        *,
+        book: Book,
+        workers: Workers,
+        clock: Clock,
+        on_message: Callable[[Received], None],
+        on_round: Callable[[server.ServerState, ServerStep], None],
+    ) -> None:
+        self._state = state
+        self._key = session_key
+        self._position = position
+        self._book = book
+        self._workers = workers
+        self._clock = clock
+        self._on_message = on_message
+        self._on_round = on_round
+        self._waiting: list[_Waiting] = []
+        self._judging: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def state(self) -> server.ServerState:
+        """The state behind the last commit."""
+        return self._state
+
+    def replay(self, events: Iterable[ServerEvent]) -> None:
+        """Apply what the book holds already."""
+        for event in events:
+            self._enter(event, server.step(self._state, event))
+
+    async def submit(self, event: Received) -> bool:
+        """Take a client's message; returns when it is durable.
+
+        Returns:
+            Whether it is new; False when it repeats one that was taken before.
+
+        Raises:
+            RemoteProtocolError: It is refused.
+            ServiceError: STORAGE_FAILED; sending it again may help.
+        """
+        message = _Waiting(event, asyncio.get_running_loop().create_future())
+        self._waiting.append(message)
+        if self._judging is None:
+            self._judging = asyncio.create_task(self._judge_waiting())
+        # A sender that hangs up takes nobody else's message with it.
+        return await message.answer
+
+    async def advance(self, make_event: MakeEvent) -> server.ServerState | None:
+        """Apply an event of our own: close a round, end the session.
+
+        Returns:
+            The state that was left, or None if nothing has changed.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, again and again.
+        """
+        async with self._lock:
+            before = self._state
+            await patiently(self._clock, lambda: self._apply_own(make_event))
+            return None if type(self._state) is type(before) else before
+
+    async def write(self, change: Change) -> None:
+        """Commit what changes no state: a deadline, a receipt.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        async with self._lock:
+            while not await self._commit(change):
+                pass  # it has caught up
+
+    # --- messages of clients ----------------------------------------------------------
+
+    async def _judge_waiting(self) -> None:
+        """Judge in batches until nobody waits."""
+        try:
+            while self._waiting:
+                async with self._lock:
+                    batch, self._waiting = self._waiting, []
+                    try:
+                        await self._judge(batch)
+                    except Exception as error:  # noqa: BLE001 - belongs to the senders
+                        for message in batch:
+                            message.settle(error)
+        finally:
+            self._judging = None
+
+    async def _judge(self, batch: list[_Waiting]) -> None:
+        """Commit what can be taken of a batch, and tell everybody."""
+        while True:
+            state, accepted = self._judged(batch)
+            try:
+                if not accepted or await self._commit(self._change_of(accepted)):
+                    break
+            except SecondRecordError as error:
+                # Our own defect: its sender is told so, nobody else is held up.
+                _LOG.critical("%s", error)
+                _refuse(batch, error)
+        self._state = state
+        for event in accepted:
+            self._on_message(event)
+        for message in batch:
+            message.settle(message.refusal)
+
+    def _judged(
+        self, batch: list[_Waiting]
+    ) -> tuple[server.ServerState, list[Received]]:
+        """Return the state behind a batch, and the messages that lead there."""
+        state, accepted = server.fork(self._state), []
+        for message in batch:
+            if isinstance(message.refusal, InternalError):
+                continue
+            message.refusal = None
+            try:
+                step = server.step(state, message.event)
+            except RemoteProtocolError as error:
+                message.refusal = error
+                continue
+            state = step.state
+            message.is_new = not step.is_repeat
+            if message.is_new:
+                accepted.append(message.event)
+        return state, accepted
+
+    def _change_of(self, accepted: list[Received]) -> Change:
+        state, seconds = self._state, None
+        if isinstance(state, server.AdvertiseKeys) and not state.adverts:
+            seconds = self._seconds_of(state.ROUND)  # the first advert
+        return Change(
+            key=self._key,
+            records=tuple(map(record_of, accepted)),
+            deadline_seconds=seconds,
+        )
+
+    # --- events of our own ------------------------------------------------------------
+
+    async def _apply_own(self, make_event: MakeEvent) -> None:
+        while not server.is_over(self._state):
+            event = make_event(self._state)
+            if event is None:
+                return
+            step = await self._workers.run(server.step, server.fork(self._state), event)
+            opened = step.state
+            seconds = None if server.is_over(opened) else self._seconds_of(opened.ROUND)
+            done = await self._commit(
+                Change(
+                    key=self._key,
+                    records=(record_of(event),),
+                    round=opened.ROUND,
+                    deadline_seconds=seconds,
+                    # U3 is fixed: from here on a sum can come out.
+                    spend=isinstance(opened, server.Unmasking),
+                )
+            )
+            if done:
+                self._enter(event, step)
+                return
+
+    def _seconds_of(self, opened: Round) -> float:
+        parameters = self._state.session.descriptor.parameters
+        return float(ROUNDS[opened].seconds(parameters.deadlines))
+
+    # --- the book ---------------------------------------------------------------------
+
+    async def _commit(self, change: Change) -> bool:
+        """Commit a change at the present position; the lock is held.
+
+        Returns:
+            False when the session stood elsewhere: the state has caught up, and
+            whatever the change was made of must be judged again.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing is known, see rule 3.
+        """
+        position = self._position
+        answer = await self._book.commit(
+            replace(change, expect=position.sequence, previous=position.chain)
+        )
+        match answer:
+            case Committed():
+                self._position = Position(answer.sequence, answer.chain)
+                return True
+            case Behind():
+                self._catch_up(answer)
+                return False
+        if change.end is None:
+            raise InternalError("the session was ended by somebody else")
+        return True  # by ourselves, in a commit that seemed to fail
+
+    def _catch_up(self, behind: Behind) -> None:
+        """Apply what a commit has stored that seemed to fail."""
+        if behind.whole:
+            raise StateDamagedError(
+                "another history stands where this process has written its own",
+                key=self._key,
+            )
+        self._state = server.fork(self._state)
+        self.replay(map(decode_server_event, behind.records))
+        self._position = Position(behind.sequence, behind.chain)
+
+    def _enter(self, event: ServerEvent, step: ServerStep) -> None:
+        before, self._state = self._state, step.state
+        if isinstance(event, Received):
+            self._on_message(event)
+        else:
+            self._on_round(before, step)
+
+
+async def patiently(clock: Clock, write: Callable[[], Awaitable[None]]) -> None:
+    """Write, and try again for a while when the disk refuses.
+
+    Raises:
+        ServiceError: STORAGE_FAILED, a dozen times within a minute.
+    """
+    for _ in range(STORAGE_ATTEMPTS - 1):
+        try:
+            return await write()
+        except ServiceError as error:
+            _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+            await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
+    return await write()
+
+
+def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:
+    for message in batch:
+        record: Record = record_of(message.event)
+        if (record.kind, record.sender) == (error.record.kind, error.record.sender):
+            message.refusal = error

@@ -1,0 +1,150 @@
+"""What a task knows from its sessions: its sums, its disputes, and who is left out.
+
+Rule 1: facts change with the end of a session, in the same commit: no restart counts a
+        sum twice or forgets who is out.
+Rule 2: they outlive receipts, so that retention costs a task nothing.
+
+Source:
+    PROTOCOL §5.7.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import MAX_IDENTITY_BYTES, Released
+from secagg.primitives.canonical import Reader, Writer
+from secagg.protocol.disputes import left_out
+from secagg.server.receipt import SessionReceipt
+
+__all__ = ["TaskFacts"]
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """The facts of one task.
+
+    Attributes:
+        sums: Sessions that released one.
+        disputes: Accuser and accused, by name.  Pairs of which both are left out say
+            nothing more and are dropped: what stays is at most c for each client that
+            is not.
+        left_out: Who takes no part in the rest of the task.
+        suspended: Who takes no part in the next attempt.
+    """
+
+    sums: int = 0
+    disputes: frozenset[tuple[str, str]] = frozenset()
+    left_out: frozenset[str] = frozenset()
+    suspended: frozenset[str] = frozenset()
+
+    def after(self, receipt: SessionReceipt) -> Self:
+        """Return the facts when a session has ended.
+
+        Args:
+            receipt: Of the session.
+        """
+        pairs = self.disputes | {(a, b) for a, b, _ in receipt.disputes}
+        failed = frozenset({receipt.failed_dealer} - {""})
+        proven = failed if receipt.is_failure_proven else frozenset[str]()
+        out = left_out(
+            pairs,
+            colluders=receipt.descriptor.parameters.colluders,
+            already=self.left_out | proven,
+        )
+        # A session that never had a roster was no attempt.
+        suspended = failed if receipt.members else self.suspended
+        return replace(
+            self,
+            sums=self.sums + isinstance(receipt.outcome, Released),
+            disputes=frozenset(pair for pair in pairs if not out.issuperset(pair)),
+            left_out=out,
+            suspended=suspended - out,
+        )
+
+    def absent_from_next(
+        self, invited: frozenset[str] | None, *, min_clients: int
+    ) -> frozenset[str]:
+        """Return who takes no part in the next session.
+
+        Nobody is suspended where too few would be left: what is not proven must not
+        end a task.
+
+        Args:
+            invited: Who may take part in the task; None for everybody.
+            min_clients: Smallest roster.
+
+        Raises:
+            SessionAbortedError: DISPUTED; too few are left without those that are out
+                for good, who are named.
+        """
+        if invited is None:
+            return self.left_out | self.suspended
+        if len(invited - self.left_out) < min_clients:
+            names = ", ".join(sorted(self.left_out))
+            raise SessionAbortedError(
+                f"{len(invited - self.left_out)} of the invited clients are left, "
+                f"{min_clients} are needed; these accuse each other, or their secrets "
+                f"could not be rebuilt: {names}",
+                code=ErrorCode.DISPUTED,
+                next_step="Find out who is at fault, then run a new task without them.",
+            )
+        both = self.left_out | self.suspended
+        return both if len(invited - both) >= min_clients else self.left_out
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        writer = Writer().u16(_VERSION).u64(self.sums)
+        _put_names(writer, (name for pair in sorted(self.disputes) for name in pair))
+        _put_names(writer, sorted(self.left_out))
+        _put_names(writer, sorted(self.suspended))
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; no bytes are no facts yet.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; they are damaged or of another release.
+        """
+        if not data:
+            return cls()
+        reader = Reader(data, "facts of a task")
+        try:
+            version, sums = reader.u16(), reader.u64()
+            if version != _VERSION:
+                raise _unreadable(f"version {version} is unknown")
+            names = _take_names(reader)
+            disputes = frozenset(zip(names[::2], names[1::2], strict=True))
+            out, suspended = _take_names(reader), _take_names(reader)
+            reader.end()
+        except (ValueError, RemoteProtocolError) as error:
+            raise _unreadable(str(error)) from None
+        return cls(sums, disputes, frozenset(out), frozenset(suspended))
+
+
+def _put_names(writer: Writer, names: Iterable[str]) -> None:
+    listed = tuple(names)
+    writer.u32(len(listed))
+    for name in listed:
+        writer.text(name)
+
+
+def _take_names(reader: Reader) -> tuple[str, ...]:
+    return tuple(reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32()))
+
+
+def _unreadable(complaint: str) -> ServiceError:
+    return ServiceError(
+        f"what the task knows from its sessions cannot be read: {complaint}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Use the release that wrote it.",
+    )

@@ -1,0 +1,254 @@
+"""Clients that end attempts: each costs itself its place, and at most one other.
+
+A task of c corrupt clients ends at most c attempts by complaints, nobody has to look at
+it in between, and everybody who was not left out gets the exact sum (PROTOCOL §5.7).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import BUNDLE_BYTES, Complaint, Envelope, Fate, Roster
+from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.server.receipt import SessionReceipt
+from secagg.simulation import identity_of
+from secagg.storage.book import Role, SessionState
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import Deployment
+from secagg.testing.inline_book import ask
+from secagg.wire.calls import (
+    ReportViolation,
+    RevealShares,
+    ShareKeys,
+    UploadChunk,
+)
+
+COLLUDERS, LEFT = 2, 7
+CLIENTS = LEFT + 2 * COLLUDERS
+CORRUPT = range(COLLUDERS)
+# While they are missing, eight are there and seven needed: complaints count.
+LATE = frozenset(range(CLIENTS - 3, CLIENTS))
+PARAMETERS = parameters_for(
+    CLIENTS, dimension=CLIENTS + 2, threshold=LEFT, colluders=COLLUDERS
+)
+POLLING = ClientSettings(offer_seconds=1000.0, watch=False)
+
+
+class Corrupt:
+    """A connection of a client that follows the protocol but for one thing."""
+
+    def __init__(self, inner, number, rosters):
+        self.inner, self.number, self.rosters = inner, number, rosters
+        self.identity = inner.identity
+
+    @property
+    def aggregator(self):
+        return self.inner.aggregator
+
+    async def call(self, request):
+        answer = await self.inner.call(await self.changed(request))
+        if isinstance(answer, Envelope) and answer.kind is Roster:
+            names = [advert.identity for advert in answer.open().adverts]
+            self.rosters[request.session_id] = names
+        return answer
+
+    async def changed(self, request):
+        return request
+
+
+class Garbage(Corrupt):
+    """Sends everybody bundles that nobody can open."""
+
+    async def changed(self, request):
+        if isinstance(request, ShareKeys):
+            count = len(request.message) // BUNDLE_BYTES
+            return replace(request, message=bytes(count * BUNDLE_BYTES))
+        return request
+
+
+class Accuser(Corrupt):
+    """Complains about honest clients that have done nothing."""
+
+    def victims(self):
+        """Accuse the same one as all others do, so that it goes with one of them."""
+        return (CLIENTS - 4,)
+
+    async def changed(self, request):
+        if isinstance(request, UploadChunk):
+            roster = self.rosters[request.session_id]
+            for name in map(identity_of, self.victims()):
+                if name in roster:
+                    said = Complaint(ErrorCode.SHARE_CONFUSION, roster.index(name))
+                    report = ReportViolation(request.session_id, said.encode())
+                    await self.inner.call(report)
+        return request
+
+
+class LoneAccuser(Accuser):
+    """Picks a victim of its own."""
+
+    def victims(self):
+        return (COLLUDERS + self.number,)
+
+
+class Slanderer(Accuser):
+    """Accuses everybody, which is more than there are colluders."""
+
+    def victims(self):
+        return range(COLLUDERS, CLIENTS)
+
+
+class Liar(Corrupt):
+    """Reveals a wrong share of one victim, in the first session that it answers in."""
+
+    VICTIM = CLIENTS - 1
+
+    async def changed(self, request):
+        first = next(iter(self.rosters), None)
+        if isinstance(request, RevealShares) and request.session_id == first:
+            names = sorted(self.rosters[request.session_id])
+            wrong = bytearray(request.message)
+            place = names.index(identity_of(self.VICTIM)) * SHARE_SIZE
+            wrong[(len(names) + 7) // 8 + place] ^= 1
+            return replace(request, message=bytes(wrong))
+        return request
+
+
+class Disputes(Deployment):
+    """A deployment some of whose clients start later than the others."""
+
+    late = frozenset()
+
+    async def take_part(self, number):
+        if number in self.late:
+            await self.clock.sleep_until(self.clock.now() + 90)
+        return await super().take_part(number)
+
+
+def run(kind, late=frozenset(), corrupt=CORRUPT, parameters=PARAMETERS, **options):
+    rosters = {}
+
+    def tamper(number, connection):
+        return kind(connection, number, rosters) if number in corrupt else connection
+
+    async def main(clock):
+        fields = {"max_attempts": 1, "settings": POLLING} | options
+        deployment = Disputes(clock, parameters, CLIENTS, tamper=tamper, **fields)
+        deployment.late = late
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def receipts(deployment):
+    """Return the receipts of a task, the oldest first."""
+    book = deployment.server_book
+    rows = ask(book.sessions(role=Role.SERVER, state=SessionState.ENDED))
+    return [
+        SessionReceipt.decode(ask(book.load(row.key)).receipt) for row in reversed(rows)
+    ]
+
+
+def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
+    """Everybody but those left out has the sum over exactly them."""
+    out = {n for n, ending in endings.items() if not isinstance(ending, SessionOutcome)}
+    assert len(out - set(CORRUPT)) == honest_lost <= COLLUDERS
+    for number in out:
+        assert isinstance(endings[number], RemoteProtocolError)
+        assert endings[number].code is ErrorCode.NOT_INVITED
+    (released,) = deployment.sums
+    rest = set(range(CLIENTS)) - out
+    np.testing.assert_array_equal(released.residues, deployment.expected_sum(rest))
+    assert set(released.receipt.members) == {identity_of(n) for n in rest}
+    failed = [r for r in receipts(deployment) if r.members][:-1]
+    assert len(failed) <= COLLUDERS
+    assert {r.outcome.code for r in failed} <= {ErrorCode.DISPUTED}
+    assert {r.outcome.fate for r in failed} <= {Fate.NEVER_FIXED}  # it cost nobody
+    return failed
+
+
+def test_dealers_of_garbage_are_left_out_together_and_alone():
+    deployment, endings = run(Garbage)
+    (failed,) = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
+    corrupt = {identity_of(n) for n in CORRUPT}
+    accused = {b for a, b, _ in failed.disputes if a not in corrupt}
+    assert accused == corrupt
+
+
+def test_accusers_of_one_client_cost_one_attempt_and_that_client():
+    deployment, endings = run(Accuser, late=LATE)
+    failed = assert_sum_of_the_rest(deployment, endings, honest_lost=1)
+    assert len(failed) == 1
+
+
+def test_accusers_with_a_victim_each_cost_as_many_honest_clients():
+    deployment, endings = run(LoneAccuser, late=LATE | {CLIENTS - 4})
+    failed = assert_sum_of_the_rest(deployment, endings, honest_lost=2)
+    (first, *_) = failed
+    assert {pair[:2] for pair in first.disputes} == {
+        (identity_of(n), identity_of(COLLUDERS + n)) for n in CORRUPT
+    }
+
+
+def test_whoever_accuses_more_than_there_are_colluders_is_alone_left_out():
+    deployment, endings = run(Slanderer, late=LATE)
+    assert_sum_of_the_rest(deployment, endings, honest_lost=0)
+
+
+def points_before_the_second_session():
+    switch = CrashSwitch()
+    run(Garbage, server_crash=switch)
+    first = switch.points.index("before end")
+    second = switch.points.index("after create", first)
+    assert second < len(switch.points) - 3
+    return [
+        pytest.param(at, id=switch.points[at]) for at in range(first - 2, second + 1)
+    ]
+
+
+@pytest.mark.parametrize("at", points_before_the_second_session())
+def test_a_restart_between_attempts_keeps_who_is_out(at):
+    deployment, endings = run(Garbage, server_crash=CrashSwitch(at))
+    assert deployment.server_restarts == 1
+    assert len(assert_sum_of_the_rest(deployment, endings, honest_lost=0)) == 1
+
+
+def test_who_is_out_stays_out_of_the_next_sums():
+    deployment, _ = run(Garbage, sessions=2, server_crash=CrashSwitch(70))
+    assert deployment.server_restarts == 1
+    assert len(deployment.sums) == 2
+    out = {identity_of(n) for n in CORRUPT}
+    for released in deployment.sums:
+        assert out.isdisjoint(released.receipt.members)
+    assert len([r for r in receipts(deployment) if r.members]) == 3
+
+
+def test_a_wrong_share_that_was_corrected_leaves_both_out_of_the_next_sum():
+    deployment, endings = run(Liar, corrupt={0}, sessions=2)
+    first, second = (released.receipt for released in deployment.sums)
+    pair = (identity_of(Liar.VICTIM), identity_of(0))
+    assert first.disputes == ((*pair, ErrorCode.RECONSTRUCTION_FAILED),)
+    assert set(first.members) - set(second.members) == set(pair)
+    assert endings.keys() - {0, Liar.VICTIM} == {
+        n for n, ending in endings.items() if isinstance(ending, SessionOutcome)
+    }
+
+
+def test_whoever_may_have_been_framed_is_left_out_of_one_attempt():
+    # Eleven answers, nine needed: one wrong share is corrected, two liars are allowed.
+    parameters = replace(
+        PARAMETERS, threshold=9, min_survivors=9, min_clients=9, max_dropouts=2
+    )
+    deployment, _ = run(Liar, parameters=parameters, sessions=2, max_attempts=2)
+    failed, first, second = receipts(deployment)
+    assert failed.outcome.code is ErrorCode.RECONSTRUCTION_FAILED
+    victim = identity_of(Liar.VICTIM)
+    assert (failed.failed_dealer, failed.is_failure_proven) == (victim, False)
+    assert failed.disputes == ()
+    assert set(failed.members) - set(first.members) == {victim}
+    assert second.members == failed.members
