@@ -1,7 +1,8 @@
 """What clients of one session may read: updates, whole or in pieces.
 
-Rule 1: the roster is readable from round 3, a client's own delivery from round 4, both
-        to the end of the session: a client that lost what it had read goes on.
+Rule 1: the roster is readable from round 3, a client's own delivery from round 4, a
+        quorum from round 6, all to the end of the session: a client that lost what it
+        had read goes on.
 Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
         memory.
 Rule 3: an update is put together and hashed once, not for every piece of it.  Who asks
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Delivery, Envelope, Message, Roster
+from secagg.messages import Delivery, Envelope, Message, Quorum, Roster
 from secagg.protocol import server
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 from secagg.wire.codec import refuse
@@ -27,6 +28,7 @@ KEPT_DELIVERIES: Final = 8
 _OBJECTS: Final[Mapping[Blob, type[Message]]] = {
     Blob.ROSTER: Roster,
     Blob.DELIVERY: Delivery,
+    Blob.QUORUM: Quorum,
 }
 
 
@@ -34,18 +36,20 @@ class Readable:
     """The large updates of one session."""
 
     def __init__(self) -> None:
-        self._sharing: server.ShareKeys | None = None
-        self._masking: server.MaskedInputCollection | None = None
+        self._opened_by: dict[Blob, server.ServerState] = {}
         self._deliveries: OrderedDict[str, Envelope] = OrderedDict()
 
     def enter(self, state: server.ServerState) -> None:
         """Keep what a state opens for readers."""
-        if isinstance(state, server.ShareKeys):
-            self._sharing = state
-        elif isinstance(state, server.MaskedInputCollection):
-            self._masking = state
-        elif server.is_over(state):
-            self._sharing = self._masking = None
+        match state:
+            case server.ShareKeys():
+                self._opened_by[Blob.ROSTER] = state
+            case server.MaskedInputCollection():
+                self._opened_by[Blob.DELIVERY] = state
+            case server.Unmasking():
+                self._opened_by[Blob.QUORUM] = state
+        if server.is_over(state):
+            self._opened_by.clear()
             self._deliveries.clear()
 
     def update_for(self, state: server.ServerState, identity: str) -> Envelope | None:
@@ -58,7 +62,7 @@ class Readable:
     def _delivery(
         self, state: server.MaskedInputCollection, identity: str
     ) -> Envelope | None:
-        # What is delivered to whom is fixed when round 2 opens.
+        # What is delivered to whom is fixed when round 4 opens.
         update = self._deliveries.pop(identity, None)
         if update is None:
             update = server.update_for(state, identity)
@@ -72,12 +76,12 @@ class Readable:
     def piece(
         self, state: server.ServerState, identity: str, request: FetchChunk
     ) -> BlobChunk:
-        """Return a piece of the roster, or of the client's own delivery.
+        """Return a piece of the roster, of the client's own delivery, or of the quorum.
 
         Args:
             state: The session, as clients may see it.
             identity: Who reads.
-            request: Which piece; of `Blob.ROSTER` or `Blob.DELIVERY`.
+            request: Which piece, of one of these three.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
@@ -86,7 +90,7 @@ class Readable:
         """
         if server.is_over(state):
             raise session_is_over(identity)
-        opened_by = self._sharing if request.blob is Blob.ROSTER else self._masking
+        opened_by = self._opened_by.get(request.blob)
         # What was entered but is not durable yet does not exist for clients.
         if opened_by is None or state.ROUND < opened_by.ROUND:
             raise RemoteProtocolError(
