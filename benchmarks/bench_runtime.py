@@ -19,7 +19,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
-from secagg.storage.book import Change, Committed, NewSession, Record, Role
+from secagg.storage.change import Change, Committed, NewSession, Record, Role
 from secagg.storage.open_book import open_book
 from secagg.storage.spool import UploadSpool
 from secagg.wire.packing import pack

@@ -46,7 +46,7 @@ def measured_error(name: str) -> tuple[float, float, float, float]:
             vector,
             private_seed=fresh_seed(),
             public_seed=public,
-            noise=mechanism.session(CLIENTS),
+            session_noise=mechanism.session(CLIENTS),
         ).residues
         total %= np.uint64(mechanism.modulus)
     if isinstance(mechanism, CentralMechanism):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from secagg.client.judge import (
         SessionInfo,
     )
+    from secagg.client.taken_part import (
+        TakenPart,
+    )
     from secagg.distributed_dp import (
         CurvePoint,
         NoiseBudget,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         Plan,
         PrivacyReport,
         PrivacyStatement,
+        SessionNoise,
         error_curve,
         plan,
     )
@@ -53,9 +57,7 @@ if TYPE_CHECKING:
     )
     from secagg.parameters import (
         Graph,
-        Profile,
         ProtocolParameters,
-        RoundDeadlines,
         SessionDescriptor,
     )
     from secagg.policy import (
@@ -73,8 +75,19 @@ if TYPE_CHECKING:
     from secagg.primitives.secret_bytes import (
         SecretBytes,
     )
+    from secagg.profiles import (
+        HonestTail,
+        MaliciousTail,
+        Profile,
+        RoundDeadlines,
+        SparseTail,
+        Trust,
+    )
     from secagg.protocol.events import (
         NoisedVector,
+    )
+    from secagg.protocol.noise_terms import (
+        NoiseSecrets,
     )
     from secagg.runtime.connection import (
         AggregatorConnection,
@@ -132,11 +145,14 @@ __all__ = [
     "ExactSumsAccepted",
     "Graph",
     "GrpcConnection",
+    "HonestTail",
     "InputError",
     "IssuedCertificate",
     "LocalCohort",
     "LocalProtocolError",
+    "MaliciousTail",
     "NoiseBudget",
+    "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
     "NoisedVector",
@@ -161,11 +177,15 @@ __all__ = [
     "SessionAbortedError",
     "SessionDescriptor",
     "SessionInfo",
+    "SessionNoise",
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
+    "SparseTail",
     "TLSFiles",
     "TLSIdentity",
+    "TakenPart",
+    "Trust",
     "error_curve",
     "local",
     "plan",
@@ -176,6 +196,7 @@ _MODULES: Final = {
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
+    "client.taken_part": ("TakenPart",),
     "distributed_dp": (
         "CurvePoint",
         "NoiseBudget",
@@ -184,6 +205,7 @@ _MODULES: Final = {
         "Plan",
         "PrivacyReport",
         "PrivacyStatement",
+        "SessionNoise",
         "error_curve",
         "plan",
     ),
@@ -200,9 +222,7 @@ _MODULES: Final = {
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",
-        "Profile",
         "ProtocolParameters",
-        "RoundDeadlines",
         "SessionDescriptor",
     ),
     "policy": (
@@ -214,7 +234,16 @@ _MODULES: Final = {
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),
     "primitives.secret_bytes": ("SecretBytes",),
+    "profiles": (
+        "HonestTail",
+        "MaliciousTail",
+        "Profile",
+        "RoundDeadlines",
+        "SparseTail",
+        "Trust",
+    ),
     "protocol.events": ("NoisedVector",),
+    "protocol.noise_terms": ("NoiseSecrets",),
     "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
     "server.receipt": ("SessionReceipt",),

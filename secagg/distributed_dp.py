@@ -4,15 +4,18 @@ A *noised task* is a task whose parameters hold a noise block: the mechanism wit
 its numbers, and the budget that it claims to meet.  The block enters the configuration
 hash, so all clients add noise for the same claim or their masks do not cancel.
 
-Rule 1: noise is calibrated to min_survivors - colluders - 1 shares: neither clients
-        that may be lost, nor colluders, nor the user itself are counted.
+Rule 1: a task fixes the variance that counts.  What one client adds follows from the
+        session's own U2: the honest others carry that variance after every loss that
+        is tolerated, whatever colluders and the user itself add.
 Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
         block takes nothing else.
 Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
 Rule 4: no amplification by sampling: the server knows who takes part, and readers see
         it in the noise that every participant adds.
-Rule 5: noise and rounding derive from one secret seed per session, so that a restarted
-        client sends the same bytes; the rotation from the public session id.
+Rule 5: noise and rounding derive from one secret seed per session and U2, so that a
+        restarted client sends the same bytes; the rotation from the public session id.
+Rule 6: who draws other noise for the same U2 has another ctx2 (PROTOCOL §4): builds
+        that disagree make masks that do not cancel, never a sum with another noise.
 
 It does no input or output.
 """
@@ -20,8 +23,9 @@ It does no input or output.
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, Self
 
@@ -32,15 +36,22 @@ from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary, Repeated
-from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
+from dpnoise.mechanisms import (
+    Mechanism,
+    MechanismParameters,
+    SessionNoise,
+    make_mechanism,
+)
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES, ProtocolParameters
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.modular import subtract_into
 from secagg.primitives.transcript import hash_parts
 from secagg.protocol.events import NoisedVector
+from secagg.protocol.noise_terms import NoiseSecrets, NoiseTerms
 
 __all__ = [
     "CurvePoint",
@@ -52,19 +63,24 @@ __all__ = [
     "Plan",
     "PrivacyReport",
     "PrivacyStatement",
+    "SessionNoise",
     "UnknownEventError",
     "central_gaussian_variance",
     "error_curve",
     "plan",
+    "read_noise_terms",
+    "subtract_layers",
 ]
 
-_BLOCK_VERSION: Final = 1
+_BLOCK_VERSION: Final = 2
 # A claim may be off by the accountant's own rounding, not by a decision.
 _EPSILON_SLACK: Final = 1e-6
 # Colluders see the ring with the roster and may end sessions that do not suit them, so
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
 MAX_STEPS: Final = 1_000_000
+# Draws of all clients for so many entries stay in the processor's cache.
+_LAYER_CHUNK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +116,10 @@ class PrivacyReport:
         server: Against the server and its colluders.
         model_reader: Against readers of the released sums.  Neither counts any
             amplification by sampling.
-        local_noise_stddev: One client's own noise, caller's units: all that is left
-            if secure aggregation is broken.
-        counted_shares: Noise shares that the figures rely on.
+        local_noise_stddev: The least noise of one client, over all rosters, caller's
+            units: all that is left if secure aggregation is broken.
+        counted_shares: The fewest noise shares that the figures rely on, over all
+            rosters.
         steps: Sums that the task is to release.
         spare: Sessions that the figures cover beyond them.
         graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
@@ -117,6 +134,20 @@ class PrivacyReport:
     spare: int
     graph_delta: float = 0.0
 
+    def grounds(self, *, graph_delta: float | None = None) -> str:
+        """Say how the figure against the server is known, never without the graph.
+
+        The accountant's word is about the noise alone.  On a ring it holds but for the
+        chance that a session unmasks more than one sum.
+
+        Args:
+            graph_delta: That chance; by default over the whole task.  For one session
+                2^-graph_bits, or 0 if nobody could have cut its ring.
+        """
+        added = self.graph_delta if graph_delta is None else graph_delta
+        word = str(self.server.status)
+        return f"{word}, with {added:.3g} added to delta" if added else word
+
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return {
@@ -127,6 +158,7 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
             "graph_delta": self.graph_delta,
+            "grounds": self.grounds(),
         }
 
     @classmethod
@@ -207,7 +239,10 @@ class NoisedTask:
             protocol,
             modulus=mechanism.modulus,
             dimension=mechanism.encoded_dim,
-            noise_block=_encode_block(mechanism, budget),
+            noise_layers=_layers(mechanism.parameters.noise_rule.ladder),
+            noise_block=_encode_block(
+                mechanism, budget, mechanism.sampler_digest.hex()
+            ),
         )
         return cls(parameters.validate(), mechanism, budget).validate()
 
@@ -220,7 +255,7 @@ class NoisedTask:
                 contradicts the parameters, or describes a mechanism outside its
                 theorem.  Stay out of the session.
         """
-        mechanism, budget = _decode_block(parameters.noise_block)
+        mechanism, budget, _ = _decode_block(parameters.noise_block)
         return cls(parameters, mechanism, budget).validate()
 
     def validate(self) -> Self:
@@ -230,7 +265,16 @@ class NoisedTask:
             RemoteProtocolError: BAD_CONFIG, naming the contradiction.
         """
         given, ours = self.mechanism.parameters, self.parameters
+        rule = given.noise_rule
         for holds, complaint in (
+            # R3.2-10
+            (
+                ours.noise_layers == _layers(rule.ladder),
+                (
+                    f"its ladder of {rule.ladder} needs {_layers(rule.ladder)} noise "
+                    f"layers, the session has {ours.noise_layers}"
+                ),
+            ),
             (
                 not self.mechanism.noise_is_central,
                 f"mechanism {given.mechanism} needs a trusted party",
@@ -246,20 +290,20 @@ class NoisedTask:
             # Rule 1: fewer survivors than the noise is calibrated for would leave
             # the sum with too little noise.
             (
-                given.min_survivors <= ours.min_survivors,
+                rule.min_survivors <= ours.min_survivors,
                 (
-                    f"noise is calibrated for {given.min_survivors} survivors, the "
+                    f"noise is calibrated for {rule.min_survivors} survivors, the "
                     f"session unmasks {ours.min_survivors}"
                 ),
             ),
             (
-                given.colluders >= ours.colluders,
+                rule.colluders >= ours.colluders,
                 (
-                    f"noise tolerates {given.colluders} colluders, the session "
+                    f"noise tolerates {rule.colluders} colluders, the session "
                     f"{ours.colluders}"
                 ),
             ),
-            # More shares than planned for would overflow the modulus unannounced.
+            # Of larger rosters the rule says nothing.
             (
                 given.num_clients >= ours.max_clients,
                 (
@@ -282,23 +326,29 @@ class NoisedTask:
         vector: npt.NDArray[Any],
         *,
         session_id: bytes,
-        noise_seed: SecretBytes,
+        secrets: NoiseSecrets,
     ) -> NoisedInput:
         """Clip, rotate, scale, round, add the noise share, and reduce modulo m.
 
         Args:
             vector: Floats of shape (dim,), caller's units.
             session_id: Of the session on offer; fixes the public rotation.
-            noise_seed: 32 secret bytes that serve this session only.
+            secrets: What the noise is drawn from, and for how many sharers.
 
         Raises:
             InputError: NaN, infinity, or a wrong length or dtype.
+            RemoteProtocolError: BAD_CONFIG; for so many sharers there is no noise.
         """
+        noise = self.session_noise(secrets.sharers)
         try:
             encoded = self.mechanism.encode(
                 np.asarray(vector),
-                private_seed=noise_seed.reveal(),
+                private_seed=secrets.seed.reveal(),
                 public_seed=_rotation_seed(session_id, self.parameters.suite),
+                session_noise=noise,
+                layer_seeds=[
+                    seed.reveal() for seed in secrets.layers[: len(noise.layers)]
+                ],
             )
         except NoiseInputError as error:
             raise InputError(str(error)) from None
@@ -315,6 +365,81 @@ class NoisedTask:
             residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
         )
 
+    def session_noise(self, sharers: int) -> SessionNoise:
+        """Return what each client of a session adds, as exact rationals.
+
+        Args:
+            sharers: |U2|.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many.
+        """
+        try:
+            return self.mechanism.session(sharers)
+        except DPNoiseError as error:
+            raise _bad_block(str(error)) from None
+
+    def certificate(
+        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+    ) -> NoiseCertificate:
+        """Return what noise a sum holds.
+
+        Args:
+            sharers: |U2|.
+            survivors: |U3|.
+            given: From how many survivors each layer was subtracted; None where only
+                the server knows.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for such sets, or
+                more was subtracted than survivors can have given.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            removed = noise.removed_layers(sharers - survivors)
+        except DPNoiseError as error:
+            raise _bad_block(str(error)) from None
+        counts = None
+        if given is not None:
+            counts = tuple(given.get(layer, 0) for layer in removed)
+            if not given.keys() <= set(removed) or max(counts, default=0) > survivors:
+                raise _bad_block("noise was subtracted that nobody was asked for")
+        return NoiseCertificate(
+            sharers=sharers,
+            survivors=survivors,
+            colluders=noise.colluders,
+            required=noise.counted_variance,
+            base=noise.base,
+            layers=noise.layers,
+            removed=removed,
+            given=counts,
+        )
+
+    def noise_context(self, sharers: int) -> bytes:
+        """Return 32 bytes that cover how noise is drawn for so many sharers.
+
+        Args:
+            sharers: |U2|.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many, or
+                no sampler holds such noise.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            digests = self.mechanism.sampler_digests(noise)
+        except DPNoiseError as error:
+            raise _bad_block(str(error)) from None
+        entries = {
+            "base": _rational(noise.base),
+            "layers": [_rational(layer) for layer in noise.layers],
+            "roster": sharers,
+            "tables": [digest.hex() for digest in digests],
+        }
+        return hash_parts(
+            "noise-context", _canonical_json(entries), suite=self.parameters.suite
+        )
+
     def report(self) -> PrivacyReport:
         """State what the whole task costs its users, adversary by adversary."""
         given = self.mechanism.parameters
@@ -323,13 +448,29 @@ class NoisedTask:
             model_reader=_statement(
                 self.parameters.noise_block, Adversary.MODEL_READER
             ),
-            local_noise_stddev=math.sqrt(given.local_noise_variance)
-            / given.scale_factor,
-            counted_shares=given.num_noise_shares,
+            local_noise_stddev=self.local_noise_stddev,
+            counted_shares=given.noise_rule.smallest_counted_shares(given.num_clients),
             steps=self.budget.steps,
             spare=self.budget.spare,
             graph_delta=self.graph_delta,
         )
+
+    @property
+    def max_rosters(self) -> int | None:
+        """Rosters that one client accepts over the whole task; None for any number.
+
+        Each is a new ring, and one more chance that it is unsafe (PROTOCOL §11.3).
+        """
+        if self.parameters.is_complete_graph:
+            return None
+        return _ROSTERS_PER_SESSION * self.budget.sessions
+
+    @property
+    def local_noise_stddev(self) -> float:
+        """The least noise of one client, over all rosters, caller's units."""
+        given = self.mechanism.parameters
+        least = given.noise_rule.least_variance(given.num_clients)
+        return math.sqrt(least) / given.scale_factor
 
     @property
     def graph_delta(self) -> float:
@@ -337,13 +478,38 @@ class NoisedTask:
 
         Returns:
             The chance that some session unmasks more than one sum: 2^-graph_bits for
-            each of `_ROSTERS_PER_SESSION` rosters for each session (PROTOCOL §11.3);
-            0 on the complete graph.
+            each of `max_rosters`; 0 on the complete graph.
         """
-        if self.parameters.is_complete_graph:
-            return 0.0
-        rosters = _ROSTERS_PER_SESSION * self.budget.sessions
-        return rosters * 2.0**-self.parameters.graph_bits
+        return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
+
+    def check_noise(self, floors: PrivacyFloors) -> None:
+        """Compare the noise with a client's privacy floors, before epsilon is computed.
+
+        Args:
+            floors: What the client insists on.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor.
+        """
+        rule = self.mechanism.parameters.noise_rule
+        _insist(
+            (
+                rule.colluder_fraction >= Fraction(str(floors.min_colluder_fraction)),
+                (
+                    f"the noise takes {float(rule.colluder_fraction):.4g} of a roster "
+                    f"for colluders, at least {floors.min_colluder_fraction:.4g} is "
+                    "demanded"
+                ),
+            ),
+            (
+                self.local_noise_stddev >= floors.min_local_noise_stddev,
+                (
+                    f"each client adds noise of standard deviation "
+                    f"{self.local_noise_stddev:.4g}, at least "
+                    f"{floors.min_local_noise_stddev:.4g} is demanded"
+                ),
+            ),
+        )
 
     def check(
         self, floors: PrivacyFloors, *, report: PrivacyReport | None = None
@@ -359,11 +525,13 @@ class NoisedTask:
             The report.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, naming the floor.
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG, if
+                this release draws other noise than the block describes.
         """
+        self.check_noise(floors)
         report = report or self.report()
         stated = report.server
-        for holds, complaint in (
+        _insist(
             (
                 stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
                 (
@@ -394,24 +562,80 @@ class NoisedTask:
                     f"{', '.join(sorted(floors.statuses))}"
                 ),
             ),
-            (
-                report.local_noise_stddev >= floors.min_local_noise_stddev,
-                (
-                    f"each client adds noise of standard deviation "
-                    f"{report.local_noise_stddev:.4g}, at least "
-                    f"{floors.min_local_noise_stddev:.4g} is demanded"
-                ),
-            ),
-        ):
-            if not holds:
-                raise RemoteProtocolError(
-                    f"the task breaks this client's privacy policy: {complaint}",
-                    code=ErrorCode.POLICY_VIOLATION,
-                    next_step="Ask the operator for more noise or fewer steps, or "
-                    "change [policy] in the client's settings if that is what you "
-                    "want.",
-                )
+        )
         return report
+
+
+def _layers(ladder: int) -> int:
+    """Return how many layers a ladder of so many rungs has."""
+    return ladder + 1 if ladder else 0
+
+
+def _insist(*demands: tuple[bool, str]) -> None:
+    """Raise POLICY_VIOLATION for the first demand that does not hold."""
+    for holds, complaint in demands:
+        if not holds:
+            raise RemoteProtocolError(
+                f"the task breaks this client's privacy policy: {complaint}",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Ask the operator for more noise or fewer steps, or change "
+                "[policy] in the client's settings if that is what you want.",
+            )
+
+
+def subtract_layers(
+    total: npt.NDArray[np.unsignedinteger[Any]],
+    *,
+    noise_block: bytes,
+    sharers: int,
+    seeds: Sequence[tuple[int, bytes]],
+) -> None:
+    """Subtract layers of noise from a sum, or from a part of it, in place.
+
+    Args:
+        total: Residues of shape (d,), words of the modulus.
+        noise_block: Of the session.
+        sharers: |U2|.
+        seeds: Number of the layer and seed bound to ctx2, for each layer of each
+            client.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is no block, or has no such layer.
+    """
+    if not seeds:
+        return
+    mechanism, _, _ = _decode_block(noise_block)
+    try:
+        noise = mechanism.session(sharers)
+        layers = [(noise.layers[layer], seed) for layer, seed in seeds]
+    except (DPNoiseError, IndexError) as error:
+        raise _bad_block(str(error)) from None
+    for start in range(0, total.size, _LAYER_CHUNK):
+        target = total[start : start + _LAYER_CHUNK]
+        drawn = mechanism.layer_noise(layers, start=start, count=target.size)
+        subtract_into(target, drawn, mechanism.modulus)
+
+
+@lru_cache(maxsize=256)  # every client of a simulated session asks the same
+def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+    """Return what |U2| settles about the noise of a session: for the core.
+
+    Args:
+        parameters: With a noise block.
+        sharers: |U2|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is malformed, or describes no noise
+            for so many sharers.
+    """
+    task = NoisedTask.from_parameters(parameters)
+    noise = task.session_noise(sharers)
+    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
+    return NoiseTerms(
+        context=task.noise_context(sharers),
+        tolerated_losses=noise.tolerated_losses,
+        reveals=tuple(reveals) if noise.layers else (),
+    )
 
 
 def central_gaussian_variance(made: Plan) -> float:
@@ -431,7 +655,9 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
-    mechanism, budget = _decode_block(noise_block)
+    mechanism, budget, _ = _decode_block(noise_block)
+    # No figure for noise that this release does not draw.
+    _check_sampler(noise_block)
     try:
         accountant = make_accountant(budget.accountant, adversary=adversary)
         accountant.compose(Repeated(mechanism.event(), budget.sessions))
@@ -441,15 +667,23 @@ def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         raise _bad_block(str(error)) from None
 
 
-def _encode_block(mechanism: Mechanism, budget: NoiseBudget) -> bytes:
-    """Return the canonical bytes of a noise block (PROTOCOL §3.2).
+def _encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
+    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
 
-    JSON with sorted keys, no white space, floats in their shortest form.
+    JSON with sorted keys, no white space, floats in their shortest form, rationals as
+    "p/q" in lowest terms.
+
+    Args:
+        mechanism: With its noise.
+        budget: What the task claims.
+        sampler: Digest of how the noise is drawn, in hexadecimal.
     """
+    encoder = mechanism.parameters.to_dict()
     entries = {
         "version": _BLOCK_VERSION,
-        "mechanism": mechanism.parameters.to_dict(),
-        "noise_table": mechanism.table_digest().hex(),
+        "noise": encoder.pop("noise_rule"),
+        "mechanism": encoder,
+        "noise_sampler": sampler,
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "steps": budget.steps,
@@ -465,8 +699,28 @@ def _canonical_json(entries: object) -> bytes:
     ).encode()
 
 
+def _rational(number: Fraction) -> str:
+    return f"{number.numerator}/{number.denominator}"
+
+
+_BLOCK_KEYS: Final = frozenset(
+    {
+        "version",
+        "mechanism",
+        "noise",
+        "noise_sampler",
+        "epsilon",
+        "delta",
+        "steps",
+        "spare",
+        "accountant",
+    }
+)
+
+
 @lru_cache(maxsize=64)
-def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
+def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
+    """Read a block, in the order of what its checks cost; draw no noise yet."""
     if not 0 < len(block) <= MAX_NOISE_BLOCK_BYTES:
         raise _bad_block("it is missing" if not block else "it is too long")
     try:
@@ -474,41 +728,48 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget]:
         is_canonical = _canonical_json(entries) == block
     except (ValueError, RecursionError):
         raise _bad_block("it is not JSON") from None
-    keys = {
-        "version",
-        "mechanism",
-        "noise_table",
-        "epsilon",
-        "delta",
-        "steps",
-        "spare",
-        "accountant",
-    }
     if not is_canonical:
         raise _bad_block("it is not in canonical form")
-    if not isinstance(entries, dict) or set(entries) != keys:
-        raise _bad_block(f"it must have exactly the keys {', '.join(sorted(keys))}")
+    if not isinstance(entries, dict) or set(entries) != _BLOCK_KEYS:
+        raise _bad_block(
+            f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}"
+        )
     if entries["version"] != _BLOCK_VERSION:
         raise _bad_block(f"its version is not {_BLOCK_VERSION}")
+    budget = NoiseBudget(
+        epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
+        delta=_positive(entries["delta"], "delta", 1.0),
+        steps=_whole(entries["steps"], "steps", lowest=1),
+        spare=_whole(entries["spare"], "spare", lowest=0),
+        accountant=str(entries["accountant"]),
+    )
+    encoder, noise = entries["mechanism"], entries["noise"]
+    if not isinstance(encoder, dict) or "noise_rule" in encoder:
+        raise _bad_block("its mechanism is not an object, or holds the noise")
     try:
-        budget = NoiseBudget(
-            epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
-            delta=_positive(entries["delta"], "delta", 1.0),
-            steps=_whole(entries["steps"], "steps", lowest=1),
-            spare=_whole(entries["spare"], "spare", lowest=0),
-            accountant=str(entries["accountant"]),
+        mechanism = make_mechanism(
+            MechanismParameters.from_dict(encoder | {"noise_rule": noise})
         )
-        if not isinstance(entries["mechanism"], dict):
-            raise _bad_block("its mechanism is not an object")
-        mechanism = make_mechanism(MechanismParameters.from_dict(entries["mechanism"]))
-        # Building the table also proves that the noise can be drawn at all.
-        digest = mechanism.table_digest().hex()
     except DPNoiseError as error:
         raise _bad_block(str(error)) from None
-    # Two samplers with another table would not draw what the block promises.
-    if entries["noise_table"] != digest:
-        raise _bad_block("its noise table is not the one that this release builds")
-    return mechanism, budget
+    sampler = str(entries["noise_sampler"])
+    # One description, one block: what is charged is charged to its bytes.
+    if _encode_block(mechanism, budget, sampler) != block:
+        raise _bad_block("its numbers are not in canonical form")
+    return mechanism, budget, sampler
+
+
+@lru_cache(maxsize=64)
+def _check_sampler(block: bytes) -> None:
+    """Refuse noise that this release does not draw; takes up to seconds."""
+    mechanism, _, sampler = _decode_block(block)
+    try:
+        digest = mechanism.sampler_digest
+    except DPNoiseError as error:
+        raise _bad_block(str(error)) from None
+    # Two samplers with other tables would not draw what the block promises.
+    if sampler != digest.hex():
+        raise _bad_block("its noise sampler is not the one that this release builds")
 
 
 def _positive(value: object, name: str, below: float) -> float:

@@ -14,7 +14,7 @@ __all__ = ["log_choose", "log_drawn"]
 
 # Terms below this part of the sum so far are shorter than its last digit, even all of
 # them together: beyond the mode they fall, and a tail has at most 2^20 of them.
-_NEGLIGIBLE = 2.0**-80
+_NEGLIGIBLE = 2.0**-72
 
 
 def log_choose(among: int, chosen: int) -> float:

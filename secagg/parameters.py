@@ -11,15 +11,26 @@ opaque bytes made and read by `secagg.distributed_dp`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from enum import IntEnum, StrEnum, unique
-from itertools import chain
+from dataclasses import dataclass
+from enum import StrEnum, unique
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.transcript import hash_parts
+from secagg.profiles import (
+    MAX_DEADLINE_SECONDS,
+    MAX_GRAPH_BITS,
+    TAILS,
+    HonestTail,
+    MaliciousTail,
+    Profile,
+    RoundDeadlines,
+    SparseTail,
+    Tail,
+    check_supported,
+)
 from secagg.ring_odds import bits_of, client_demand, log_corrupt_holders
 
 __all__ = [
@@ -28,9 +39,7 @@ __all__ = [
     "MAX_NOISE_BLOCK_BYTES",
     "PROTOCOL_VERSION",
     "Graph",
-    "Profile",
     "ProtocolParameters",
-    "RoundDeadlines",
     "SessionDescriptor",
 ]
 
@@ -50,41 +59,19 @@ MAX_NOISE_BLOCK_BYTES: Final = 4096
 MAX_TASK_ID_BYTES: Final = 256
 # The longest that a certificate can name.
 MAX_AGGREGATOR_BYTES: Final = 255
-# What a database of signed 64-bit integers can count; nobody runs as many sessions.
-MAX_SESSION_NUMBER: Final = (1 << 63) - 1
-# What a profile adds to the parameters; those of this release add one byte.
+# What a database of signed 64-bit integers holds: sessions of a task, and seconds.
+MAX_COUNT: Final = (1 << 63) - 1
+# What a profile adds to the parameters: a name, a key, a hash and a few numbers.
 MAX_TAIL_BYTES: Final = 512
-# Beyond this no hash of the session would resist longer.
-MAX_GRAPH_BITS: Final = 128
-# A week: longer rounds outlive the certificates and caches around them.
-MAX_DEADLINE_SECONDS: Final = 7 * 24 * 3600
-
-
-@unique
-class Profile(IntEnum):
-    """A named threat model (PROTOCOL §2).  Numbers are those on the wire."""
-
-    HONEST_CURIOUS_SERVER = 1
-    MALICIOUS_SERVER = 2
-    MALICIOUS_SERVER_SPARSE = 3
-
-    @property
-    def label(self) -> str:
-        """The name that people type, for example ``honest-curious-server``."""
-        return self.name.lower().replace("_", "-")
-
-    @classmethod
-    def from_label(cls, label: str) -> "Profile":
-        """Return the profile called `label`.
-
-        Raises:
-            ValueError: No profile has that name; the message lists them.
-        """
-        for profile in cls:
-            if profile.label == label:
-                return profile
-        known = ", ".join(profile.label for profile in cls)
-        raise ValueError(f"unknown profile {label!r}; known: {known}")
+# A ladder of L layers commits to L + 1 seeds; sixteen halvings reach any loss rate.
+MAX_NOISE_LAYERS: Final = 17
+MIN_NOISE_LAYERS: Final = 2
+# A global quorum costs every client work that grows with the cohort.
+MAX_SPARSE_CLIENTS: Final = 10_000
+# Three times the mean: with k choices each, nobody is chosen more often by chance.
+MAX_IN_DEGREES: Final = 3
+# What the clocks of client and server may differ by (R5.0-2).
+CLOCK_TOLERANCE_SECONDS: Final = 3600
 
 
 @unique
@@ -93,31 +80,7 @@ class Graph(StrEnum):
 
     COMPLETE = "complete"
     RING = "ring"
-
-
-# Profiles whose rows this release has.  The others are refused by name, never
-# replaced by a weaker one.
-SUPPORTED_PROFILES: Final = frozenset({Profile.HONEST_CURIOUS_SERVER})
-
-
-@dataclass(frozen=True, slots=True)
-class RoundDeadlines:
-    """How long each round stays open at most, in whole seconds."""
-
-    advertise_keys: int = 60
-    share_keys: int = 60
-    masked_input: int = 300
-    unmasking: int = 60
-
-    def encode_into(self, writer: Writer) -> None:
-        """Append the canonical encoding."""
-        for field in fields(self):
-            writer.u32(getattr(self, field.name))
-
-    @classmethod
-    def decode_from(cls, reader: Reader) -> Self:
-        """Read what `encode_into` wrote."""
-        return cls(*(reader.u32() for _ in fields(cls)))
+    K_OUT = "k-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,28 +88,30 @@ class ProtocolParameters:
     """The configuration of every session of one task.
 
     Attributes:
-        profile: Named threat model.
+        tail: What the named threat model adds; its class names the profile.
         suite: Named algorithms.
         modulus: m; inputs and sums live in Z_m.  2 <= m <= 2^62.
         dimension: d; entries of one vector.  1 <= d <= 2^30.
         min_clients: Smallest roster |U1| that goes on.
-        max_clients: Largest roster; round 1 closes early when it is full.
+        max_clients: Largest roster; the first round closes early when it is full.
         threshold: t; shares that rebuild a secret.  t >= 2; on the complete graph
             t >= colluders + 1.
         degree: k; neighbours of each client on the Harary ring, even; 0 means the
             complete graph.
         min_survivors: Smallest |U3| that is ever unmasked.
         max_dropouts: Most clients of U2 that may be missing from U3.
+        max_losses: Most clients of U1 that may be missing from U3; at least
+            `max_dropouts`.
         colluders: c; clients of the whole roster assumed to share their secrets with
             the server.
-        graph_bits: On the ring, a session is unmasked only if it is unsafe with
-            probability at most 2^-graph_bits, 1 to 128; 0 on the complete graph.
+        noise_layers: How many noise seeds each client commits to: one more than the
+            ladder of the noise block has rungs, 2 to 17; 0 without a ladder.
         noise_block: Canonical description of the noise that every input carries,
             or b"" for a task without differential privacy.
         deadlines: Longest duration of each round.
     """
 
-    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    tail: Tail = HonestTail()  # noqa: RUF009 - frozen
     suite: CipherSuite = CipherSuite.AES_256_CTR
     modulus: int
     dimension: int
@@ -156,20 +121,33 @@ class ProtocolParameters:
     degree: int = 0
     min_survivors: int
     max_dropouts: int
+    max_losses: int
     colluders: int = 0
+    noise_layers: int = 0
     noise_block: bytes = b""
-    deadlines: RoundDeadlines = RoundDeadlines()
-    graph_bits: int = 0
+    deadlines: RoundDeadlines = RoundDeadlines()  # noqa: RUF009 - frozen
+
+    @property
+    def profile(self) -> Profile:
+        """Named threat model."""
+        return self.tail.PROFILE
+
+    @property
+    def graph_bits(self) -> int:
+        """-log2 of the tolerated chance that the graph is unsafe; 0 if it never is."""
+        return self.tail.graph_bits
 
     @property
     def graph(self) -> Graph:
         """Who shares with whom."""
+        if self.profile is Profile.MALICIOUS_SERVER_SPARSE:
+            return Graph.K_OUT
         return Graph.RING if self.degree else Graph.COMPLETE
 
     @property
     def is_complete_graph(self) -> bool:
         """Whether every client shares with every other one."""
-        return self.degree == 0
+        return self.graph is Graph.COMPLETE
 
     @property
     def bits(self) -> int:
@@ -179,7 +157,7 @@ class ProtocolParameters:
     def validate(
         self, *, demanded_bits: Callable[[int], float] = client_demand
     ) -> Self:
-        """Return self if a session with these parameters can exist at all.
+        """Return self if this release can run a session with these parameters.
 
         Args:
             demanded_bits: What is demanded of a ring for its `graph_bits`: the server
@@ -189,22 +167,227 @@ class ProtocolParameters:
             RemoteProtocolError: With BAD_CONFIG; names the field, the rule and the
                 nearest value that works.  Correct the task's configuration.
         """
-        # The last rule takes time, and numbers that the others have judged.
-        for holds, complaint in chain(
-            self._rules(), self._ring_rule(demanded_bits(self.graph_bits))
+        check_supported(self.profile)
+        return self.check_possible(demanded_bits=demanded_bits)
+
+    def check_possible(
+        self, *, demanded_bits: Callable[[int], float] = client_demand
+    ) -> Self:
+        """Return self if these numbers make a session at all, in whatever release.
+
+        Args:
+            demanded_bits: See `validate`.
+
+        Raises:
+            RemoteProtocolError: See `validate`.
+        """
+        # The order is that of PROTOCOL §3.2; what takes time comes last, with numbers
+        # that the others have judged.
+        for rules in (
+            self._ranges,
+            self.tail.rules,
+            self._round_rules,
+            self._cohort_rules,
+            self._graph_rules,
         ):
-            if not holds:
-                raise RemoteProtocolError(
-                    complaint,
-                    code=ErrorCode.BAD_CONFIG,
-                    next_step="Correct the configuration of the task.",
-                )
+            for holds, complaint in rules():
+                if not holds:
+                    raise _impossible(complaint)
+        if self.graph is Graph.RING:
+            self._check_ring_odds(demanded_bits(self.graph_bits))
         return self
 
-    def _ring_rule(self, demanded_bits: float) -> Iterator[tuple[bool, str]]:
+    def _ranges(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-3: what every number must be by itself."""
+        yield (
+            MIN_MODULUS <= self.modulus <= MAX_MODULUS,
+            f"modulus must be between 2 and 2^62, not {self.modulus}",
+        )
+        yield (
+            1 <= self.dimension <= MAX_DIMENSION,
+            f"dimension must be between 1 and {MAX_DIMENSION}, not {self.dimension}",
+        )
+        yield (
+            MIN_COHORT <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
+            (
+                "need 2 <= min_clients <= max_clients <= "
+                f"{MAX_CLIENTS}, not {self.min_clients} and {self.max_clients}"
+            ),
+        )
+        yield (
+            self.colluders >= 0,
+            f"colluders must be at least 0, not {self.colluders}",
+        )
+        yield (
+            self.noise_layers == 0
+            or MIN_NOISE_LAYERS <= self.noise_layers <= MAX_NOISE_LAYERS,
+            (
+                f"noise_layers must be 0, or between {MIN_NOISE_LAYERS} and "
+                f"{MAX_NOISE_LAYERS}, not {self.noise_layers}"
+            ),
+        )
+        yield (
+            len(self.noise_block) <= MAX_NOISE_BLOCK_BYTES,
+            (
+                f"noise block has {len(self.noise_block)} bytes, "
+                f"at most {MAX_NOISE_BLOCK_BYTES} are allowed"
+            ),
+        )
+
+    def _round_rules(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-4: a round that the profile lacks lasts 0 seconds, and no other."""
+        for name, seconds in self.deadlines:
+            if name in self.profile.absent_rounds:
+                yield (
+                    seconds == 0,
+                    (
+                        f"profile {self.profile.label} has no round {name}: its "
+                        f"deadline must be 0, not {seconds}"
+                    ),
+                )
+            else:
+                yield (
+                    1 <= seconds <= MAX_DEADLINE_SECONDS,
+                    (
+                        f"the deadline of round {name} must be between 1 and "
+                        f"{MAX_DEADLINE_SECONDS} seconds, not {seconds}"
+                    ),
+                )
+
+    def _cohort_rules(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-5: how many there must be, and how many may be lost."""
+        t, spare = self.threshold, self.max_clients - self.threshold
+        # One share would be the secret.
+        yield t >= MIN_COHORT, f"threshold must be at least 2, not {t}"
+        yield (
+            t <= self.min_survivors <= self.min_clients,
+            (
+                "need threshold <= min_survivors <= min_clients, not "
+                f"{t}, {self.min_survivors} and {self.min_clients}"
+            ),
+        )
+        # An honest party must be left beside the colluders, and a sum of one honest
+        # input is that input.
+        yield (
+            self.min_survivors >= self.colluders + 2,
+            (
+                f"min_survivors must be at least {self.colluders + 2}: two clients "
+                f"beyond the {self.colluders} colluders, not {self.min_survivors}"
+            ),
+        )
+        yield (
+            0 <= self.max_dropouts <= self.max_losses,
+            (
+                f"max_dropouts must be between 0 and max_losses = {self.max_losses}, "
+                f"not {self.max_dropouts}"
+            ),
+        )
+        yield (
+            self.max_losses <= spare,
+            (
+                f"max_losses must be at most {spare} (max_clients - threshold), "
+                f"not {self.max_losses}"
+            ),
+        )
+
+    def _graph_rules(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-6 to R3.2-9: what the profile and its graph demand."""
+        match self.tail:
+            case HonestTail() if self.degree == 0:
+                yield from self._complete_rules()
+            case HonestTail():
+                yield from self._ring_rules()
+            case MaliciousTail():
+                yield from self._malicious_rules()
+            case SparseTail():
+                yield from self._sparse_rules(self.tail)
+
+    def _complete_rules(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-6: c corrupt holders hold c shares of every secret."""
+        yield (
+            self.graph_bits == 0,
+            f"graph_bits must be 0 on the complete graph, not {self.graph_bits}",
+        )
+        yield (
+            self.threshold >= self.colluders + 1,
+            (
+                f"threshold must be at least {self.colluders + 1} (more than the "
+                f"{self.colluders} colluders), not {self.threshold}"
+            ),
+        )
+
+    def _ring_rules(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-7, without the odds."""
+        t, k = self.threshold, self.degree
+        yield (
+            1 <= self.graph_bits <= MAX_GRAPH_BITS,
+            (
+                f"graph_bits must be between 1 and {MAX_GRAPH_BITS} on a ring, "
+                f"not {self.graph_bits}"
+            ),
+        )
+        yield (
+            k % 2 == 0 and t <= k <= self.min_clients - 2,
+            (
+                "degree must be 0 (complete graph) or an even number between the "
+                f"threshold {t} and min_clients - 2 = {self.min_clients - 2}, not {k}"
+            ),
+        )
+
+    def _malicious_rules(self) -> Iterator[tuple[bool, str]]:
+        """R3.2-8: two sets of t clients have an honest client in common."""
+        yield (
+            self.degree == 0,
+            f"degree must be 0 in profile {self.profile.label}, not {self.degree}",
+        )
+        most = self.max_clients + self.colluders
+        yield (
+            2 * self.threshold > most,
+            (
+                f"threshold must be at least {most // 2 + 1} (more than half of "
+                f"clients and colluders together), not {self.threshold}"
+            ),
+        )
+
+    def _sparse_rules(self, tail: SparseTail) -> Iterator[tuple[bool, str]]:
+        """R3.2-9, as far as it needs no sums over sets of clients."""
+        t, k = self.threshold, self.degree
+        yield (
+            1 <= tail.graph_bits <= MAX_GRAPH_BITS,
+            f"graph_bits must be between 1 and {MAX_GRAPH_BITS}, not {tail.graph_bits}",
+        )
+        yield (
+            self.max_clients <= MAX_SPARSE_CLIENTS,
+            (
+                f"max_clients must be at most {MAX_SPARSE_CLIENTS} in profile "
+                f"{self.profile.label}, not {self.max_clients}"
+            ),
+        )
+        yield (
+            t <= k <= self.min_clients - 1,
+            (
+                f"degree must be between the threshold {t} and min_clients - 1 = "
+                f"{self.min_clients - 1}, not {k}"
+            ),
+        )
+        yield (
+            k <= tail.in_cap <= MAX_IN_DEGREES * k,
+            (
+                f"in_cap must be between the degree {k} and {MAX_IN_DEGREES * k}, "
+                f"not {tail.in_cap}"
+            ),
+        )
+        least = max((self.max_clients + self.colluders) // 2 + 1, self.min_survivors)
+        yield (
+            least <= tail.quorum <= self.min_clients,
+            (
+                f"quorum must be between {least} and min_clients = {self.min_clients}, "
+                f"not {tail.quorum}"
+            ),
+        )
+
+    def _check_ring_odds(self, demanded_bits: float) -> None:
         """R3.2-7: on the smallest roster, whose odds are the worst."""
-        if self.is_complete_graph:
-            return
         bits = bits_of(
             log_corrupt_holders(
                 clients=self.min_clients,
@@ -213,113 +396,13 @@ class ProtocolParameters:
                 colluders=self.colluders,
             )
         )
-        yield (
-            bits >= demanded_bits,
-            (
+        if bits < demanded_bits:
+            raise _impossible(
                 f"on a ring of {self.min_clients} with degree {self.degree}, "
                 f"{self.colluders} colluders reach a threshold of {self.threshold} "
                 f"with probability 2^-{bits:.1f}; at most 2^-{demanded_bits:.2f} is "
                 "allowed: raise threshold and degree, or count on fewer colluders"
-            ),
-        )
-
-    def _rules(self) -> tuple[tuple[bool, str], ...]:
-        t, k = self.threshold, self.degree
-        supported = ", ".join(sorted(p.label for p in SUPPORTED_PROFILES))
-        seconds = [getattr(self.deadlines, f.name) for f in fields(self.deadlines)]
-        return (
-            (
-                self.profile in SUPPORTED_PROFILES,
-                (
-                    f"profile {self.profile.label} is not part of this release; "
-                    f"available: {supported}"
-                ),
-            ),
-            (
-                MIN_MODULUS <= self.modulus <= MAX_MODULUS,
-                f"modulus must be between 2 and 2^62, not {self.modulus}",
-            ),
-            (
-                1 <= self.dimension <= MAX_DIMENSION,
-                (
-                    f"dimension must be between 1 and {MAX_DIMENSION}, "
-                    f"not {self.dimension}"
-                ),
-            ),
-            (
-                MIN_COHORT <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
-                (
-                    "need 2 <= min_clients <= max_clients <= "
-                    f"{MAX_CLIENTS}, not {self.min_clients} and {self.max_clients}"
-                ),
-            ),
-            (
-                self.colluders >= 0,
-                f"colluders must be at least 0, not {self.colluders}",
-            ),
-            # R3.2-5: one share would be the secret.
-            (t >= MIN_COHORT, f"threshold must be at least 2, not {t}"),
-            # R3.2-6: c corrupt holders hold c shares of every secret.
-            (
-                k > 0 or t >= self.colluders + 1,
-                (
-                    f"threshold must be at least {self.colluders + 1} (more than the "
-                    f"{self.colluders} colluders), not {t}"
-                ),
-            ),
-            (
-                t <= self.min_survivors <= self.min_clients,
-                (
-                    "need threshold <= min_survivors <= min_clients, not "
-                    f"{t}, {self.min_survivors} and {self.min_clients}"
-                ),
-            ),
-            (
-                # PROTOCOL §5: an honest party must be left beside the colluders,
-                # and a sum of one honest input is that input.
-                self.min_survivors >= self.colluders + 2,
-                (
-                    f"min_survivors must be at least {self.colluders + 2}: two clients "
-                    f"beyond the {self.colluders} colluders, not {self.min_survivors}"
-                ),
-            ),
-            (
-                0 <= self.max_dropouts <= self.max_clients,
-                (
-                    f"max_dropouts must be between 0 and {self.max_clients}, "
-                    f"not {self.max_dropouts}"
-                ),
-            ),
-            (
-                k == 0 or (k % 2 == 0 and t <= k <= self.min_clients - 2),
-                (
-                    "degree must be 0 (complete graph) or an even number between the "
-                    f"threshold {t} and min_clients - 2 = {self.min_clients - 2}, "
-                    f"not {k}"
-                ),
-            ),
-            (
-                1 <= self.graph_bits <= MAX_GRAPH_BITS if k else self.graph_bits == 0,
-                (
-                    f"graph_bits must be between 1 and {MAX_GRAPH_BITS} on a ring, and "
-                    f"0 on the complete graph, not {self.graph_bits}"
-                ),
-            ),
-            (
-                len(self.noise_block) <= MAX_NOISE_BLOCK_BYTES,
-                (
-                    f"noise block has {len(self.noise_block)} bytes, "
-                    f"at most {MAX_NOISE_BLOCK_BYTES} are allowed"
-                ),
-            ),
-            (
-                all(1 <= value <= MAX_DEADLINE_SECONDS for value in seconds),
-                (
-                    f"each round deadline must be between 1 and {MAX_DEADLINE_SECONDS} "
-                    "seconds"
-                ),
-            ),
-        )
+            )
 
     def encode(self) -> bytes:
         """Return the canonical encoding (PROTOCOL §3.2)."""
@@ -336,12 +419,14 @@ class ProtocolParameters:
             self.degree,
             self.min_survivors,
             self.max_dropouts,
+            self.max_losses,
             self.colluders,
         ):
             writer.u32(number)
+        writer.u8(self.noise_layers)
         writer.blob(self.noise_block)
         self.deadlines.encode_into(writer)
-        writer.blob(Writer().u8(self.graph_bits).getvalue())
+        writer.blob(self.tail.encode())
         return writer.getvalue()
 
     @classmethod
@@ -353,6 +438,7 @@ class ProtocolParameters:
                 BAD_CONFIG for values that no session can have.
             CanonicalEncodingError: The bytes are not an encoding at all.
         """
+        # R3.2-1
         version = reader.u16()
         if version != PROTOCOL_VERSION:
             raise RemoteProtocolError(
@@ -361,6 +447,7 @@ class ProtocolParameters:
                 code=ErrorCode.BAD_VERSION,
                 next_step="Upgrade the older side.",
             )
+        # R3.2-2
         profile, suite = reader.u16(), reader.u16()
         try:
             named_profile, named_suite = Profile(profile), CipherSuite(suite)
@@ -370,12 +457,13 @@ class ProtocolParameters:
                 code=ErrorCode.BAD_CONFIG,
             ) from None
         modulus, dimension = reader.u64(), reader.u64()
-        counts = [reader.u32() for _ in range(7)]
+        counts = [reader.u32() for _ in range(8)]
+        noise_layers = reader.u8()
         noise_block = reader.blob(max_bytes=MAX_NOISE_BLOCK_BYTES)
         deadlines = RoundDeadlines.decode_from(reader)
-        tail = Reader(reader.blob(max_bytes=MAX_TAIL_BYTES), "tail of the parameters")
+        tail = _read_tail(reader.blob(max_bytes=MAX_TAIL_BYTES), named_profile)
         return cls(
-            profile=named_profile,
+            tail=tail,
             suite=named_suite,
             modulus=modulus,
             dimension=dimension,
@@ -385,21 +473,28 @@ class ProtocolParameters:
             degree=counts[3],
             min_survivors=counts[4],
             max_dropouts=counts[5],
-            colluders=counts[6],
+            max_losses=counts[6],
+            colluders=counts[7],
+            noise_layers=noise_layers,
             noise_block=noise_block,
             deadlines=deadlines,
-            graph_bits=_read_tail(tail, named_profile),
         ).validate()
 
 
-def _read_tail(tail: Reader, profile: Profile) -> int:
-    """Read graph_bits, which is all that the tail of this release's profiles holds."""
-    # The tail of another profile reads differently; it is refused by its name.
-    if profile not in SUPPORTED_PROFILES:
-        return 0
-    graph_bits = tail.u8()
-    tail.end()
-    return graph_bits
+def _read_tail(data: bytes, profile: Profile) -> Tail:
+    """Read what a profile adds, to its last byte (R3.2-2)."""
+    reader = Reader(data, f"tail of profile {profile.label}")
+    tail = TAILS[profile].decode_from(reader)
+    reader.end()
+    return tail
+
+
+def _impossible(complaint: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        complaint,
+        code=ErrorCode.BAD_CONFIG,
+        next_step="Correct the configuration of the task.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,6 +511,8 @@ class SessionDescriptor:
         session_number: Grows with every session of the task; a client never takes
             part in a number it has seen (PROTOCOL §5.0).
         server_nonce: 32 fresh random bytes.
+        session_end: When the session is over at the latest, in Unix seconds.  What
+            expires is judged by it and by no clock, so that all parties judge alike.
         payload_hash: SHA-256 of the payload handed to the clients, or b"" if none.
         parameters: The task's configuration.
     """
@@ -424,6 +521,7 @@ class SessionDescriptor:
     task_id: str
     session_number: int
     server_nonce: bytes
+    session_end: int
     payload_hash: bytes
     parameters: ProtocolParameters
 
@@ -447,12 +545,15 @@ class SessionDescriptor:
                     f"{what} must have 1 to {most} bytes of UTF-8 without U+0000",
                     code=ErrorCode.BAD_CONFIG,
                 )
-        if not 0 <= self.session_number <= MAX_SESSION_NUMBER:
-            raise RemoteProtocolError(
-                f"session numbers go up to {MAX_SESSION_NUMBER}, "
-                f"not {self.session_number}",
-                code=ErrorCode.BAD_CONFIG,
-            )
+        for what, number in (
+            ("session_number", self.session_number),
+            ("session_end", self.session_end),
+        ):
+            if not 0 <= number <= MAX_COUNT:
+                raise RemoteProtocolError(
+                    f"{what} must be at most {MAX_COUNT}, not {number}",
+                    code=ErrorCode.BAD_CONFIG,
+                )
         if len(self.payload_hash) not in {0, 32}:
             raise RemoteProtocolError(
                 f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
@@ -460,6 +561,25 @@ class SessionDescriptor:
             )
         self.parameters.validate(demanded_bits=demanded_bits)
         return self
+
+    def check_clock(self, now: int) -> None:
+        """Refuse a session that is over already, or that would never be (R5.0-2).
+
+        Args:
+            now: The time of whoever was offered it, in Unix seconds.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; one of the two clocks is wrong.
+        """
+        left = self.session_end - now
+        most = self.parameters.deadlines.longest_session + CLOCK_TOLERANCE_SECONDS
+        if not 0 < left <= most:
+            raise RemoteProtocolError(
+                f"the session ends in {left} seconds by this machine's clock, which "
+                f"reads {now} Unix seconds; between 1 and {most} are possible",
+                code=ErrorCode.BAD_CONFIG,
+                next_step="Compare the clocks of this machine and of the server.",
+            )
 
     @property
     def configuration_hash(self) -> bytes:
@@ -480,6 +600,7 @@ class SessionDescriptor:
             self.task_id.encode(),
             self.session_number.to_bytes(8, "big"),
             self.server_nonce,
+            self.session_end.to_bytes(8, "big"),
             self.configuration_hash,
             suite=self.parameters.suite,
         )
@@ -491,6 +612,7 @@ class SessionDescriptor:
         writer.text(self.task_id)
         writer.u64(self.session_number)
         writer.fixed(self.server_nonce)
+        writer.u64(self.session_end)
         writer.blob(self.payload_hash)
         writer.fixed(self.parameters.encode())
         return writer.getvalue()
@@ -508,6 +630,7 @@ class SessionDescriptor:
             task_id = _read_name(reader, MAX_TASK_ID_BYTES)
             number = reader.u64()
             nonce = reader.fixed(32)
+            session_end = reader.u64()
             payload_hash = _read_payload_hash(reader)
             parameters = ProtocolParameters.decode_from(reader)
             reader.end()
@@ -521,6 +644,7 @@ class SessionDescriptor:
             task_id=task_id,
             session_number=number,
             server_nonce=nonce,
+            session_end=session_end,
             payload_hash=payload_hash,
             parameters=parameters,
         ).validate()

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.parameters import Graph, Profile, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
+from secagg.profiles import Profile
 
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",
@@ -189,12 +190,16 @@ class PrivacyFloors:
         statuses: How epsilon must be known: proven, certified, numerical, recalled.
         min_local_noise_stddev: The client's own noise in the caller's units: what
             protects it if all others turn out to be inventions of the server.
+        min_colluder_fraction: Part of every roster that the noise must take for
+            colluders.  Where an absolute number is all that is assumed, a larger
+            roster thins every share, and inventing clients makes it larger.
     """
 
     max_epsilon: float
     max_delta: float
     statuses: frozenset[str] = frozenset({"proven", "certified"})
     min_local_noise_stddev: float = 0.0
+    min_colluder_fraction: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ __all__ = [
     "CERTIFICATE_REFUSED",
     "CERTIFICATE_RENEWED",
     "CLIENT_DROPPED",
+    "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
     "KEY_FILE_READABLE",
     "MESSAGE_ACCEPTED",
@@ -33,7 +34,6 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
-    "UPLOAD_PROGRESS",
 ]
 
 SERVER_LOGGER: Final = "secagg.server"
@@ -46,11 +46,12 @@ SESSION_COMPLETED: Final = "session_completed"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
+CLIENT_LEFT_OUT: Final = "client_left_out"
+RECEIPTS_PURGED: Final = "receipts_purged"
 STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
-UPLOAD_PROGRESS: Final = "upload_progress"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 
 # Of the transport: calls, its life, and what it found in certificates.

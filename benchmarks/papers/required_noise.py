@@ -163,7 +163,7 @@ class Setting:
                 l2_clip=self.radius,
                 scale_factor=self.scale_factor,
                 modulus=_ANY_MODULUS,
-                noise=NoiseRule(
+                noise_rule=NoiseRule(
                     counted_variance=Fraction(self.clients - 1),
                     min_survivors=self.clients,
                 ),

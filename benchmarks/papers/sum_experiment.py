@@ -113,7 +113,7 @@ def build_mechanism(  # noqa: PLR0913  # the settings of one point of a figure
             l2_clip=radius,
             scale_factor=scale_factor,
             modulus=1 << bits,
-            noise=NoiseRule(
+            noise_rule=NoiseRule(
                 counted_variance=noise_variance * (clients - 1) / clients,
                 min_survivors=clients,
             ),
@@ -141,7 +141,7 @@ def measured_mse(mechanism: Mechanism, cohort: Cohort, *, label: str) -> float:
             vector,
             private_seed=_seed(f"{label}/client {client}"),
             public_seed=public_seed,
-            noise=mechanism.session(len(cohort.vectors)),
+            session_noise=mechanism.session(len(cohort.vectors)),
         ).residues
     total %= np.uint64(mechanism.modulus)
     residues = total.astype(np.min_scalar_type(mechanism.modulus - 1))

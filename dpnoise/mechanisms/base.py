@@ -22,7 +22,7 @@ the caller draws one with `dpnoise.samplers.fresh_seed`.
 import abc
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -249,15 +249,15 @@ class Mechanism(abc.ABC):
     @property
     def counted_noise_variance(self) -> Fraction:
         """Variance of the noise that privacy may count, grid steps²."""
-        return self._parameters.noise.counted_variance
+        return self._parameters.noise_rule.counted_variance
 
     @property
     def total_noise_variance(self) -> Fraction:
         """Variance of all noise that can arrive, over all rosters, grid steps²."""
         given = self._parameters
         if self.noise_is_central:
-            return given.noise.counted_variance
-        return given.noise.largest_total(given.num_clients)
+            return given.noise_rule.counted_variance
+        return given.noise_rule.largest_total(given.num_clients)
 
     @property
     def sampler_distance(self) -> float:
@@ -266,7 +266,7 @@ class Mechanism(abc.ABC):
         if self.noise_is_central:
             distance = self.sampler(self.counted_noise_variance).distance_bound
             return self.encoded_dim * distance * (1.0 + 2.0**-40)
-        layers = 1 + given.noise.ladder if given.noise.ladder else 0
+        layers = 1 + given.noise_rule.ladder if given.noise_rule.ladder else 0
         draws = self.encoded_dim * given.num_clients * (1 + layers)
         return draws * DISTANCE_PER_DRAW
 
@@ -280,9 +280,9 @@ class Mechanism(abc.ABC):
             ParameterError: It is below `min_survivors` or above the cohort size.
         """
         given = self._parameters
-        lowest = given.noise.min_survivors
+        lowest = given.noise_rule.min_survivors
         check_integer("roster", roster, lowest, given.num_clients)
-        return given.noise.session(roster)
+        return given.noise_rule.session(roster)
 
     def sampler(self, variance: Fraction) -> NoiseSource:
         """Build, or fetch, the sampler of one noise draw.
@@ -302,17 +302,16 @@ class Mechanism(abc.ABC):
             )
         return source
 
-    def sampler_digests(self, noise: SessionNoise) -> tuple[bytes, ...]:
+    def sampler_digests(self, session_noise: SessionNoise) -> tuple[bytes, ...]:
         """Return 32 bytes for each draw of a session: base first, then the layers.
 
         Two parties with equal digests draw equal noise from equal seeds.
 
         Args:
-            noise: From `session`.
+            session_noise: From `session`.
         """
-        return tuple(
-            self.sampler(variance).digest for variance in (noise.base, *noise.layers)
-        )
+        variances = (session_noise.base, *session_noise.layers)
+        return tuple(self.sampler(variance).digest for variance in variances)
 
     @cached_property
     def sampler_digest(self) -> bytes:
@@ -322,7 +321,7 @@ class Mechanism(abc.ABC):
         """
         variance = self.counted_noise_variance
         if not self.noise_is_central:
-            variance = self.session(self._parameters.noise.min_survivors).base
+            variance = self.session(self._parameters.noise_rule.min_survivors).base
         return self.sampler(variance).digest
 
     def encode(
@@ -331,7 +330,7 @@ class Mechanism(abc.ABC):
         *,
         private_seed: bytes,
         public_seed: bytes,
-        noise: SessionNoise,
+        session_noise: SessionNoise,
         layer_seeds: Sequence[bytes] = (),
     ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
@@ -343,9 +342,9 @@ class Mechanism(abc.ABC):
                 `dpnoise.samplers.fresh_seed`.
             public_seed: 32 bytes that all parties of the session share; they fix the
                 rotation.
-            noise: From `session`, for the roster of this session. Central mechanisms
-                add none.
-            layer_seeds: One seed like `private_seed` for each layer of `noise`. Who is
+            session_noise: From `session`, for the roster of this session. Central
+                mechanisms add none.
+            layer_seeds: One seed like `private_seed` for each layer of noise. Who is
                 given one can take that layer back, and no other.
 
         Returns:
@@ -359,17 +358,17 @@ class Mechanism(abc.ABC):
         for seed in (private_seed, *layer_seeds):
             check_seed("private_seed", seed)
         check_seed("public_seed", public_seed)
-        if not self.noise_is_central and len(layer_seeds) != len(noise.layers):
+        if not self.noise_is_central and len(layer_seeds) != len(session_noise.layers):
             raise InputError(
-                f"{len(noise.layers)} layers of noise need as many seeds, not "
+                f"{len(session_noise.layers)} layers of noise need as many seeds, not "
                 f"{len(layer_seeds)}"
             )
         checked = check_vector(vector, self.dim)
         fixed = self._fixed_point(checked, public_seed)
         steps = self._round(fixed, private_seed)
         if not self.noise_is_central:
-            self.sampler(noise.base).add_to(steps, private_seed, NOISE_LABEL)
-            for variance, seed in zip(noise.layers, layer_seeds, strict=True):
+            self.sampler(session_noise.base).add_to(steps, private_seed, NOISE_LABEL)
+            for variance, seed in zip(session_noise.layers, layer_seeds, strict=True):
                 self.sampler(variance).add_to(steps, seed, LAYER_LABEL)
         return Encoded(
             wrap(steps, self.modulus),
@@ -378,27 +377,29 @@ class Mechanism(abc.ABC):
             ),
         )
 
-    def layer_residues(
-        self, variance: Fraction, seed: bytes, *, start: int, count: int
+    def layer_noise(
+        self, layers: Iterable[tuple[Fraction, bytes]], *, start: int, count: int
     ) -> Residues:
-        """Draw a stretch of one layer again, as `encode` has added it.
+        """Draw a stretch of layers again, as `encode` has added them.
 
         Args:
-            variance: Of the layer, grid steps²: an entry of `SessionNoise.layers`.
-            seed: The layer's seed.
+            layers: For each layer its variance, an entry of `SessionNoise.layers`, and
+                its seed. They may be those of many clients.
             start: First coordinate.
             count: Number of coordinates.
 
         Returns:
-            Residues modulo m, shape (count,), to be subtracted from a sum that holds
-            this client's vector. Stretches in any order give the same noise.
+            Residues of the sum of the layers modulo m, shape (count,): subtract them
+            from a sum that holds these clients' vectors. Stretches in any order give
+            the same noise.
 
         Raises:
-            InputError: The seed is not 32 bytes.
+            InputError: A seed is not 32 bytes.
         """
-        check_seed("seed", seed)
         steps = np.zeros(count, np.int64)
-        self.sampler(variance).add_to(steps, seed, LAYER_LABEL, start=start)
+        for variance, seed in layers:
+            check_seed("seed", seed)
+            self.sampler(variance).add_to(steps, seed, LAYER_LABEL, start=start)
         return wrap(steps, self.modulus)
 
     def decode(
@@ -520,7 +521,7 @@ class Mechanism(abc.ABC):
 
     def _check_sampling(self) -> None:
         """Refuse noise that this mechanism cannot draw."""
-        given, rule = self._parameters, self._parameters.noise
+        given, rule = self._parameters, self._parameters.noise_rule
         if self.noise_is_central:
             return
         check_integer("share_bits", rule.share_bits, 0, self.finest_share_bits)

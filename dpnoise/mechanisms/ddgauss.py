@@ -48,7 +48,7 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
         roster leaves, each of v/k, stand for all rosters.
         """
         given = self._parameters
-        shares = given.noise.largest_counted_shares(given.num_clients)
+        shares = given.noise_rule.largest_counted_shares(given.num_clients)
         return DistributedDiscreteGaussianEvent(
             dim=self.encoded_dim,
             num_noise_shares=shares,

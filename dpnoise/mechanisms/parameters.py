@@ -83,11 +83,11 @@ class MechanismParameters:
             greater than 0. Longer vectors are scaled down to it.
         scale_factor: Grid steps γ per caller's unit, greater than 0.
         modulus: The m of the ring Z_m in which vectors are added, 2 … 2^62.
-        noise: How much noise counts and how it is divided. For `ddgauss` and
+        noise_rule: How much noise counts and how it is divided. For `ddgauss` and
             `discrete-gaussian` its variances are variance *parameters* of discrete
             Gaussians.
         num_clients: Cohort size: the largest roster of a session and the largest
-            number of shares in one sum; at least 2 and `noise.min_survivors`.
+            number of shares in one sum; at least 2 and `noise_rule.min_survivors`.
         rotation: One of `ROTATION_NAMES`.
         rounding_bias: The β of conditional rounding, in [0, 1); 0 gives the
             worst-case norm bound and accepts every rounding. Used by `skellam`,
@@ -112,7 +112,7 @@ class MechanismParameters:
     l2_clip: float
     scale_factor: float
     modulus: int
-    noise: NoiseRule
+    noise_rule: NoiseRule
     num_clients: int
     rotation: str = "hadamard"
     rounding_bias: float = DEFAULT_ROUNDING_BIAS
@@ -150,13 +150,13 @@ class MechanismParameters:
     def to_dict(self) -> dict[str, object]:
         """Return the parameters as JSON values, in the order of the fields.
 
-        `noise` becomes a dictionary of its own. Floats stay floats: their shortest
+        `noise_rule` becomes a dictionary of its own. Floats stay floats: their shortest
         decimal form gives back the same double.
         """
         entries: dict[str, object] = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }
-        return entries | {"noise": self.noise.to_dict()}
+        return entries | {"noise_rule": self.noise_rule.to_dict()}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, object]) -> Self:
@@ -172,26 +172,28 @@ class MechanismParameters:
             ParameterError: A key is unknown or missing, or a value cannot work.
         """
         values = read_fields(cls, entries, what="a set of mechanism parameters")
-        if not isinstance(noise := values["noise"], Mapping):
+        if not isinstance(noise := values["noise_rule"], Mapping):
             raise ParameterError(
-                f"noise must be an object, got {type(noise).__name__}",
-                parameter="noise",
+                f"noise_rule must be an object, got {type(noise).__name__}",
+                parameter="noise_rule",
             )
-        values["noise"] = NoiseRule.from_dict(noise)
+        values["noise_rule"] = NoiseRule.from_dict(noise)
         for name in _FLOAT_FIELDS & values.keys():
             # JSON writers print 1.0 as 1, and equal numbers must stay equal.
             values[name] = check_number(name, values[name])
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks each one
 
     def _check_noise(self) -> None:
-        if not isinstance(self.noise, NoiseRule):
+        if not isinstance(self.noise_rule, NoiseRule):
             raise ParameterError(
-                f"noise must be a NoiseRule, got {type(self.noise).__name__}",
-                parameter="noise",
+                f"noise_rule must be a NoiseRule, got {type(self.noise_rule).__name__}",
+                parameter="noise_rule",
             )
-        check_integer("min_survivors", self.noise.min_survivors, 2, self.num_clients)
+        check_integer(
+            "min_survivors", self.noise_rule.min_survivors, 2, self.num_clients
+        )
         # Every roster must leave a share to count.
-        self.noise.smallest_counted_shares(self.num_clients)
+        self.noise_rule.smallest_counted_shares(self.num_clients)
 
     def _check_lengths(self) -> None:
         amplitude = check_number("clip_flag_amplitude", self.clip_flag_amplitude)

@@ -304,7 +304,7 @@ class _Planner:
                 l2_clip=float(request.l2_clip),
                 scale_factor=scale_factor,
                 modulus=1 << UNBOUNDED_BITS,
-                noise=request.noise_rule(most),
+                noise_rule=request.noise_rule(most),
                 num_clients=request.clients,
                 rotation=request.rotation,
                 rounding_bias=request.rounding_bias,
@@ -335,7 +335,7 @@ class _Planner:
                 nearest=f"{scale:.4g}",
             )
         return dataclasses.replace(
-            placeholder, modulus=1 << bits, noise=request.noise_rule(variance)
+            placeholder, modulus=1 << bits, noise_rule=request.noise_rule(variance)
         )
 
     def _finish(self, parameters: MechanismParameters, variance: Fraction) -> Plan:
@@ -377,9 +377,9 @@ class _Planner:
             spent = statement.epsilon
             if spent <= request.epsilon:
                 return mechanism, statement
-            more = parameters.noise.counted_variance * (1 + Fraction(1, 1 << 12))
+            more = parameters.noise_rule.counted_variance * (1 + Fraction(1, 1 << 12))
             parameters = dataclasses.replace(
-                parameters, noise=request.noise_rule(round_up_to_dyadic(more))
+                parameters, noise_rule=request.noise_rule(round_up_to_dyadic(more))
             )
         raise CalibrationError(
             f"the finished parameters spend epsilon {spent:.6g}, more than "

@@ -74,7 +74,7 @@ class Plan:
     @property
     def share_at_smallest(self) -> float:
         """Variance that one client adds in the smallest session, grid steps²."""
-        return self._share_at(self.parameters.noise.min_survivors)
+        return self._share_at(self.parameters.noise_rule.min_survivors)
 
     @property
     def share_at_largest(self) -> float:
@@ -82,7 +82,7 @@ class Plan:
         return self._share_at(self.parameters.num_clients)
 
     def _share_at(self, roster: int) -> float:
-        rule = self.parameters.noise
+        rule = self.parameters.noise_rule
         if self.request.is_central:
             return float(rule.counted_variance)
         return float(rule.session(roster).upload)
@@ -91,7 +91,11 @@ class Plan:
     def noise_overhead(self) -> float:
         """Variance that counts, over what the central Gaussian needs."""
         unit = self.parameters.scale_factor**2
-        return float(self.parameters.noise.counted_variance) / unit / self.gaussian_mse
+        return (
+            float(self.parameters.noise_rule.counted_variance)
+            / unit
+            / self.gaussian_mse
+        )
 
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
@@ -147,11 +151,14 @@ class Plan:
     def _shares(self) -> str:
         given = self.parameters
         text = f"variance {self.share_at_largest:.6g} steps²"
-        if self.request.is_central or given.noise.min_survivors == given.num_clients:
+        if (
+            self.request.is_central
+            or given.noise_rule.min_survivors == given.num_clients
+        ):
             return text
         return (
             f"{text} among {given.num_clients} clients, {self.share_at_smallest:.6g} "
-            f"among {given.noise.min_survivors}"
+            f"among {given.noise_rule.min_survivors}"
         )
 
     @property
@@ -176,11 +183,11 @@ class Plan:
             "delta": request.delta,
             "steps": request.steps,
             "sampling_rate": request.sampling_rate,
-            "min_survivors": given.noise.min_survivors,
-            "loss_fraction": str(given.noise.loss_fraction),
-            "colluders": given.noise.colluders,
-            "colluder_fraction": str(given.noise.colluder_fraction),
-            "ladder": given.noise.ladder,
+            "min_survivors": given.noise_rule.min_survivors,
+            "loss_fraction": str(given.noise_rule.loss_fraction),
+            "colluders": given.noise_rule.colluders,
+            "colluder_fraction": str(given.noise_rule.colluder_fraction),
+            "ladder": given.noise_rule.ladder,
             "noise_shares_counted": request.counted_shares,
             "bits": given.bits,
             "modulus": given.modulus,

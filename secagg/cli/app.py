@@ -17,7 +17,7 @@ from typing import Annotated, Final, cast
 
 import typer
 
-from secagg.cli import client, demo, pki, plan, server, simulate
+from secagg.cli import client, demo, graph, pki, plan, server, simulate
 from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
@@ -61,6 +61,7 @@ app.command("server")(server.server)
 app.command("client")(client.client)
 app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)
+app.command("graph")(graph.graph)
 app.add_typer(pki.app, name="pki")
 
 # The root of all usage errors lives in another package from one typer release to the

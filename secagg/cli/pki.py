@@ -1,10 +1,12 @@
-"""`secagg pki`: development certificates for mutual TLS."""
+"""`secagg pki`: development certificates for mutual TLS, and enrolment."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secagg.cli import enrolment
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
@@ -14,11 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 AUTHORITY_STEM = "ca"
+_ISSUER = "issuer"
+_IDENTITIES = "identities"
 
 app = typer.Typer(
-    help="Issue development certificates: an authority, servers and clients.",
+    help="Certificates for development, and who is enrolled as a client.",
     no_args_is_help=True,
 )
+app.add_typer(enrolment.enrol, name="enrol")
+app.add_typer(enrolment.identity, name="identity")
 
 DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Where ca.pem and ca.key lie.")
@@ -56,27 +62,41 @@ def init(  # noqa: PLR0913 - one parameter per flag
     days: DaysOption = 90,
     as_json: JSONOption = False,
 ) -> None:
-    """Make an authority, one server and N clients (client-1 ... client-N).
+    """Make an authority, one server and N enrolled clients (client-1 ... client-N).
+
+    For development: authority and issuer lie beside what they issue.
 
     Example: secagg pki init pki --clients 3 --host 127.0.0.1
     """
     from secagg.transport.certificates import Authority
 
     output = Output(as_json=as_json)
-    authority = Authority.create(trust_domain)
+    authority, names = Authority.create(trust_domain), []
     written = list(authority.issued().write(directory, AUTHORITY_STEM))
     hosts = tuple(host or _LOOPBACK)
     server = authority.issue_server("aggregator", hosts, days=days)
     written += server.write(directory, "server")
     for number in range(1, clients + 1):
         name = f"client-{number}"
+        names.append(name)
         written += authority.issue_client(name, days=days).write(directory, name)
     output.line(f"{directory}: an authority, a server for {', '.join(hosts)}")
     output.line(f"and {clients} clients, valid for {days} days.")
     output.line(
         "Give each machine its own .pem and .key and ca.pem; keep ca.key offline."
     )
-    _report(output, written)
+    enrolment_key, enrolled = _enrol(directory, trust_domain, names, days)
+    output.line(
+        f"{directory / _ISSUER}: the issuer; {directory / _IDENTITIES}: one identity "
+        "for each client."
+    )
+    output.line(f"Clients pin the enrolment key {enrolment_key}")
+    output.result(
+        {
+            "files": [str(path) for path in (*written, *enrolled)],
+            "enrolment_key": enrolment_key,
+        }
+    )
 
 
 @app.command("ca")
@@ -143,6 +163,33 @@ def client(
         written += authority.issue_client(name, days=days).write(directory, name)
     output.line(f"{directory}: {len(names)} clients, valid for {days} days.")
     _report(output, written)
+
+
+def _enrol(
+    directory: Path, trust_domain: str, names: list[str], days: int
+) -> tuple[str, list[Path]]:
+    """Make an issuer and enrol clients; return its key, and their credentials."""
+    from secagg.enrolment.identity_files import (
+        CREDENTIAL,
+        new_identity,
+        write_credential,
+    )
+    from secagg.enrolment.issuer import Issuer
+    from secagg.enrolment.keys import key_text
+    from secagg.primitives.entropy import SystemEntropy
+
+    now, entropy = int(time.time()), SystemEntropy()
+    key = Issuer.create(directory / _ISSUER, trust_domain=trust_domain, entropy=entropy)
+    written = []
+    with Issuer.open(directory / _ISSUER) as issuer:
+        for name in names:
+            place = directory / _IDENTITIES / name
+            request = new_identity(
+                place, trust_domain=trust_domain, name=name, now=now, entropy=entropy
+            )
+            written.append(place / CREDENTIAL)
+            write_credential(written[-1], issuer.sign(request, now=now, days=days))
+    return key_text(key), written
 
 
 def _authority_in(directory: Path) -> "Authority":

@@ -14,15 +14,20 @@ import contextlib
 import os
 import shutil
 import socket
-import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from secagg.config import ClientSettings, ServerSettings
 from secagg.config.settings import TLSSection
+from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.issuer import ISSUER_SEED
+from secagg.enrolment.keys import is_readable_by_others, parse_key
+from secagg.enrolment.published import PublishedEnrolment
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
@@ -59,6 +64,7 @@ def server_checks(settings: ServerSettings) -> list[Check]:
     server = settings.server
     checks = [
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
+        *_server_enrolment(settings),
         _look("server.listen", lambda: str(Address.parse(server.listen))),
     ]
     health, payload = server.health_listen, settings.task.payload
@@ -88,6 +94,7 @@ def client_checks(
     """
     return [
         _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
+        *_client_enrolment(settings),
         _look("client.server", lambda: str(Address.parse(settings.client.server))),
         _look("client.state_dir", lambda: _writable(settings.client.state_dir)),
         _look("--input", describe_input),
@@ -132,20 +139,95 @@ def _look(subject: str, describe: Callable[[], str]) -> Check:
 
 
 def _certificates(files: TLSSection, role: Role) -> str:
-    identity = TLSIdentity.load(
+    identity = _identity(files, role)
+    found = (
+        f"{identity.identity.uri}, valid until "
+        f"{identity.not_valid_after:%Y-%m-%d %H:%M} UTC"
+    )
+    return found + _readable(files.key)
+
+
+def _identity(files: TLSSection, role: Role) -> TLSIdentity:
+    return TLSIdentity.load(
         certificate=files.certificate,
         private_key=files.key,
         authority=files.ca,
         role=role,
         quiet=True,
     )
-    found = (
-        f"{identity.identity.uri}, valid until "
-        f"{identity.not_valid_after:%Y-%m-%d %H:%M} UTC"
-    )
-    if files.key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        found += f"; WARNING: others may read {files.key}, try chmod 600"
-    return found
+
+
+def _readable(key: Path) -> str:
+    # Not an error: orchestrators mount secrets with modes of their own.
+    if not is_readable_by_others(key):
+        return ""
+    return f"; WARNING: others may read {key}, try chmod 600"
+
+
+def _server_enrolment(settings: ServerSettings) -> list[Check]:
+    section, key = settings.enrolment, settings.enrolment.enrolment_key
+    if key is None:
+        return []
+
+    def describe() -> str:
+        own = _identity(settings.tls, Role.SERVER).identity.trust_domain
+        if own != section.trust_domain:
+            raise ServiceError(
+                f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
+                f"names {own!r}: no client would take part",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Set it to what the certificate names.",
+            )
+        published = PublishedEnrolment.load(
+            trust_domain=own,
+            enrolment_key=parse_key(key),
+            revocations=section.revocations,
+        )
+        if published.revocations is None:
+            return "no revocation list"
+        found = (
+            f"revocation list {published.revocations.number}, made "
+            f"{_time(published.revocations.made_at)}"
+        )
+        return found + _issuer_beside(section.revocations)
+
+    return [_look("enrolment", describe)]
+
+
+def _issuer_beside(revocations: Path | None) -> str:
+    # An operator who can read it can enrol clients that do not exist.
+    seed = None if revocations is None else revocations.with_name(ISSUER_SEED)
+    if seed is None or not os.access(seed, os.R_OK):
+        return ""
+    return f"; WARNING: this user can read {seed}, the issuer belongs elsewhere"
+
+
+def _client_enrolment(settings: ClientSettings) -> list[Check]:
+    section = settings.enrolment
+    seed, credential, key = section.identity, section.credential, section.enrolment_key
+    if seed is None or credential is None or key is None:
+        return []  # the loader has settled that it is all of them or none
+
+    def describe() -> str:
+        own = _identity(settings.tls, Role.CLIENT).identity
+        loaded = ClientIdentity.load(
+            seed=seed,
+            credential=credential,
+            enrolment_key=parse_key(key),
+            trust_domain=own.trust_domain,
+            name=own.name,
+            now=int(time.time()),
+        ).issued.credential
+        return (
+            f"serial {loaded.serial}, valid until {_time(loaded.not_after)}"
+            + _readable(seed)
+        )
+
+    return [_look("enrolment", describe)]
+
+
+def _time(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _state_dir(settings: ServerSettings) -> str:

@@ -8,6 +8,7 @@ from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettings
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
+    from secagg.parameters import ProtocolParameters
     from secagg.server.task_setup import PreparedTask
 
 __all__ = ["server"]
@@ -98,9 +99,27 @@ def server(
         {
             "task": settings.task.id,
             "completed": served.is_complete,
+            "sessions_left": served.receipts[-1].sessions_left
+            if served.receipts
+            else None,
             "sessions": [receipt.to_dict() for receipt in served.receipts],
             "files": [str(path) for path in files.written],
         }
+    )
+
+
+def _graph_of(parameters: "ProtocolParameters") -> str:
+    """Return one line about who shares with whom, and what that is worth."""
+    from secagg.graph_choice import odds_of
+
+    if parameters.is_complete_graph:
+        return "complete graph: everybody shares with everybody"
+    odds = odds_of(parameters)
+    return (
+        f"ring of degree {parameters.degree}: sessions unsafe with a chance above "
+        f"2^-{parameters.graph_bits} are not summed up; expected are "
+        f"2^-{odds.holder_bits:.1f} for too many colluders around a client and "
+        f"2^-{odds.cut_bits:.1f} for a ring cut into parts"
     )
 
 
@@ -111,6 +130,7 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
         f"{parameters.max_clients} clients, threshold {parameters.threshold}, "
         f"at least {parameters.min_survivors} inputs in a sum"
     )
+    output.line(_graph_of(parameters))
     if prepared.noised is None or prepared.report is None:
         output.line("no noise: sums are released exactly", style="bold red")
         return
@@ -119,5 +139,5 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
         f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
         f"server for {budget.steps} session(s) and {budget.spare} spare one(s) "
         "together; accountant "
-        f"{budget.accountant} ({report.server.status})"
+        f"{budget.accountant} ({report.grounds()})"
     )

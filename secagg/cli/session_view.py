@@ -26,6 +26,7 @@ class SessionView:
         self._bars: dict[bytes, TaskID] = {}
         self._lines: dict[bytes, tuple[Round, SessionPhase, int]] = {}
         self._lost: dict[bytes, int] = {}
+        self._left_out: set[str] = set()
         self._live = (
             Progress(
                 TextColumn("session {task.fields[number]}"),
@@ -55,6 +56,14 @@ class SessionView:
 
     def show(self, progress: SessionProgress) -> None:
         """Bring one session up to date."""
+        for identity in progress.left_out:
+            if identity not in self._left_out:
+                self._left_out.add(identity)
+                self._output.line(
+                    f"session {progress.session_number}: {identity} is left out, "
+                    "after a dispute in an earlier session",
+                    style="yellow",
+                )
         for lost in progress.dropped[self._lost.get(progress.session_id, 0) :]:
             self._output.line(
                 f"session {progress.session_number}: {lost.identity} is lost: "
@@ -104,11 +113,14 @@ def _title(progress: SessionProgress) -> str:
 
 
 def _detail(progress: SessionProgress) -> str:
+    left = ""
+    if progress.sessions_left is not None:
+        left = f", {progress.sessions_left} session(s) left in the budget"
     if progress.reason:
-        return progress.reason
+        return progress.reason + left
     joined = f"{progress.joined} joined"
     if progress.round is Round.ADVERTISE_KEYS:
-        joined = f"{progress.joined} of {progress.needed} joined"
+        joined = f"{progress.joined} of {progress.needed} joined{left}"
     detail = f"{joined}, {len(progress.dropped)} lost"
     if progress.upload_bytes:
         detail += f", {progress.upload_bytes:,} bytes"

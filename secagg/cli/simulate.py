@@ -72,13 +72,14 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
     from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-    from secagg.parameters import Profile, ProtocolParameters
+    from secagg.parameters import ProtocolParameters
     from secagg.primitives.entropy import (
         Entropy,
         SeededEntropy,
         SystemEntropy,
     )
     from secagg.primitives.secret_bytes import SecretBytes
+    from secagg.profiles import HonestTail, Profile, check_supported
     from secagg.simulation import plan_losses, simulate_session
 
     output = Output(as_json=as_json)
@@ -103,17 +104,18 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     left = clients - len(losses.losses)
     survivors = min(clients, max(2, shares, left))
     try:
+        check_supported(named_profile)
         parameters = ProtocolParameters(
-            profile=named_profile,
+            tail=HonestTail(40 if degree else 0),
             modulus=1 << modulus_bits,
             dimension=dimension,
             min_clients=max(survivors, degree + 2 if degree else 2),
             max_clients=clients,
             threshold=shares,
             degree=degree,
-            graph_bits=40 if degree else 0,
             min_survivors=survivors,
-            max_dropouts=clients,
+            max_dropouts=clients - shares,
+            max_losses=clients - shares,
         ).validate()
     except RemoteProtocolError as error:
         # Raised for what no session can be; here it comes from the command line.

@@ -9,6 +9,10 @@ Rule 3: one task has one description of its noise.  A server that changes it wou
         begin a second budget under the first one's name.
 Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
         if its server offers more.
+Rule 5: on a ring every roster counts that the client accepts, before its shares leave
+        and whatever becomes of the session: colluders who know the ring can end those
+        that do not suit them.  Delta counts on a number of rosters; the next session is
+        refused.
 
 The budget of one task is thereby enforced where the vectors are.  Several tasks add
 up; which tasks a client serves is its owner's decision.
@@ -19,15 +23,10 @@ from hashlib import sha256
 from secagg.distributed_dp import NoisedTask
 from secagg.parameters import SessionDescriptor
 from secagg.protocol import refund
-from secagg.storage.book import (
-    Book,
-    Charge,
-    ChargeState,
-    Settlement,
-    is_new_charge,
-)
+from secagg.storage.book import Book
+from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 
-__all__ = ["charge_of", "check_budget", "settlement_of"]
+__all__ = ["charge_of", "check_budget", "max_rosters_of", "settlement_of"]
 
 
 def charge_of(descriptor: SessionDescriptor) -> Charge | None:
@@ -45,6 +44,18 @@ def charge_of(descriptor: SessionDescriptor) -> Charge | None:
         noise_digest=sha256(parameters.noise_block).digest(),
         allowed=NoisedTask.from_parameters(parameters).budget.sessions,
     )
+
+
+def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
+    """Return how many rosters of the task a client accepts; None for any number.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; its noise cannot be read.
+    """
+    parameters = descriptor.parameters
+    if not parameters.noise_block:
+        return None
+    return NoisedTask.from_parameters(parameters).max_rosters
 
 
 async def check_budget(book: Book, offered: SessionDescriptor) -> None:

@@ -7,7 +7,8 @@ Rule 2: the payload is compared with the hash that the session is bound to befor
 Rule 3: every round has a deadline of the client's own, twice the session's and some
         slack, because a restarted aggregator gives a round its whole time again.  Round
         0 lasts until enough clients have come: there every answer begins the client's
-        deadline anew, so that only a silent aggregator ends its patience.
+        deadline anew, so that only a silent aggregator ends its patience.  The end of
+        the session is the last deadline of all rounds.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,12 +30,16 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
-from secagg.parameters import RoundDeadlines, SessionDescriptor
+from secagg.parameters import SessionDescriptor
 from secagg.primitives.modular import BadVectorError
+from secagg.primitives.transcript import decode_set
+from secagg.profiles import RoundDeadlines
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
+from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
@@ -56,8 +61,10 @@ _TOO_LATE: Final = frozenset(
     {ErrorCode.DEADLINE, ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE}
 )
 
-# (descriptor, payload, 32 secret bytes to draw noise from) -> input of the session
-MakeInput = Callable[[SessionDescriptor, bytes, bytes], PlainVector | NoisedVector]
+# (descriptor, payload, what to draw noise from) -> input of the session
+MakeInput = Callable[
+    [SessionDescriptor, bytes, NoiseSecrets], PlainVector | NoisedVector
+]
 
 
 @unique
@@ -133,12 +140,16 @@ class SessionOutcome:
     Attributes:
         descriptor: The session.
         released: Hash and size of the sum, number of survivors.
+        is_certain: No choice of colluders could have had more than this one sum
+            unmasked.  Always so on the complete graph; on a ring it is judged by this
+            process when it answers, and not known after a restart.
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
     """
 
     descriptor: SessionDescriptor
     released: Released
+    is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
 
     @property
@@ -177,6 +188,7 @@ class Conductor:
         self._uploaded = False
         self._deadline = 0.0
         self._ended_by_server = False
+        self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
         has_masked = isinstance(session.state, client.Masked | client.Answered)
         self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
@@ -210,9 +222,24 @@ class Conductor:
 
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
+        before = self._session.state
         outputs = await self._session.apply(Received(update))
+        if isinstance(before, client.Masked):
+            await self._judge_graph(before)
         self._enter_round()
         await self._send_all(outputs)
+
+    async def _judge_graph(self, masked: client.Masked) -> None:
+        """Judge what an answer may have shown to colluders, whoever they are."""
+        state = self._session.state
+        if not isinstance(state, client.Answered):
+            return
+        delivered = masked.delivered
+        survivors = frozenset(decode_set(state.survivors, delivered.roster_size))
+        risk = await self._parts.workers.run(
+            graph_risk, state.facts.parameters, delivered.graph, survivors
+        )
+        self._is_certain = risk is None or risk.worst_case_safe
 
     async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
         for output in outputs:
@@ -252,7 +279,7 @@ class Conductor:
             self._parts.make_input,
             session.descriptor,
             payload,
-            session.noise_seed.reveal(),
+            session.noise_secrets,
         )
         await self._send_all(await session.apply(InputReady(vector)))
         self._uploaded = True
@@ -306,7 +333,12 @@ class Conductor:
             residues = None
             if self._parts.settings.fetch_sum:
                 residues = await self._fetch_sum(state.outcome)
-            return SessionOutcome(self._session.descriptor, state.outcome, residues)
+            return SessionOutcome(
+                self._session.descriptor,
+                state.outcome,
+                is_certain=self._is_certain,
+                residues=residues,
+            )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
         code, reason = state.code, state.reason
@@ -353,7 +385,13 @@ class Conductor:
         parameters = self._session.descriptor.parameters
         seconds = _patience(self._session.round, parameters.deadlines)
         slack = self._parts.settings.slack_seconds
-        self._deadline = self._parts.clock.now() + 2 * seconds + slack
+        clock = self._parts.clock
+        if self._session.round < Round.UNMASKING:
+            # Nothing that this client still has to say is taken later.
+            left = self._session.descriptor.session_end - clock.date()
+            self._deadline = clock.now() + min(2.0 * seconds, left) + slack
+        else:  # a sum may be under way
+            self._deadline = clock.now() + 2 * seconds + slack
 
     def _wait_on(self, wait: Wait) -> float:
         """Hear that the round goes on; return until when to be patient."""

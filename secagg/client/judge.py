@@ -81,8 +81,10 @@ def judge_offer(
     if not parameters.noise_block:
         return SessionInfo(offered, parameters.dimension, None)
     task = NoisedTask.from_parameters(parameters)
-    report = storage.report_of(task)
     demanded = floors if isinstance(floors, PrivacyFloors) else floors.noised
+    if demanded is not None:
+        task.check_noise(demanded)  # costs less than epsilon does
+    report = storage.report_of(task)
     if demanded is not None:
         task.check(demanded, report=report)
     return SessionInfo(offered, task.dim, report)

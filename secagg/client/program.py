@@ -9,13 +9,14 @@ from secagg.client.client import Client
 from secagg.client.runner import ClientProgress
 from secagg.config import ClientSettings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import Graph, Profile
+from secagg.parameters import Graph
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.profiles import Profile
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
@@ -119,6 +120,7 @@ def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepte
             max_delta=section.max_delta,
             statuses=frozenset(section.grounds),
             min_local_noise_stddev=section.min_local_noise_stddev,
+            min_colluder_fraction=section.min_colluder_fraction,
         )
     if not section.require_noise:
         return ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors)

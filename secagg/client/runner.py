@@ -45,7 +45,8 @@ from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.book import Book, Role
+from secagg.storage.book import Book
+from secagg.storage.change import Role
 
 __all__ = [
     "ClientPhase",
@@ -221,6 +222,7 @@ class ClientRunner:
             workers=self._workers,
             policy=self._policy,
             entropy=self._entropy,
+            now=int(self._clock.date()),
         )
         self._log(telemetry.SESSION_OPENED, session)
         return session

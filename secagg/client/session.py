@@ -11,7 +11,9 @@ Rule 3: of an input only the digest is stored.  After a restart the application
 Rule 4: at the end everything is scrubbed; the session's number stays used for good.
 Rule 5: the change that binds an input charges the budget too: neither is without the
         other.
-Rule 6: a session of a book that was put back from an older state is left at once:
+Rule 6: the change that accepts a roster counts it, before anything is shared: a ring
+        that was seen is one more chance that it is unsafe.
+Rule 7: a session of a book that was put back from an older state is left at once:
         nobody knows what it has sent.
 
 It talks to nobody: that is `secagg.client.runner`.
@@ -20,7 +22,8 @@ It talks to nobody: that is `secagg.client.runner`.
 from dataclasses import replace
 from typing import Final, Self
 
-from secagg.client.budget import charge_of, settlement_of
+from secagg.client.budget import charge_of, max_rosters_of, settlement_of
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
@@ -36,10 +39,11 @@ from secagg.protocol.events import (
     InputReady,
     SessionOffered,
 )
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput
 from secagg.runtime.workers import Workers
-from secagg.storage.book import (
-    Book,
+from secagg.storage.book import Book
+from secagg.storage.change import (
     Change,
     Committed,
     Ended,
@@ -47,7 +51,7 @@ from secagg.storage.book import (
     NumberTakenError,
     Resealed,
     Role,
-    StoredSession,
+    SessionsSpentError,
 )
 from secagg.storage.journal import (
     decode_answered,
@@ -59,6 +63,7 @@ from secagg.storage.journal import (
     is_answered,
     record_of,
 )
+from secagg.storage.stored import StoredSession
 
 __all__ = ["ClientSession"]
 
@@ -100,21 +105,22 @@ class ClientSession:
         workers: Workers,
         policy: ClientPolicy,
         entropy: Entropy,
+        now: int,
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
         Raises:
             RemoteProtocolError: REPLAYED_SESSION for a number seen before;
-                POLICY_VIOLATION or BAD_CONFIG when the offer is refused.  Nothing is
-                stored.
+                POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
+                has seen too many rings of the task.  Nothing is stored.
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
-        offered = SessionOffered(descriptor, identity, aggregator, seed)
+        offered = SessionOffered(descriptor, identity, aggregator, seed, now)
         session = cls(
             descriptor,
             identity,
-            client.step(client.start(), offered, policy=policy).state,
+            client.step(client.start(read_noise_terms), offered, policy=policy).state,
             seed=seed,
             book=book,
             workers=workers,
@@ -129,6 +135,7 @@ class ClientSession:
             peer=aggregator,
             number=descriptor.session_number,
             header=encode_offer(offered),
+            allowed=max_rosters_of(descriptor),
         )
         try:
             await session._commit(Change(key=session._key, create=new))
@@ -139,6 +146,14 @@ class ClientSession:
                 "before",
                 code=ErrorCode.REPLAYED_SESSION,
                 next_step="Tell the operator: the server has lost its state or lies.",
+            ) from None
+        except SessionsSpentError:
+            raise RemoteProtocolError(
+                f"this client has seen {new.allowed} rings of task "
+                f"{descriptor.task_id!r}, and the delta of the task counts on no more",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Too many sessions have ended early. Ask the operator to run "
+                "a new task, and on the complete graph if it happens again.",
             ) from None
         return session
 
@@ -201,18 +216,19 @@ class ClientSession:
         return isinstance(self._state, client.ReadyForInput)
 
     @property
-    def noise_seed(self) -> SecretBytes:
-        """The seed of this client's noise share: the same after a restart.
-
-        Bound to ctx2, so that another roster or another U2 gets other noise.
-        """
+    def noise_secrets(self) -> NoiseSecrets:
+        """What this client's noise is drawn from: the same after a restart."""
         if not isinstance(self._state, client.ReadyForInput) or self._seed is None:
             raise InternalError("noise is drawn when the set U2 is known")
-        return noise_seed(
-            self._seed,
-            context=self._state.delivered.ctx2,
-            component=0,
-            suite=self.descriptor.parameters.suite,
+        delivered = self._state.delivered
+        return NoiseSecrets(
+            sharers=len(delivered.sharers),
+            seed=noise_seed(
+                self._seed,
+                context=delivered.ctx2,
+                component=0,
+                suite=self.descriptor.parameters.suite,
+            ),
         )
 
     def pending_outputs(self) -> tuple[ClientOutput, ...]:
@@ -276,7 +292,13 @@ class ClientSession:
             # nothing but the answer itself is needed (PROTOCOL §12).
             answered = Resealed(encode_answered(self.descriptor, state))
             return Change(key=self._key, reseal=answered)
-        return Change(key=self._key, records=(record_of(event),))
+        # A roster was accepted: its ring counts, even if nothing comes of it.
+        has_ring = not self.descriptor.parameters.is_complete_graph
+        return Change(
+            key=self._key,
+            records=(record_of(event),),
+            spend=has_ring and isinstance(state, client.Shared),
+        )
 
     def _forget_seed(self) -> None:
         if self._seed is not None:
@@ -311,7 +333,7 @@ def _rebuilt(
     if is_answered(stored.header):
         return *decode_answered(stored.header), None
     offered = decode_offer(stored.header)
-    state = client.step(client.start(), offered, policy=policy).state
+    state = client.step(client.start(read_noise_terms), offered, policy=policy).state
     for record in stored.records:
         if client.is_over(state):
             break  # the policy is stricter than when the session was accepted

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.report_cache import privacy_report
-from secagg.storage.book import Book, budget_of
+from secagg.storage.book import Book
+from secagg.storage.charges import budget_of
 from secagg.storage.open_book import open_state
 
 __all__ = ["ClientStorage", "open_storage"]

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from secagg.messages import Fate
 from secagg.protocol.client_states import Completed
-from secagg.storage.book import Book, Role, SessionState
+from secagg.storage.book import Book
+from secagg.storage.change import Role
 from secagg.storage.journal import decode_outcome
+from secagg.storage.stored import SessionState
 
 __all__ = ["TakenPart", "last_part"]
 
@@ -20,11 +22,11 @@ class TakenPart:
 
     Attributes:
         session_number: Its number within the task.
-        survivors: How many inputs the sum adds up.
+        inputs: How many vectors the sum adds up, this client's included.
     """
 
     session_number: int
-    survivors: int
+    inputs: int
 
 
 async def last_part(book: Book, task_id: str) -> TakenPart | None:

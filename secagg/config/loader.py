@@ -259,10 +259,12 @@ def _from_flags(
 
 def _convert(value: object, hint: object, key: str, origin: str) -> object:
     """Return `value` as the declared type; texts come from variables and flags."""
-    wanted, optional = _unwrap_optional(hint)
+    wanted, words, optional = _unwrap(hint)
     is_text_source = origin == "--set" or origin.startswith(ENVIRONMENT_PREFIX)
     if optional and value == "":
         return None
+    if value in words:
+        return value
     if is_text_source and isinstance(value, str):
         value = _parse_text(value, wanted, key, origin)
     # A bool is an int to Python, but `sessions = true` is a mistake.
@@ -276,20 +278,25 @@ def _convert(value: object, hint: object, key: str, origin: str) -> object:
         return float(typing.cast("float", value))
     elif type(value) is wanted:
         return value
-    raise _wrong_type(value, wanted, key, origin)
+    expected = " or ".join(
+        [_NAMES.get(wanted, "list of texts"), *(f'"{word}"' for word in words)]
+    )
+    raise _bad(
+        f"{key} must be a {expected}, not the {_kind_of(value)} {value!r} "
+        f"(from {origin})",
+        f"Give {key} a {expected}.",
+    )
 
 
 def _parse_text(text: str, wanted: object, key: str, origin: str) -> object:
+    """Return what a text means; the text itself where it means nothing."""
     if wanted is bool:
-        try:
-            return {"true": True, "false": False}[text.lower()]
-        except KeyError:
-            raise _wrong_type(text, wanted, key, origin) from None
+        return {"true": True, "false": False}.get(text.lower(), text)
     if wanted is int or wanted is float:
         try:
             return int(text) if wanted is int else float(text)
         except ValueError:
-            raise _wrong_type(text, wanted, key, origin) from None
+            return text
     if typing.get_origin(wanted) is tuple:
         return _parse_list(text, key, origin)
     if (text[:1], text[-1:]) in _TOML_MARKS and len(text) > 1:
@@ -353,11 +360,16 @@ def _check_range(
         )
 
 
-def _unwrap_optional(hint: object) -> tuple[object, bool]:
-    if isinstance(hint, types.UnionType):
-        members = [each for each in typing.get_args(hint) if each is not types.NoneType]
-        return members[0], True
-    return hint, False
+def _unwrap(hint: object) -> tuple[object, tuple[object, ...], bool]:
+    """Return the type of a setting, words that stand in for it, and whether none may.
+
+    A hint is a type, perhaps joined with None or with the words, as a `Literal`.
+    """
+    if typing.get_origin(hint) not in {types.UnionType, typing.Union}:
+        return hint, (), False
+    wanted, *others = typing.get_args(hint)
+    words = [word for other in others for word in typing.get_args(other)]
+    return wanted, tuple(words), types.NoneType in others
 
 
 def _sections(kind: type) -> dict[str, type]:
@@ -395,15 +407,6 @@ def _kind_of(value: object) -> str:
 
 def _bad(message: str, next_step: str) -> ServiceError:
     return ServiceError(message, code=ErrorCode.BAD_SETTINGS, next_step=next_step)
-
-
-def _wrong_type(value: object, wanted: object, key: str, origin: str) -> ServiceError:
-    expected = _NAMES.get(wanted, "list of texts")
-    return _bad(
-        f"{key} must be a {expected}, not the {_kind_of(value)} {value!r} "
-        f"(from {origin})",
-        f"Give {key} a {expected}.",
-    )
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
+from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
@@ -26,6 +27,8 @@ __all__ = [
     "ClientSection",
     "ClientSettings",
     "CohortSection",
+    "EnrolmentSection",
+    "IdentitySection",
     "NoiseSection",
     "PolicySection",
     "RoundsSection",
@@ -95,6 +98,21 @@ class ServerSection:
         low=0.0,
         high=float(_MAX_SECONDS),
         unit="seconds",
+    )
+    keep_receipts_days: float = setting(
+        "How long receipts of ended sessions stay in state_dir. Who asks later for the "
+        "end of its session is told UNKNOWN_SESSION.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
     )
     log_level: str = setting(
         "Least severe log line on standard error.",
@@ -183,15 +201,22 @@ class CohortSection:
         "Fewest inputs that a released sum adds up.", low=2, high=65_535, unit="clients"
     )
     threshold: int = setting(
-        "Shares that rebuild a secret; 0 means one more than half of max_clients "
-        "(of the degree on a ring).",
+        "Shares that rebuild a secret; 0 means one more than half of max_clients (of "
+        'the degree on a ring), or with degree "auto" the fewest that are safe.',
         default=0,
         low=0,
         high=65_535,
         unit="shares",
     )
     max_dropouts: int | None = setting(
-        "Most clients that may be lost after sharing; empty means "
+        "Most clients that may be lost after sharing; empty means max_losses.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    max_losses: int | None = setting(
+        "Most clients that may be lost after joining; empty means "
         "max_clients - min_survivors.",
         default=None,
         low=0,
@@ -205,8 +230,9 @@ class CohortSection:
         high=65_535,
         unit="clients",
     )
-    degree: int = setting(
-        "Neighbours of each client on a ring; 0 means everybody shares with everybody.",
+    degree: int | Literal["auto"] = setting(
+        "Neighbours of each client on a ring; 0 means everybody shares with everybody, "
+        '"auto" the fewest that are safe with these numbers, or 0 where none are.',
         default=0,
         low=0,
         high=65_534,
@@ -264,6 +290,21 @@ class NoiseSection:
         "mechanism.",
         default=None,
     )
+    loss_fraction: float | None = setting(
+        "Part of the clients of one session that may be lost after sharing; empty "
+        "means what min_survivors leaves of max_clients. Less of it is less noise in "
+        "sessions that are not full.",
+        default=None,
+        low=0.0,
+        high=0.999999,
+    )
+    colluder_fraction: float = setting(
+        "Part of the clients of one session that is taken for colluders where that "
+        "is more than cohort.colluders; clients may demand it.",
+        default=0.0,
+        low=0.0,
+        high=0.999999,
+    )
     rotation: str = setting(
         "How vectors are spread before rounding.",
         default="hadamard",
@@ -302,6 +343,25 @@ class RoundsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class EnrolmentSection:
+    """Whose credentials count, in profiles that distrust the server."""
+
+    trust_domain: str = setting(
+        "Name of the deployment, as in its certificates and credentials.",
+        default=DEFAULT_TRUST_DOMAIN,
+    )
+    enrolment_key: str | None = setting(
+        "Public key of the issuer, ed25519: and 64 digits; required by profiles that "
+        "distrust the server. Empty for none.",
+        default=None,
+    )
+    revocations: Path | None = setting(
+        "The issuer's newest revocation list; empty while nothing was ever revoked.",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Everything that `secagg server` can be told."""
 
@@ -312,6 +372,7 @@ class ServerSettings:
     cohort: CohortSection
     noise: NoiseSection
     rounds: RoundsSection
+    enrolment: EnrolmentSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +425,28 @@ class ClientSection:
         "Least severe log line on standard error.",
         default="warning",
         choices=_LOG_LEVELS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitySection:
+    """Who this client is, and whom it believes who the others are.
+
+    Required by profiles that distrust the server: all three or none.
+    """
+
+    identity: Path | None = setting(
+        "Private key, identity.seed of `secagg pki identity`; nobody else may read "
+        "it. Empty for none.",
+        default=None,
+    )
+    credential: Path | None = setting(
+        "What the issuer has signed for that key; empty for none.", default=None
+    )
+    enrolment_key: str | None = setting(
+        "Public key of the issuer, ed25519: and 64 digits, as the issuer says it and "
+        "not as the aggregator does; no other one is believed. Empty for none.",
+        default=None,
     )
 
 
@@ -422,6 +505,14 @@ class PolicySection:
         "Widest entry.", default=62, low=1, high=62, unit="bits"
     )
     require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
+    max_revocation_days: float | None = setting(
+        "Oldest revocation list, in profiles with credentials: older ones, and none at "
+        "all, are refused. Empty for no limit.",
+        default=None,
+        low=0.01,
+        high=3650.0,
+        unit="days",
+    )
     max_epsilon: float | None = setting(
         "Largest epsilon of a whole task, recomputed by this client; required while "
         "noise is required.",
@@ -444,6 +535,14 @@ class PolicySection:
         high=1e300,
         unit="caller's units",
     )
+    min_colluder_fraction: float = setting(
+        "Part of every roster that the noise must take for colluders. An absolute "
+        "number alone is thinned out by a larger roster, and inventing clients makes "
+        "it larger.",
+        default=0.0,
+        low=0.0,
+        high=0.999999,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +551,7 @@ class ClientSettings:
 
     client: ClientSection
     tls: TLSSection
+    enrolment: IdentitySection
     policy: PolicySection
 
 
@@ -471,6 +571,7 @@ def load_server_settings(
         foreign_sections=("client", "policy"),
     )
     _check_invited(loaded)
+    _check_enrolment(loaded.settings)
     end_of_task(loaded.settings.task)
     noise = loaded.settings.noise
     budget = {
@@ -534,6 +635,52 @@ def _check_invited(loaded: LoadedSettings[ServerSettings]) -> None:
             ) from None
 
 
+def _check_enrolment(settings: ServerSettings) -> None:
+    """Refuse a profile with credentials without the key that signs them."""
+    enrolment = settings.enrolment
+    if enrolment.enrolment_key is not None:
+        parse_key(enrolment.enrolment_key)
+        return
+    if enrolment.revocations is not None:
+        needs = "enrolment.revocations names a list of"
+    elif settings.task.profile != _PROFILES[0]:
+        needs = f"the profile {settings.task.profile} needs"
+    else:
+        return
+    raise ServiceError(
+        f"enrolment.enrolment_key is missing: {needs} an issuer",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Set it to what `secagg pki enrol list` of the issuer says.",
+    )
+
+
+def _check_identity(settings: ClientSettings) -> None:
+    """Refuse an identity in part, and a profile that needs one without it."""
+    enrolment = settings.enrolment
+    values = {
+        "identity": enrolment.identity,
+        "credential": enrolment.credential,
+        "enrolment_key": enrolment.enrolment_key,
+    }
+    missing = [name for name, value in values.items() if value is None]
+    signed = [name for name in settings.policy.profiles if name in _PROFILES[1:]]
+    if enrolment.enrolment_key is not None:
+        parse_key(enrolment.enrolment_key)
+    if not missing or (len(missing) == len(values) and not signed):
+        return
+    needs = (
+        f"the profile {signed[0]} needs"
+        if signed
+        else "the other settings of [enrolment] are half of"
+    )
+    raise ServiceError(
+        f"enrolment.{missing[0]} is missing: {needs} an identity",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="`secagg pki identity new` makes the key and the request for the "
+        "credential; the issuer says the enrolment key.",
+    )
+
+
 def load_client_settings(
     path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
 ) -> LoadedSettings[ClientSettings]:
@@ -550,6 +697,7 @@ def load_client_settings(
         foreign_sections=("server", "task", "vector", "cohort", "noise", "rounds"),
     )
     policy = loaded.settings.policy
+    _check_identity(loaded.settings)
     if policy.require_noise and (
         policy.max_epsilon is None or policy.max_delta is None
     ):

@@ -94,6 +94,8 @@ class RevocationList:
         read_version(reader)
         trust_domain = read_name(reader)
         number, made_at, count = reader.u32(), reader.u64(), reader.u32()
+        if number == 0:
+            raise ValueError("lists are counted from 1")
         # Bounded by the bytes that are there: `fixed` refuses what is not.
         packed = reader.fixed(count * _SERIAL_BYTES)
         serials = tuple(

@@ -5,7 +5,8 @@ Rule 1: no clock.  A credential is judged by the end of its session, which is a 
 Rule 2: server and clients run the same checks in the same order: the server when an
         advert arrives, each client when it gets the roster.
 Rule 3: what was verified is remembered under everything that was signed, the key that
-        signed it and the signature.  Revocation and time are judged anew each time.
+        signed it and the signature.  Revocation and time are judged anew each time
+        (R2.1-8).
 
 Source:
     PROTOCOL, section on enrolment: R2.1-0 to R2.1-6 and R5.0-3.

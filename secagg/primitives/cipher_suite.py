@@ -12,41 +12,22 @@ Source:
 """
 
 import enum
-from typing import Self
 
-__all__ = ["CipherSuite", "UnknownCipherSuiteError"]
-
-
-class UnknownCipherSuiteError(ValueError):
-    """A peer named a suite that this implementation does not have.
-
-    Refuse the session; never fall back to another suite.
-    """
+__all__ = ["CipherSuite"]
 
 
 class CipherSuite(enum.IntEnum):
-    """A cipher suite; its integer value is the two-byte wire identifier."""
+    """A cipher suite; its integer value is the two-byte wire identifier.
+
+    Whoever reads an identifier that none of them has refuses the session, and never
+    falls back to another suite.
+    """
 
     AES_256_CTR = 0x0001
     """Masks from AES-256 in counter mode: the default."""
 
     AES_128_CTR = 0x0002
     """Masks from AES-128 in counter mode: about an eighth less work per mask."""
-
-    @classmethod
-    def from_id(cls, suite_id: int) -> Self:
-        """Return the suite with a wire identifier.
-
-        Raises:
-            UnknownCipherSuiteError: No suite has it; refuse the session.
-        """
-        try:
-            return cls(suite_id)
-        except ValueError:
-            known = ", ".join(f"0x{suite:04x}" for suite in cls)
-            raise UnknownCipherSuiteError(
-                f"cipher suite 0x{suite_id:04x} is not supported; known: {known}"
-            ) from None
 
     @property
     def mask_key_size(self) -> int:

@@ -25,7 +25,6 @@ from secagg.primitives.canonical import CanonicalEncodingError, Writer
 from secagg.primitives.cipher_suite import CipherSuite
 
 __all__ = [
-    "HASH_SIZE",
     "MAX_SET_SIZE",
     "PROTOCOL_VERSION",
     "decode_set",
@@ -35,8 +34,6 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION: Final = b"SecAgg/1"
-HASH_SIZE: Final = 32
-
 MAX_SET_SIZE: Final = 1 << 16
 """Largest roster: the Shamir field has 65536 non-zero abscissae."""
 
@@ -133,7 +130,7 @@ def decode_set(data: bytes, n: int) -> tuple[int, ...]:
             f"a set over {n} clients takes {size} bytes, not {len(data)}"
         )
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    if bits[n:].any():
+    if bits[n:].any():  # R3.3-1
         raise CanonicalEncodingError(
             f"a set over {n} clients has padding bits that are not zero"
         )

@@ -10,11 +10,13 @@ from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
 from secagg.protocol.neighbors import HararyRing, SharingGraph
-from secagg.protocol.ring_safety import holder_bits, ring_risk
+from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.ring_safety import graph_risk, holder_bits
 from secagg.ring_odds import client_demand
 
 __all__ = [
     "check_delivery",
+    "check_noise_suffices",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
@@ -195,6 +197,13 @@ def check_survivors(
             f"the sum would add up {len(survivors)} inputs, {needed} are needed",
             code=ErrorCode.U3_TOO_SMALL,
         )
+    missing = roster_size - len(survivors)
+    if missing > parameters.max_losses:
+        raise RemoteProtocolError(
+            f"{missing} clients of the roster are declared lost, at most "
+            f"{parameters.max_losses} may be",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
     lost = len(sharers) - len(survivors)
     if lost > parameters.max_dropouts:
         raise RemoteProtocolError(
@@ -205,6 +214,26 @@ def check_survivors(
     return survivors
 
 
+def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> None:
+    """Check that the survivors carry the noise that was promised (PROTOCOL §5.5).
+
+    Args:
+        noise: What |U2| has settled.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: TOO_MANY_DROPOUTS.
+    """
+    lost = sharers - survivors
+    if lost > noise.tolerated_losses:
+        raise RemoteProtocolError(
+            f"{lost} of {sharers} clients are declared lost, and the noise of the "
+            f"others suffices after {noise.tolerated_losses} losses",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
+
+
 def check_ring_survivors(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
 ) -> None:
@@ -213,14 +242,9 @@ def check_ring_survivors(
     Raises:
         RemoteProtocolError: TOO_MANY_DROPOUTS.
     """
-    if not isinstance(graph, HararyRing):
+    risk = graph_risk(parameters, graph, survivors)
+    if risk is None:
         return
-    risk = ring_risk(
-        graph,
-        survivors,
-        colluders=parameters.colluders,
-        threshold=parameters.threshold,
-    )
     shortcoming = risk.shortcoming(client_demand(parameters.graph_bits))
     if shortcoming is not None:
         raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)

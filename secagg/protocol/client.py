@@ -84,6 +84,7 @@ from secagg.protocol.events import (
     Received,
     SessionOffered,
 )
+from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ClientOutput, Send
 
 __all__ = [
@@ -155,9 +156,14 @@ TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[_What]], Edge]] = {
 # fmt: on
 
 
-def start() -> ClientState:
-    """Return the state before any session."""
-    return Idle()
+def start(read_noise: NoiseReader = no_noise) -> ClientState:
+    """Return the state before any session.
+
+    Args:
+        read_noise: Reads the noise block of a session for its U2; without one the
+            client takes part in no session with noise.
+    """
+    return Idle(read_noise)
 
 
 def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> ClientStep:

@@ -5,6 +5,7 @@ this client, with that code.
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import context, share_bundles
 from secagg.protocol.checks import (
     check_delivery,
+    check_noise_suffices,
     check_ring,
     check_ring_survivors,
     check_roster,
@@ -62,6 +64,7 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.neighbors import sharing_graph
+from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
 from secagg.protocol.refund import Charge, Standing, charge_after
 
@@ -96,7 +99,7 @@ def input_digest(vector: PlainVector | NoisedVector) -> bytes:
 # --- round 1 ------------------------------------------------------------------------
 
 
-def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
+def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
     """Check the offer, derive all secrets, advertise (PROTOCOL §5.0, §5.1)."""
     # PROTOCOL §5.0: every field against the client's own floors, before any key.
     descriptor = event.descriptor.validate()
@@ -109,8 +112,12 @@ def advertise(_: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientSte
             code=ErrorCode.UNAUTHENTICATED,
             next_step="Tell the operator: somebody passes on the sessions of others.",
         )
+    # The order is that of PROTOCOL §5.0, in which the shell has judged the number.
+    descriptor.check_clock(event.now)
     policy.check(descriptor)
-    facts = session_facts(descriptor, event.identity)
+    facts = replace(
+        session_facts(descriptor, event.identity), read_noise=state.read_noise
+    )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, event.seed)
     advert = Advert(
         identity=event.identity,
@@ -226,7 +233,13 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         own_shares=state.own_shares,
         bundles=delivery.bundles,
     )
-    ctx2 = context.mask_context(state.ctx1, delivery.sharers, facts.parameters.suite)
+    noise = noise_terms(facts.parameters, len(sharers), facts.read_noise)
+    ctx2 = context.mask_context(
+        state.ctx1,
+        delivery.sharers,
+        facts.parameters.suite,
+        noise_context=noise.context,
+    )
     job = MaskJob(
         session_id=facts.session_id,
         mask_context=ctx2,
@@ -252,6 +265,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 graph=state.graph,
                 index=state.index,
                 sharers=sharers,
+                noise=noise,
                 ctx2=ctx2,
                 held=held,
                 job=job,
@@ -323,7 +337,7 @@ def rebind(state: ReadyForInput, event: InputBound, _: ClientPolicy) -> ClientSt
 
 def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     """Mask the bound input again after a restart; refuse any other."""
-    # Two inputs under one mask would reveal their difference (PROTOCOL §12).
+    # R5.3-2: two inputs under one mask would reveal their difference.
     if input_digest(event.vector) != state.bound_input:
         raise LocalProtocolError(
             "another input is already bound to this session",
@@ -345,6 +359,9 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         index=delivered.index,
         sharers=delivered.sharers,
         bitmap=event.envelope.data,
+    )
+    check_noise_suffices(
+        delivered.noise, sharers=len(delivered.sharers), survivors=len(survivors)
     )
     check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
     answer = delivered.held.answer(survivors)

@@ -13,6 +13,7 @@ from secagg.messages import Advert, Released, Roster, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
 from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares
@@ -47,11 +48,14 @@ class SessionFacts:
     session_id: bytes
     ctx0: bytes
     identity: str
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
     """No session yet."""
+
+    read_noise: NoiseReader = field(default=no_noise, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class Delivered:
         graph: Who shares with whom.
         index: Own roster index.
         sharers: U2.
+        noise: What |U2| settles about the noise.
         ctx2: Context of U2.
         held: The shares of others.
         job: What masks the input.
@@ -102,6 +107,7 @@ class Delivered:
     graph: SharingGraph
     index: int
     sharers: frozenset[int]
+    noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
     job: MaskJob

@@ -2,7 +2,8 @@
 
 ctx0 covers the configuration, ctx1 the roster, ctx2 the set U2, ctx3 the set U3
 (PROTOCOL §4).  Every key, mask and associated datum derives from one of them, so
-parties that were shown different things produce masks that do not cancel.
+parties that were shown different things produce masks that do not cancel.  Nobody
+takes one from a message (R4-1).
 """
 
 from secagg.parameters import SessionDescriptor
@@ -35,9 +36,12 @@ def roster_context(ctx0: bytes, roster: bytes, suite: CipherSuite) -> bytes:
     return hash_parts("ctx1", ctx0, roster_hash, suite=suite)
 
 
-def mask_context(ctx1: bytes, sharers: bytes, suite: CipherSuite) -> bytes:
-    """Return ctx2: ctx1 and the bitmap of U2."""
-    return hash_parts("ctx2", ctx1, sharers, suite=suite)
+def mask_context(
+    ctx1: bytes, sharers: bytes, suite: CipherSuite, *, noise_context: bytes = b""
+) -> bytes:
+    """Return ctx2: ctx1, the bitmap of U2 and how noise is drawn for it."""
+    noise = (noise_context,) if noise_context else ()
+    return hash_parts("ctx2", ctx1, sharers, *noise, suite=suite)
 
 
 def unmask_context(ctx2: bytes, survivors: bytes, suite: CipherSuite) -> bytes:

@@ -110,12 +110,14 @@ class SessionOffered:
         identity: The client's own name, as in its certificate.
         aggregator: The server's name, as its connection has proven it.
         seed: 32 fresh random bytes from which all secrets of the session derive.
+        now: The client's time when it was offered, in Unix seconds.
     """
 
     descriptor: SessionDescriptor
     identity: str
     aggregator: str
     seed: SecretBytes
+    now: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

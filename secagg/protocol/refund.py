@@ -15,7 +15,7 @@ stays with fewer than t colluders as long as it follows the protocol.  In the ot
 profiles it need not, hence they give nothing back.
 
 Source:
-    PROTOCOL §5.6.
+    R5.6-3.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from enum import Enum, StrEnum, auto, unique
 from typing import Final
 
 from secagg.messages import Fate
-from secagg.parameters import Profile
+from secagg.profiles import Profile
 
 __all__ = ["CHARGES", "Charge", "Standing", "charge_after"]
 

@@ -27,7 +27,7 @@ from secagg.messages import (
     Update,
     Upload,
 )
-from secagg.parameters import Profile, RoundDeadlines
+from secagg.profiles import Profile, RoundDeadlines
 
 __all__ = [
     "CLIENT_ROUNDS",

@@ -54,6 +54,7 @@ from secagg.protocol.events import (
     ServerEvent,
     SumComputed,
 )
+from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.rounds import FROM_CLIENTS
 from secagg.protocol.server_rounds import (
@@ -142,6 +143,7 @@ def start(
     packed_bytes: int,
     invited: frozenset[str] | None = None,
     left_out: frozenset[str] = frozenset(),
+    read_noise: NoiseReader = no_noise,
 ) -> ServerState:
     """Return the state that collects adverts.
 
@@ -151,13 +153,20 @@ def start(
         invited: Who may advertise; None for every authenticated client.
         left_out: Who may not, because of what earlier sessions of the task have shown
             (PROTOCOL §5.7).
+        read_noise: Reads the noise block for a U2; without one no session with noise
+            gets beyond its second round.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
     descriptor.validate(demanded_bits=server_demand)
     return AdvertiseKeys(
-        Session(descriptor, packed_bytes, {Round.ADVERTISE_KEYS: {}}),
+        Session(
+            descriptor,
+            packed_bytes,
+            {Round.ADVERTISE_KEYS: {}},
+            read_noise=read_noise,
+        ),
         invited=invited,
         left_out=left_out,
         adverts={},

@@ -30,7 +30,8 @@ from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
-from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
+from secagg.protocol.neighbors import SharingGraph, sharing_graph
+from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import (
     ComputeSum,
     DealerFailed,
@@ -39,7 +40,7 @@ from secagg.protocol.outputs import (
     ShareDisputed,
     Step,
 )
-from secagg.protocol.ring_safety import ring_risk
+from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
     AdvertiseKeys,
@@ -214,13 +215,20 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             dropped,
         )
     bitmap = encode_set(sharers, len(cohort.roster))
+    noise = noise_terms(parameters, len(sharers), state.session.read_noise)
     return Step(
         MaskedInputCollection(
             state.session.opening(Round.MASKED_INPUT_COLLECTION),
             cohort,
             sharers=sharers,
             bitmap=bitmap,
-            ctx2=context.mask_context(cohort.ctx1, bitmap, parameters.suite),
+            noise=noise,
+            ctx2=context.mask_context(
+                cohort.ctx1,
+                bitmap,
+                parameters.suite,
+                noise_context=noise.context,
+            ),
             bundles={index: state.bundles[index] for index in sharers},
             uploads={},
         ),
@@ -280,23 +288,9 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             ErrorCode.U3_TOO_SMALL,
             dropped,
         )
-    if len(lost) > parameters.max_dropouts:
-        return _abort(
-            state.session,
-            ErrorCode.TOO_MANY_DROPOUTS,
-            f"{len(lost)} clients were lost before their input was in, at most "
-            f"{parameters.max_dropouts} are tolerated",
-            dropped,
-        )
-    orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
-    if orphan is not None:
-        return _abort(
-            state.session,
-            ErrorCode.TOO_MANY_DROPOUTS,
-            f"too few neighbours of {orphan!r} are left to rebuild its secrets, "
-            f"{parameters.threshold} are needed",
-            dropped,
-        )
+    beyond = _lost_too_many(state, survivors)
+    if beyond is not None:
+        return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, beyond, dropped)
     disputed = _disputed(state, survivors)
     if disputed is not None:
         return _abort(
@@ -323,6 +317,30 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         ),
         dropped,
     )
+
+
+def _lost_too_many(
+    state: MaskedInputCollection, survivors: frozenset[int]
+) -> str | None:
+    """Say which bound the losses exceed; None if they exceed none (PROTOCOL §5.3)."""
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
+    tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
+    for lost, most, since in (
+        (len(cohort.roster), parameters.max_losses, "joining"),
+        (len(state.sharers), tolerated, "sharing their keys"),
+    ):
+        if lost - len(survivors) > most:
+            return (
+                f"{lost - len(survivors)} clients were lost after {since} and before "
+                f"their input was in, at most {most} are tolerated"
+            )
+    orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
+    if orphan is not None:
+        return (
+            f"too few neighbours of {orphan!r} are left to rebuild its secrets, "
+            f"{parameters.threshold} are needed"
+        )
+    return None
 
 
 def _short_of_holders(
@@ -355,14 +373,9 @@ def _shortcoming(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
 ) -> str | None:
     """Say why the sum over U3 would show more than itself; None if not (R5.3-9)."""
-    if not isinstance(graph, HararyRing):
+    risk = graph_risk(parameters, graph, survivors)
+    if risk is None:
         return None
-    risk = ring_risk(
-        graph,
-        survivors,
-        colluders=parameters.colluders,
-        threshold=parameters.threshold,
-    )
     return risk.shortcoming(server_demand(parameters.graph_bits))
 
 

@@ -24,6 +24,7 @@ from secagg.messages import (
 )
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
 from secagg.protocol.share_bundles import Answer
 
@@ -61,12 +62,14 @@ class Session:
         accepted: SHA-256 of every accepted message, by round and sender; holds the
             rounds up to the open one, which is the only one that grows.
         complaints: By accuser and index of the accused; they grow in round 4.
+        read_noise: Reads the noise block for a U2.
     """
 
     descriptor: SessionDescriptor
     packed_bytes: int
     accepted: Mapping[Round, dict[str, bytes]]
     complaints: dict[tuple[str, int], Complaint] = field(default_factory=dict)
+    read_noise: NoiseReader = field(default=no_noise, repr=False)
 
     def has_accepted(self, sender: str, envelope: Envelope) -> bool:
         """Whether a message repeats one that was accepted.
@@ -132,7 +135,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class AdvertiseKeys:
-    """Round 1: invited clients advertise their public keys."""
+    """Round 0: invited clients advertise their public keys."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -151,7 +154,7 @@ class AdvertiseKeys:
 
 @dataclass(frozen=True, slots=True)
 class Rostered:
-    """What the states behind round 1 have in common."""
+    """What the states behind round 0 have in common."""
 
     session: Session
     cohort: Cohort
@@ -159,7 +162,7 @@ class Rostered:
 
 @dataclass(frozen=True, slots=True)
 class ShareKeys(Rostered):
-    """Round 3: clients of U1 send sealed shares to their neighbours."""
+    """Round 1: clients of U1 send sealed shares to their neighbours."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
@@ -169,12 +172,13 @@ class ShareKeys(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class MaskedInputCollection(Rostered):
-    """Round 4: clients of U2 upload their masked inputs."""
+    """Round 2: clients of U2 upload their masked inputs."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
     sharers: frozenset[int]  # U2
     bitmap: bytes  # U2, encoded once for everybody
+    noise: NoiseTerms
     ctx2: bytes
     bundles: Mapping[int, bytes] = field(repr=False)
     uploads: dict[int, bytes]  # U3, so far: digest by index
@@ -182,7 +186,7 @@ class MaskedInputCollection(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class Unmasking(Rostered):
-    """Round 6: clients of U3 reveal one share per dealer."""
+    """Round 4: clients of U3 reveal one share per dealer."""
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 

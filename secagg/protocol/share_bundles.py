@@ -7,6 +7,7 @@ bound to ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
@@ -338,5 +339,11 @@ def _channel_key(  # noqa: PLR0913 - one direction of one pair in one context
 def _associated_data(
     ctx1: bytes, sender: int, receiver: int, suite: CipherSuite
 ) -> bytes:
+    head = _associated_head(ctx1, suite)
+    return head + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=16)  # the same for all bundles of a session
+def _associated_head(ctx1: bytes, suite: CipherSuite) -> bytes:
     tag = domain_tag("client", "share bundle", suite)
-    return Writer().fixed(tag).blob(ctx1).u32(sender).u32(receiver).getvalue()
+    return Writer().fixed(tag).blob(ctx1).getvalue()

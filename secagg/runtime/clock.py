@@ -1,7 +1,8 @@
 """Time as an argument: what the runtime knows of clocks.
 
 Rule 1: the runtime reads no other clock, so that a test can move time by hand.
-Rule 2: only differences count; a clock need not know the date.
+Rule 2: whatever lasts is measured by instants, which never go backwards.  The date is
+        for what two machines must agree on: when a session is over at the latest.
 
 Deadlines are instants of one clock, in seconds.
 """
@@ -23,19 +24,27 @@ class Clock(Protocol):
         """Return the present instant, in seconds."""
         ...
 
+    def date(self) -> float:
+        """Return the present time in Unix seconds, as this machine believes it."""
+        ...
+
     async def sleep_until(self, instant: float) -> None:
         """Return at `instant`, or at once when it has passed."""
         ...
 
 
 class SystemClock:
-    """The monotonic clock of the machine."""
+    """The clocks of the machine: the monotonic one, and the one that is set."""
 
     __slots__ = ()
 
     def now(self) -> float:
         """Return the present instant, in seconds."""
         return time.monotonic()
+
+    def date(self) -> float:
+        """Return the present time in Unix seconds."""
+        return time.time()
 
     async def sleep_until(self, instant: float) -> None:
         """Return at `instant`, or at once when it has passed."""

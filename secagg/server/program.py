@@ -30,6 +30,7 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
 from secagg.server.storage import open_storage
 from secagg.server.task_setup import PreparedTask, settle_task
+from secagg.storage.stored import Retention
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
@@ -132,6 +133,10 @@ async def serve(
         health_listen=settings.server.health_listen,
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,
+        retention=Retention(
+            keep_receipts_days=settings.server.keep_receipts_days,
+            keep_receipts=settings.server.keep_receipts,
+        ),
         on_progress=observer.progress,
     )
     async with server:

@@ -55,6 +55,9 @@ class SessionProgress:
         needed: Clients that this round needs.
         dropped: Everybody lost so far, in order.
         upload_bytes: Bytes of masked input received in this process.
+        sessions_left: Sessions that the budget of the task still covers, spare ones
+            included, and this one until its survivors are fixed; None without one.
+        left_out: Who takes no part in it because of earlier sessions of the task.
         reason: How it ended, in words; empty before.
     """
 
@@ -69,6 +72,8 @@ class SessionProgress:
     needed: int
     dropped: tuple[Dropped, ...] = ()
     upload_bytes: int = 0
+    sessions_left: int | None = None
+    left_out: tuple[str, ...] = ()
     reason: str = ""
 
 

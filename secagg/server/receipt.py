@@ -14,6 +14,7 @@ from typing import Final, Self
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Fate, Released
 from secagg.parameters import SessionDescriptor
+from secagg.protocol.ring_safety import RingRisk
 
 __all__ = ["SessionReceipt"]
 
@@ -48,6 +49,10 @@ class SessionReceipt:
             to its dealer's secret, by name; either of the two lies.
         failed_dealer: Whose secret could not be rebuilt, by name; else empty.
         is_failure_proven: It has dealt badly; else its holders may have framed it.
+        ring: How safe it was to unmask U3 on the ring; None on the complete graph and
+            before U3 was fixed.
+        sessions_left: Sessions that the budget of the task covers after this one, spare
+            ones included; None without a budget.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -66,6 +71,8 @@ class SessionReceipt:
     disputes: tuple[tuple[str, str, int], ...] = ()
     failed_dealer: str = ""
     is_failure_proven: bool = False
+    ring: RingRisk | None = None
+    sessions_left: int | None = None
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -105,7 +112,9 @@ class SessionReceipt:
             "survivors": list(self.survivors),
             "disputes": [list(dispute) for dispute in self.disputes],
             "failed_dealer": self.failed_dealer,
+            "ring": None if self.ring is None else self.ring.to_dict(),
             "is_failure_proven": self.is_failure_proven,
+            "sessions_left": self.sessions_left,
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -159,7 +168,13 @@ class SessionReceipt:
                     for accuser, accused, code in fields["disputes"]
                 ),
                 failed_dealer=str(fields["failed_dealer"]),
+                ring=None
+                if fields["ring"] is None
+                else RingRisk.from_dict(fields["ring"]),
                 is_failure_proven=bool(fields["is_failure_proven"]),
+                sessions_left=None
+                if fields["sessions_left"] is None
+                else int(fields["sessions_left"]),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

@@ -9,8 +9,10 @@ Rule 3: an ended session leaves its receipt, and in the same commit what it tell
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from secagg import telemetry
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -24,19 +26,19 @@ from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.server.task_facts import TaskFacts
-from secagg.storage.book import (
+from secagg.storage.change import (
     Change,
     Committed,
     NewSession,
     NumberTakenError,
     Role,
     SessionsSpentError,
-    SessionState,
 )
 from secagg.storage.spool import PAYLOAD, SUM
+from secagg.storage.stored import SessionState
 from secagg.wire.packing import unpack
 
 __all__ = ["SessionBook"]
@@ -50,7 +52,6 @@ class SessionBook:
     Args:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
-        keep_seconds: How long those of every ended session stay available at least.
     """
 
     def __init__(
@@ -59,14 +60,12 @@ class SessionBook:
         context: RunnerContext,
         *,
         kept_sessions: int,
-        keep_seconds: float,
     ) -> None:
         self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
-        self._keep_seconds = keep_seconds
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
@@ -107,7 +106,7 @@ class SessionBook:
 
     def ended_before(self) -> bool:
         """Whether the latest end came in an earlier process, which told it to some."""
-        latest = next(reversed(self._ended.values()), None)
+        latest = self._latest()
         return isinstance(latest, EndedSession) or (
             latest is not None and latest.was_over
         )
@@ -117,9 +116,37 @@ class SessionBook:
 
         Clients of earlier sessions had a whole session's time to ask.
         """
-        if not self._ended:
+        latest = self._latest()
+        if latest is None:
             return False
-        return bool(next(reversed(self._ended.values())).untold())
+        descriptor = latest.descriptor
+        facts = self._facts.get(descriptor.task_id, TaskFacts())
+        return facts.told < descriptor.session_number and bool(latest.untold())
+
+    def note_back(self, identity: str, task_id: str) -> None:
+        """Note that a client asks for the next session: it is done with the latest."""
+        latest = self._latest()
+        if latest is not None and latest.descriptor.task_id == task_id:
+            latest.tell(identity)
+
+    async def note_settled(self) -> None:
+        """Remember that everybody knows the latest end, also after a restart.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a restart waits once more.
+        """
+        latest = self._latest()
+        if latest is None:
+            return
+        task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
+        facts = await self.facts(task_id)
+        if facts.told < number:
+            facts = replace(facts, told=number)
+            await self._book.put_facts(task_id, facts.encode())
+            self._facts[task_id] = facts
+
+    def _latest(self) -> SessionRunner | EndedSession | None:
+        return next(reversed(self._ended.values()), None)
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
@@ -160,6 +187,7 @@ class SessionBook:
             stored = await self._book.load(row.key)
             if stored is not None and stored.receipt is not None:
                 await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                await self.facts(row.task)
         known = {*self._running, *self._ended}
         spool = self._context.spool
         for session_id in await self._workers.run(spool.session_ids):
@@ -185,11 +213,14 @@ class SessionBook:
         number = tally.highest_number + 1
         while True:
             try:
-                return await self._create(
+                runner = await self._create(
                     task, number, payload, left_out=left_out, attempt=attempt
                 )
             except NumberTakenError as error:
                 number = error.highest + 1
+            else:
+                runner.count_sessions(allowed=task.allowed, spent=tally.spent)
+                return runner
 
     async def _create(
         self,
@@ -205,6 +236,7 @@ class SessionBook:
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
+            session_end=self._end_of_one_that_opens_now(task),
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
@@ -232,6 +264,10 @@ class SessionBook:
             raise InternalError("a session that begins stands nowhere else")
         return self._adopt(record, Position(answer.sequence, answer.chain))
 
+    def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:
+        rounds = task.parameters.deadlines.longest_session
+        return int(self._context.clock.date()) + rounds + WAITING_SECONDS
+
     def _adopt(
         self, record: SessionRecord, position: Position, *, is_restored: bool = False
     ) -> SessionRunner:
@@ -250,6 +286,8 @@ class SessionBook:
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
+            tally = await self._book.tally(Role.SERVER, task.task_id)
+            runner.count_sessions(allowed=task.allowed, spent=tally.spent)
             if same and fitting is None:
                 fitting = runner
                 continue
@@ -264,9 +302,12 @@ class SessionBook:
     async def finish(self, runner: SessionRunner) -> None:
         """Scrub a session that is over, and leave its receipt and what it tells."""
         session_id, task_id = runner.session_id, runner.descriptor.task_id
-        facts = (await self.facts(task_id)).after(runner.receipt())
+        known = await self.facts(task_id)
+        facts = known.after(runner.receipt())
         await runner.finish(facts.encode())
         self._facts[task_id] = facts
+        for identity in sorted(facts.left_out - known.left_out):
+            runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]
@@ -278,7 +319,7 @@ class SessionBook:
         self._ended_at[session.descriptor.session_id] = now
         while len(self._ended) > self._kept_sessions:
             session_id = next(iter(self._ended))
-            if now < self._ended_at[session_id] + self._keep_seconds:
+            if now < self._ended_at[session_id] + self._context.keep_seconds:
                 return
             del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)

@@ -15,6 +15,7 @@ from secagg.protocol.outputs import (
     ServerOutput,
     ShareDisputed,
 )
+from secagg.protocol.ring_safety import RingRisk, graph_risk
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -27,10 +28,19 @@ class SessionFacts:
 
     Args:
         descriptor: The session.
+        left_out: Who takes no part because of earlier sessions of the task.
+
+    Attributes:
+        is_spent: It uses one of the sessions that the task's budget covers.
+        sessions_before: How many of them there were before it; None without a budget,
+            and until the task is known that it belongs to.
     """
 
-    def __init__(self, descriptor: SessionDescriptor) -> None:
+    def __init__(self, descriptor: SessionDescriptor, left_out: frozenset[str]) -> None:
         self._descriptor = descriptor
+        self._left_out = tuple(sorted(left_out))
+        self.is_spent = False
+        self.sessions_before: int | None = None
         self._session_id = descriptor.session_id
         self._contexts: dict[str, bytes] = {}
         self._seconds: dict[str, float] = {}
@@ -39,6 +49,7 @@ class SessionFacts:
         self._sharers = 0
         self._disputed: list[ShareDisputed] = []
         self._failed: DealerFailed | None = None
+        self._ring: RingRisk | None = None
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -67,11 +78,13 @@ class SessionFacts:
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
         if isinstance(state, server.Unmasking):
+            self.is_spent = True
             survivors = encode_set(state.survivors, len(state.cohort.roster))
-            suite = self._descriptor.parameters.suite
+            parameters = self._descriptor.parameters
             self._contexts["ctx3"] = context.unmask_context(
-                state.ctx2, survivors, suite
+                state.ctx2, survivors, parameters.suite
             )
+            self._ring = graph_risk(parameters, state.cohort.graph, state.survivors)
         lost = tuple(
             Dropped(output.identity, closed, output.reason.value)
             for output in outputs
@@ -119,8 +132,14 @@ class SessionFacts:
             needed=now.needed,
             dropped=tuple(self.dropped),
             upload_bytes=upload_bytes,
+            sessions_left=self._sessions_left(is_spent=self.is_spent),
+            left_out=self._left_out,
             reason=reason,
         )
+
+    def _sessions_left(self, *, is_spent: bool) -> int | None:
+        before = self.sessions_before
+        return None if before is None else before - is_spent
 
     def receipt(
         self, state: server.Completed | server.Failed, *, was_restored: bool
@@ -141,7 +160,9 @@ class SessionFacts:
             was_restored=was_restored and isinstance(state, server.Failed),
             disputes=self._disputes(state),
             failed_dealer="" if self._failed is None else self._failed.dealer,
+            ring=self._ring,
             is_failure_proven=self._failed is not None and self._failed.is_proven,
+            sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),

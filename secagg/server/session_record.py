@@ -8,14 +8,15 @@ Rule 2: the payload lies in the spool, not here.
 from dataclasses import dataclass
 from typing import Final, Self
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import MAX_IDENTITY_BYTES
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol import server
 from secagg.protocol.events import ServerEvent
-from secagg.storage.book import StoredSession
 from secagg.storage.journal import decode_server_event
+from secagg.storage.stored import StoredSession
 from secagg.wire.packing import packed_size
 
 __all__ = ["SessionRecord"]
@@ -55,6 +56,7 @@ class SessionRecord:
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,
             left_out=self.left_out,
+            read_noise=read_noise_terms,
         )
 
     def encode_header(self) -> bytes:

@@ -10,6 +10,9 @@ Rule 2: a round closes as soon as everybody who can answer has, else at its dead
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
+Rule 5: no message is waited for beyond the session's end, which its offer names.  A
+        session that has no cohort when the time left is only just enough for its later
+        rounds ends, and another one takes its place.
 
 Which sessions there are, and who may ask for which, is said by
 `secagg.server.aggregator`.
@@ -29,7 +32,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
-from secagg.parameters import SessionDescriptor
+from secagg.parameters import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
 from secagg.protocol.events import (
@@ -57,26 +60,31 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
-from secagg.storage.book import (
-    Book,
-    Change,
-)
+from secagg.storage.book import Book
+from secagg.storage.change import Change
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
 
-__all__ = ["RunnerContext", "SessionRunner"]
+__all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # Bytes that arrived within this share of the deadline keep round 4 open.
 UPLOAD_GRACE: Final = 0.25
+# How much longer than its rounds a session may last: until then it waits for clients.
+# Half of what clients grant for clocks that differ (R5.0-2).
+WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
 # A log line stays readable when a thousand clients are lost at once.
 NAMED_AT_MOST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
-    """What all sessions of one aggregator share."""
+    """What all sessions of one aggregator share.
+
+    Attributes:
+        keep_seconds: How long the sum of an ended session stays available at least.
+    """
 
     book: Book
     spool: Spool
@@ -86,6 +94,7 @@ class RunnerContext:
     entropy: Entropy
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
+    keep_seconds: float
 
 
 class SessionRunner:
@@ -113,12 +122,19 @@ class SessionRunner:
         self._is_restored = is_restored
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
-        self._facts = SessionFacts(record.descriptor)
+        self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
         self._joined = asyncio.Event()
         self._opened_at = context.clock.now()
         self._deadline = 0.0
         self._wanted_until = 0.0
+        clock, offered = context.clock, record.descriptor
+        self._ends_at = clock.now() + offered.session_end - clock.date()
+        # Whoever joins later could not be served to the end.
+        deadlines = offered.parameters.deadlines
+        self._last_start = (
+            self._ends_at - deadlines.longest_session + deadlines.advertise_keys
+        )
         self._desk = UploadDesk(
             self.session_id,
             record.descriptor.parameters,
@@ -161,6 +177,16 @@ class SessionRunner:
         """Whether the session has ended, and durably so."""
         return server.is_over(self._state)
 
+    def count_sessions(self, *, allowed: int | None, spent: int) -> None:
+        """Learn where the session stands in its task's budget, for those who watch.
+
+        Args:
+            allowed: Sessions that the budget covers; None without one.
+            spent: Those that are used, this one included if it is.
+        """
+        if allowed is not None:
+            self._facts.sessions_before = allowed - spent + self._facts.is_spent
+
     def can_join(self, identity: str) -> bool:
         """Whether an offer of this session makes sense for a client."""
         state = self._state
@@ -195,7 +221,7 @@ class SessionRunner:
         try:
             is_new = await self._durable.submit(Received(envelope, sender))
         except RemoteProtocolError as error:
-            self._log(
+            self.log(
                 telemetry.MESSAGE_REFUSED,
                 message=envelope.kind.__name__,
                 sender=sender,
@@ -203,7 +229,7 @@ class SessionRunner:
             )
             raise
         if is_new:
-            self._log(
+            self.log(
                 telemetry.MESSAGE_ACCEPTED,
                 message=envelope.kind.__name__,
                 sender=sender,
@@ -261,7 +287,7 @@ class SessionRunner:
     def _update_for(self, identity: str) -> Envelope | None:
         state = self._state
         if self._is_restored and isinstance(state, server.Failed):
-            # Nobody knows whose input was summed: everybody's counts as if it was.
+            # R5-6: nobody knows whose input was summed; all count as if they were.
             return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
         return self._readable.update_for(state, identity)
 
@@ -277,6 +303,10 @@ class SessionRunner:
                 continue
             after = update.kind.ROUND
             yield update
+
+    def tell(self, identity: str) -> None:
+        """Note that a client knows how the session ended."""
+        self._facts.tell(self._state, identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
@@ -294,7 +324,7 @@ class SessionRunner:
             ServiceError: STORAGE_FAILED, again and again.  The session is not over: a
                 restart resumes it.
         """
-        self._log(
+        self.log(
             telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
             round=self._state.ROUND.name,
         )
@@ -321,7 +351,7 @@ class SessionRunner:
 
         Raises:
             LocalProtocolError: The sum is being computed, and `discard_unmasked` does
-                not say to throw it away (PROTOCOL §5.6).
+                not say to throw it away (R5-5).
         """
         await self._advance(lambda _: AbortRequested(code, reason, discard_unmasked))
 
@@ -382,9 +412,11 @@ class SessionRunner:
     def _closing(self, closed: Round) -> MakeEvent:
         """Return what closes a round, unless it is closed."""
 
-        def make(state: server.ServerState) -> RoundClosed | None:
+        def make(state: server.ServerState) -> RoundClosed | AbortRequested | None:
             if closed is not state.ROUND or isinstance(state, server.Summing):
                 return None
+            if self._is_too_late(state):
+                return AbortRequested(*_expiry_of(state))
             opening = closed is Round.ADVERTISE_KEYS
             return RoundClosed(
                 closed, self._context.entropy.token(32) if opening else b""
@@ -398,7 +430,7 @@ class SessionRunner:
         for lost in self._facts.enter(
             before, step.state, step.outputs, seconds=seconds
         ):
-            self._log(
+            self.log(
                 telemetry.CLIENT_DROPPED,
                 sender=lost.identity,
                 round=lost.round.name,
@@ -413,7 +445,7 @@ class SessionRunner:
         self._open_round()
         if server.is_over(self._state) or not self._joined.is_set():
             return
-        await self._put_deadline(float(self._seconds_of(self._state.ROUND)))
+        await self._put_deadline(self._deadline - self._opened_at)
 
     async def _put_deadline(self, seconds: float) -> None:
         change = Change(key=self.record.session_key, deadline_seconds=seconds)
@@ -422,10 +454,26 @@ class SessionRunner:
     def _open_round(self) -> None:
         now = self._context.clock.now()
         self._opened_at = now
-        self._deadline = now + self._seconds_of(self._state.ROUND)
+        self._deadline = min(now + self._seconds_of(self._state.ROUND), self._last())
         self._attention.clear()
         if server.is_over(self._state) or server.is_round_full(self._state):
             self._attention.set()
+
+    def _last(self) -> float:
+        """Return until when the open round may last."""
+        if isinstance(self._state, server.AdvertiseKeys):
+            return self._last_start
+        return self._ends_at
+
+    def _is_too_late(self, state: server.ServerState) -> bool:
+        """Whether what a round would open could not come to an end any more."""
+        now = self._context.clock.now()
+        if isinstance(state, server.AdvertiseKeys):
+            return now > self._last_start or (
+                now == self._last_start and is_short_of_clients(state)
+            )
+        # Whoever has answered has said all that the sum takes.
+        return now >= self._ends_at and not isinstance(state, server.Unmasking)
 
     def _seconds_of(self, opened: Round) -> int:
         return ROUNDS[opened].seconds(self.descriptor.parameters.deadlines)
@@ -436,22 +484,25 @@ class SessionRunner:
         if isinstance(self._state, server.AdvertiseKeys):
             waiting = asyncio.ensure_future(self._joined.wait())
             attention = asyncio.ensure_future(self._attention.wait())
+            expiry = asyncio.ensure_future(clock.sleep_until(self._last_start))
             try:
                 await asyncio.wait(
-                    {waiting, attention}, return_when=asyncio.FIRST_COMPLETED
+                    {waiting, attention, expiry}, return_when=asyncio.FIRST_COMPLETED
                 )
             finally:
                 waiting.cancel()
                 attention.cancel()
+                expiry.cancel()
             self._open_round()
         while not await is_set_before(clock, self._deadline, self._attention):
-            if is_short_of_clients(self._state):
+            if is_short_of_clients(self._state) and clock.now() < self._last_start:
                 await self._give_time()  # waiting is not failing
                 continue
             # Bytes that have arrived meanwhile ask for more time.
-            if self._wanted_until <= self._deadline:
+            wanted = min(self._wanted_until, self._ends_at)
+            if wanted <= self._deadline:
                 return
-            self._deadline = self._wanted_until
+            self._deadline = wanted
             await self._put_deadline(self._deadline - clock.now())
 
     def _ask_for_time(self) -> None:
@@ -473,9 +524,9 @@ class SessionRunner:
         counts, progress = server.progress(before), self.progress()
         match self._state:
             case server.Completed():
-                self._log(telemetry.SESSION_COMPLETED, reason=progress.reason)
+                self.log(telemetry.SESSION_COMPLETED, reason=progress.reason)
             case server.Failed(outcome=outcome):
-                self._log(
+                self.log(
                     telemetry.SESSION_ABORTED,
                     level=logging.WARNING,
                     round=counts.round.name,
@@ -484,7 +535,7 @@ class SessionRunner:
                     lost=named([lost.identity for lost in progress.dropped]),
                 )
             case _:
-                self._log(
+                self.log(
                     telemetry.ROUND_CLOSED,
                     round=counts.round.name,
                     answered=counts.answered,
@@ -510,10 +561,15 @@ class SessionRunner:
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed),
         )
         digest = await context.workers.sha256(packed)
-        computed = SumComputed(digest, len(packed))
+        computed = SumComputed(digest, len(packed), await self._kept_until())
         await self._advance(
             lambda state: computed if isinstance(state, server.Summing) else None
         )
+
+    async def _kept_until(self) -> int:
+        """Return until when the sum can be fetched at least, in Unix seconds."""
+        kept = self._context.keep_seconds
+        return int(await self._context.book.now() + kept) if kept else 0
 
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted
@@ -537,7 +593,8 @@ class SessionRunner:
     def _publish(self) -> None:
         self._context.publish(self.progress())
 
-    def _log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+    def log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
+        """Write one line about the session."""
         _LOG.log(
             level,
             "%s session=%s %s",
@@ -545,6 +602,16 @@ class SessionRunner:
             self.session_id.hex()[:16],
             " ".join(f"{key}={value!r}" for key, value in facts.items()),
         )
+
+
+def _expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:
+    """Return under which code a session that lasts too long is ended (R5-7)."""
+    if isinstance(state, server.AdvertiseKeys):
+        return (
+            ErrorCode.ROSTER_TOO_SMALL,
+            "too few clients have joined in the time of this session; another follows",
+        )
+    return ErrorCode.DEADLINE, "the session has reached its end"
 
 
 def named(identities: Sequence[str]) -> str:

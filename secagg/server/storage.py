@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secagg.server.task_facts import TaskFacts
-from secagg.storage.book import Book, Role
+from secagg.storage.book import Book
+from secagg.storage.change import Role
 from secagg.storage.open_book import open_state
 from secagg.storage.spool import MemorySpool, Spool, UploadSpool
 

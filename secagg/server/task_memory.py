@@ -17,7 +17,8 @@ from secagg.config import ServerSettings
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.canonical import Reader
-from secagg.storage.book import Book, Task, TaskRow, TaskState
+from secagg.storage.book import Book
+from secagg.storage.stored import Task, TaskRow, TaskState
 
 __all__ = ["RememberedTask", "digest_of", "recall", "remember"]
 

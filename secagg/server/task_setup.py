@@ -4,14 +4,15 @@ Rule 1: with a budget, modulus and dimension come from the planner and the noise
         from `secagg.distributed_dp`; without one, the operator has acknowledged in
         words that sums are exact.
 Rule 2: what is left open in the settings gets the safest value that works: a majority
-        as threshold, and no more losses than the survivors allow.
+        as threshold, and no more losses than the survivors allow.  A degree that is
+        left open is the smallest that is safe.
 """
 
 import asyncio
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from secagg.config import ServerSettings
 from secagg.distributed_dp import (
@@ -28,8 +29,10 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.parameters import Profile, ProtocolParameters, RoundDeadlines
+from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
+from secagg.parameters import ProtocolParameters
 from secagg.policy import ExactSumsAccepted
+from secagg.profiles import HonestTail, Profile, RoundDeadlines, check_supported
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
 from secagg.storage.book import Book
@@ -59,11 +62,14 @@ class Cohort:
         min_survivors: Fewest inputs that a released sum adds up.
         threshold: Shares that rebuild a secret; None for one more than half of
             max_clients (of the degree on a ring), so that two disjoint groups cannot
-            both rebuild secrets.
-        max_dropouts: Most clients lost after sharing; None for as many as the
-            survivors allow.
+            both rebuild secrets, or with degree "auto" for the fewest that are safe.
+        max_dropouts: Most clients lost after sharing; None for as many as
+            `max_losses`.
+        max_losses: Most clients lost after joining; None for as many as the survivors
+            allow.
         colluders: Clients assumed to help the server.
-        degree: Neighbours of each client on a ring; 0 means the complete graph.
+        degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
+            the fewest that are safe with these numbers, or 0 where none are.
         graph_bits: On a ring, how unlikely a session that unmasks more than one sum
             has to be: 2^-graph_bits.
         profile: Named threat model.
@@ -75,32 +81,62 @@ class Cohort:
     min_survivors: int
     threshold: int | None = None
     max_dropouts: int | None = None
+    max_losses: int | None = None
     colluders: int = 0
-    degree: int = 0
+    degree: int | Literal["auto"] = 0
     graph_bits: int = 40
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
 
     def parameters(self, *, dimension: int, modulus: int) -> ProtocolParameters:
-        """Return the parameters of sessions without noise, not yet validated."""
-        half = (self.degree or self.max_clients) // 2
-        max_dropouts = self.max_dropouts
+        """Return the parameters of sessions without noise, not yet validated.
+
+        Raises:
+            ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
+        """
+        degree, threshold = self._graph()
+        max_losses, max_dropouts = self.max_losses, self.max_dropouts
+        if max_losses is None:
+            max_losses = max(0, self.max_clients - self.min_survivors)
         if max_dropouts is None:
-            max_dropouts = self.max_clients - self.min_survivors
+            max_dropouts = max_losses
+        # The other profiles need more than a cohort says.
+        check_supported(self.profile)
         return ProtocolParameters(
-            profile=self.profile,
+            tail=HonestTail(self.graph_bits if degree else 0),
             modulus=modulus,
             dimension=dimension,
             min_clients=self.min_clients,
             max_clients=self.max_clients,
-            threshold=self.threshold or half + 1,
-            degree=self.degree,
-            graph_bits=self.graph_bits if self.degree else 0,
+            threshold=threshold,
+            degree=degree,
             min_survivors=self.min_survivors,
-            max_dropouts=max(0, max_dropouts),
+            max_dropouts=max_dropouts,
+            max_losses=max_losses,
             colluders=self.colluders,
             deadlines=self.deadlines,
         )
+
+    def _graph(self) -> tuple[int, int]:
+        """Return degree and threshold, found where they are left open."""
+        if self.degree != "auto":
+            half = (self.degree or self.max_clients) // 2
+            return self.degree, self.threshold or half + 1
+        demand = GraphDemand(
+            min_clients=self.min_clients,
+            max_clients=self.max_clients,
+            min_survivors=self.min_survivors,
+            max_losses=self.max_clients - self.min_survivors,
+            colluders=self.colluders,
+            graph_bits=self.graph_bits,
+        )
+        if self.profile is Profile.HONEST_CURIOUS_SERVER:
+            chosen = choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
+        else:  # a server that lies would draw a ring that it can cut
+            chosen = complete_graph(
+                demand, Adversary.MALICIOUS, threshold=self.threshold
+            )
+        return chosen.degree, chosen.threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +322,9 @@ def plan_noise(settings: ServerSettings) -> Plan:
         scale_factor=noise.scale_factor,
         steps=settings.task.sessions + spare_sessions(settings),
         min_survivors=cohort.min_survivors,
+        loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
+        colluder_fraction=noise.colluder_fraction,
         accountant=noise.accountant,
         rotation=noise.rotation,
     )
@@ -325,6 +363,7 @@ def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
         min_survivors=cohort.min_survivors,
         threshold=cohort.threshold or None,
         max_dropouts=cohort.max_dropouts,
+        max_losses=cohort.max_losses,
         colluders=cohort.colluders,
         degree=cohort.degree,
         graph_bits=cohort.graph_bits,

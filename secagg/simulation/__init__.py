@@ -1,6 +1,7 @@
 """Whole sessions in one process, through the real client and server cores."""
 
 from secagg.simulation.driver import (
+    OFFERED_AT,
     InProcessSession,
     SessionResult,
     identity_of,
@@ -11,6 +12,7 @@ from secagg.simulation.measurement import CostReport
 from secagg.simulation.session import SimulatedSession, simulate_session
 
 __all__ = [
+    "OFFERED_AT",
     "CostReport",
     "InProcessSession",
     "LossPlan",

@@ -11,11 +11,12 @@ Rule 3: every event passes through `step_server` or `to_client`.  Whoever overri
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg.distributed_dp import read_noise_terms, subtract_layers
 from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round, Upload
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
@@ -35,11 +36,13 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.noise_terms import NoiseReader
 from secagg.protocol.outputs import (
     ClientOutput,
     ComputeSum,
     DropClient,
     MaskAndUpload,
+    NoiseRemoval,
     Send,
     ServerOutput,
 )
@@ -47,6 +50,7 @@ from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
+    "OFFERED_AT",
     "InProcessSession",
     "SessionResult",
     "accepting",
@@ -55,6 +59,9 @@ __all__ = [
 ]
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
+
+# When every session is offered, in Unix seconds: 2027-01-15, 08:00 UTC.
+OFFERED_AT: Final = 1_800_000_000
 
 
 def identity_of(number: int) -> str:
@@ -92,6 +99,7 @@ class InProcessSession:
         seed_of: Returns the seed of a client's secrets, 32 bytes.
         server_nonce: 32 bytes.
         graph_seed: 32 bytes that order a ring.
+        read_noise: Reads the noise block for a U2.
     """
 
     parameters: ProtocolParameters
@@ -103,6 +111,7 @@ class InProcessSession:
     seed_of: Callable[[int], bytes] = lambda n: hashlib.sha256(b"%d" % n).digest()
     server_nonce: bytes = hashlib.sha256(b"nonce").digest()
     graph_seed: bytes = hashlib.sha256(b"graph").digest()
+    read_noise: NoiseReader = read_noise_terms
 
     _accepting: ClientPolicy = field(init=False, repr=False)
     descriptor: SessionDescriptor = field(init=False)
@@ -120,13 +129,18 @@ class InProcessSession:
             task_id=self.task_id,
             session_number=self.session_number,
             server_nonce=self.server_nonce,
+            session_end=OFFERED_AT + self.parameters.deadlines.longest_session,
             payload_hash=b"",
             parameters=self.parameters,
         )
         self.server_state = server.start(
-            self.descriptor, packed_bytes=self.packed_bytes
+            self.descriptor,
+            packed_bytes=self.packed_bytes,
+            read_noise=self.read_noise,
         )
-        self.clients = {number: client.start() for number in range(len(self.inputs))}
+        self.clients = {
+            number: client.start(self.read_noise) for number in range(len(self.inputs))
+        }
 
     @property
     def packed_bytes(self) -> int:
@@ -170,6 +184,7 @@ class InProcessSession:
         for _, digest in job.uploads:
             add_into(total, self.unpacked(self.uploads[digest]), job.modulus)
         add_masks(total, masking.removal_masks(job), job.modulus)
+        remove_noise(total, job.noise)
         return reduce_in_place(total, job.modulus)
 
     def unpacked(self, packed: bytes) -> Residues:
@@ -182,10 +197,10 @@ class InProcessSession:
     def offer(self, number: int) -> tuple[ClientOutput, ...]:
         """Offer the session to a client."""
         seed = SecretBytes(self.seed_of(number))
-        return self.to_client(
-            number,
-            SessionOffered(self.descriptor, identity_of(number), self.aggregator, seed),
+        offered = SessionOffered(
+            self.descriptor, identity_of(number), self.aggregator, seed, OFFERED_AT
         )
+        return self.to_client(number, offered)
 
     def update(self, number: int) -> tuple[ClientOutput, ...]:
         """Let a client fetch its update, if there is one, and react to it."""
@@ -243,6 +258,17 @@ class InProcessSession:
         """Close a round at the server."""
         opening = which is Round.ADVERTISE_KEYS
         self.to_server(RoundClosed(which, self.graph_seed if opening else b""))
+
+
+def remove_noise(total: Residues, removal: NoiseRemoval | None) -> None:
+    """Subtract from a sum what survivors have given away of their noise."""
+    if removal is not None:
+        subtract_layers(
+            total,
+            noise_block=removal.noise_block,
+            sharers=removal.sharers,
+            seeds=[(layer, seed.reveal()) for layer, seed in removal.seeds],
+        )
 
 
 @dataclass

@@ -33,7 +33,12 @@ from secagg.protocol.outputs import (
     ServerOutput,
 )
 from secagg.protocol.rounds import ROUNDS
-from secagg.simulation.driver import InProcessSession, Residues, run_session
+from secagg.simulation.driver import (
+    InProcessSession,
+    Residues,
+    remove_noise,
+    run_session,
+)
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter
 
@@ -178,6 +183,7 @@ class _MeasuredSession(InProcessSession):
     def compute_sum(self, job: ComputeSum) -> Residues:
         with self._charged():
             add_masks(self.sum, masking.removal_masks(job), job.modulus)
+            remove_noise(self.sum, job.noise)
             return reduce_in_place(self.sum, job.modulus)
 
     def _charged(self) -> AbstractContextManager[None]:

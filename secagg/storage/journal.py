@@ -49,7 +49,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
-from secagg.storage.book import Record
+from secagg.storage.change import Record
 
 __all__ = [
     "decode_answered",
@@ -137,7 +137,7 @@ def encode_offer(offered: SessionOffered) -> bytes:
     """Return the header of a client's session; it holds the seed."""
     writer = Writer().u16(_SESSION_OFFERED).blob(offered.descriptor.encode())
     writer.text(offered.identity).text(offered.aggregator)
-    return writer.fixed(offered.seed.reveal()).getvalue()
+    return writer.fixed(offered.seed.reveal()).u64(offered.now).getvalue()
 
 
 def decode_offer(header: bytes) -> SessionOffered:
@@ -281,6 +281,7 @@ _OFFERS: Final[_Readers[SessionOffered]] = {
         _text(r),
         _text(r),
         SecretBytes(r.fixed(_SEED_BYTES)),
+        r.u64(),
     ),
 }
 

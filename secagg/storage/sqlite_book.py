@@ -17,27 +17,26 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage import sqlite_changes, sqlite_queries
-from secagg.storage.book import (
-    Change,
-    ChargeRow,
+from secagg.storage.change import Change, Role
+from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.sqlite_changes import Outcome
+from secagg.storage.sqlite_file import SQLiteFile
+from secagg.storage.stored import (
     Finding,
     Purged,
     Retention,
-    Role,
     SessionRow,
     SessionState,
-    Settlement,
     StoredSession,
     Tally,
     Task,
     TaskRow,
 )
-from secagg.storage.rollback_mark import RollbackMark
-from secagg.storage.sqlite_changes import Outcome
-from secagg.storage.sqlite_file import SQLiteFile
 
 __all__ = ["SQLiteBook"]
 
@@ -161,6 +160,12 @@ class SQLiteBook:
             )
         )
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions."""
+        await self._write(
+            lambda database: sqlite_changes.put_facts(database, task, facts)
+        )
+
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         return await self._read(
@@ -173,6 +178,22 @@ class SQLiteBook:
             lambda database: sqlite_changes.settle_charge(
                 database, settlement, now=self._now()
             )
+        )
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> SeenRevocations | None:
+        """Return the newest revocation list that this client has read."""
+        return await self._read(
+            lambda database: sqlite_queries.read_revocations(
+                database, enrolment_key, trust_domain
+            )
+        )
+
+    async def see_revocations(self, seen: SeenRevocations) -> None:
+        """Remember a revocation list that was read whole."""
+        await self._write(
+            lambda database: sqlite_changes.see_revocations(database, seen)
         )
 
     async def purge(self, policy: Retention) -> Purged:

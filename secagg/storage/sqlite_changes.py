@@ -9,33 +9,34 @@ import dataclasses
 import sqlite3
 from typing import Final, TypeAlias
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import InternalError
-from secagg.storage.book import (
+from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import (
     Behind,
     Change,
-    Charge,
-    ChargeState,
     Committed,
     Ended,
     NewSession,
     NumberTakenError,
     Record,
-    Retention,
+    Role,
     SecondRecordError,
     SessionsSpentError,
+)
+from secagg.storage.charges import (
+    Charge,
+    ChargeState,
     Settlement,
-    StateDamagedError,
-    Task,
-    chain_next,
-    chain_start,
     is_new_charge,
     settled,
-    unknown_session,
 )
 from secagg.storage.sqlite_queries import (
     chain_at,
     chain_start_of,
     read_charges,
+    read_revocations,
     records_of,
     seconds_left,
     session_at,
@@ -44,20 +45,25 @@ from secagg.storage.sqlite_queries import (
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
+    REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
     ChargeColumns,
+    RevocationColumns,
     SessionColumns,
     TaskColumns,
 )
+from secagg.storage.stored import Retention, Task
 
 __all__ = [
     "Outcome",
     "apply_change",
     "mark_restored",
     "purge_receipts",
+    "put_facts",
     "put_task",
+    "see_revocations",
     "settle_charge",
 ]
 
@@ -160,13 +166,16 @@ def _created(
     if new.number <= tally.highest_number:
         raise NumberTakenError(new, highest=tally.highest_number)
     if new.allowed is not None:
-        # A session that runs may yet be spent: it must not be promised twice.
+        # A session that runs may yet be spent: it must not be promised twice.  A task
+        # is one task, whoever numbers its sessions.
+        both = (new.role.value, new.task)
         (running,) = database.execute(
-            "SELECT count(*) FROM session WHERE role = ? AND task = ? AND peer = ? "
+            "SELECT count(*) FROM session WHERE role = ? AND task = ? "
             "AND ended IS NULL AND spent = 0",
-            (new.role.value, new.task, new.peer),
+            both,
         ).fetchone()
-        used = tally.spent + running
+        tallies = TALLIES.find(database, "role = ? AND task = ?", *both)
+        used = running + sum(each.spent for each in tallies)
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
     if session_at(database, key) is not None:
@@ -292,6 +301,26 @@ def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -
         ),
     )
     return True
+
+
+def see_revocations(database: sqlite3.Connection, seen: SeenRevocations) -> None:
+    """See `Book.see_revocations`."""
+    before = read_revocations(database, seen.enrolment_key, seen.trust_domain)
+    if before is not None:
+        before.refuse_older(number=seen.number, digest=seen.digest)
+    if seen != before:
+        REVOCATIONS.put(
+            database,
+            RevocationColumns(
+                seen.enrolment_key, seen.trust_domain, seen.number, seen.digest
+            ),
+        )
+
+
+def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+    """See `Book.put_facts`."""
+    tally = tally_at(database, Role.SERVER.value, task, "")
+    TALLIES.put(database, dataclasses.replace(tally, facts=facts))
 
 
 def purge_receipts(

@@ -6,33 +6,31 @@ business of `secagg.storage.sqlite_file`.
 
 import sqlite3
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import LocalProtocolError
-from secagg.storage.book import (
-    ChargeRow,
-    ChargeState,
-    Finding,
-    NewSession,
-    Record,
-    Role,
-    SessionRow,
-    SessionState,
-    StateDamagedError,
-    StoredSession,
-    Tally,
-    Task,
-    TaskRow,
-    TaskState,
-    chain_next,
-    chain_start,
-)
+from secagg.storage.book import StateDamagedError
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.charges import ChargeRow, ChargeState
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
+    REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
     SessionColumns,
     TallyColumns,
+)
+from secagg.storage.stored import (
+    Finding,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+    TaskState,
 )
 
 __all__ = [
@@ -42,6 +40,7 @@ __all__ = [
     "list_sessions",
     "load_session",
     "read_charges",
+    "read_revocations",
     "read_tally",
     "read_tasks",
     "records_of",
@@ -176,6 +175,22 @@ def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ..
     )
 
 
+def read_revocations(
+    database: sqlite3.Connection, enrolment_key: bytes, trust_domain: str
+) -> SeenRevocations | None:
+    """See `Book.seen_revocations`."""
+    where = "enrolment_key = ? AND trust_domain = ?"
+    row = next(REVOCATIONS.find(database, where, enrolment_key, trust_domain), None)
+    if row is None:
+        return None
+    return SeenRevocations(
+        enrolment_key=row.enrolment_key,
+        trust_domain=row.trust_domain,
+        number=row.number,
+        digest=row.digest,
+    )
+
+
 def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
     """Verify the file's structure, every row and every chain."""
     faults = [
@@ -185,7 +200,7 @@ def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
     ]
     for table, rowid, *_ in database.execute("PRAGMA foreign_key_check").fetchall():
         faults.append(Finding("", f"row {rowid} of {table!r} belongs to nothing"))
-    for table in (TALLIES, TASKS, CHARGES):
+    for table in (TALLIES, TASKS, CHARGES, REVOCATIONS):
         try:
             tuple(table.find(database, "true"))
         except StateDamagedError as error:

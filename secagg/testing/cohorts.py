@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
+from secagg.profiles import HonestTail
 from secagg.protocol.events import ClientEvent, ServerEvent
+from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
 from secagg.simulation.driver import InProcessSession
 
@@ -16,6 +19,7 @@ __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
     "accept_every_offer",
+    "any_noise",
     "one_hot",
     "parameters_for",
     "with_noise",
@@ -41,9 +45,10 @@ def parameters_for(
     *,
     dimension: int,
     threshold: int,
-    **overrides: Any,  # noqa: ANN401 - any field of the parameters
+    **overrides: Any,  # noqa: ANN401 - any field of the parameters, or graph_bits
 ) -> ProtocolParameters:
     """Return parameters that tolerate every loss down to the threshold."""
+    graph_bits = overrides.pop("graph_bits", 40 if overrides.get("degree") else 0)
     fields: dict[str, Any] = {
         "modulus": 1 << 20,
         "dimension": dimension,
@@ -51,14 +56,17 @@ def parameters_for(
         "max_clients": clients,
         "threshold": threshold,
         "min_survivors": max(2, threshold),
-        "max_dropouts": clients,
-        "graph_bits": 40 if overrides.get("degree") else 0,
+        "max_dropouts": max(0, clients - threshold),
+        "max_losses": max(0, clients - threshold),
+        "tail": HonestTail(graph_bits),
     }
     return ProtocolParameters(**(fields | overrides))
 
 
 @cache
-def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolParameters:
+def with_noise(
+    parameters: ProtocolParameters, *, steps: int = 1, spare: int = 0
+) -> ProtocolParameters:
     """Return parameters of a task with a privacy budget of some sessions."""
     made = plan(
         clients=parameters.max_clients,
@@ -67,11 +75,20 @@ def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolPar
         epsilon=8.0,
         delta=1e-5,
         mechanism="skellam",
-        steps=steps,
+        steps=steps + spare,
         min_survivors=parameters.min_survivors,
         colluders=parameters.colluders,
     )
-    return NoisedTask.from_plan(made, parameters).parameters
+    return NoisedTask.from_plan(made, parameters, spare=spare).parameters
+
+
+def any_noise(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+    """Read a noise block that describes nothing, for tests that add no noise.
+
+    It tolerates every loss that the parameters tolerate.
+    """
+    context = sha256(parameters.noise_block + sharers.to_bytes(4, "big")).digest()
+    return NoiseTerms(context, tolerated_losses=parameters.max_dropouts)
 
 
 def one_hot(number: int, dimension: int, modulus: int) -> UnsignedArray:

@@ -30,6 +30,7 @@ from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -38,8 +39,11 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
-from secagg.storage.book import Book, ChargeState, Role, SessionState
+from secagg.storage.book import Book
+from secagg.storage.change import Role
+from secagg.storage.charges import ChargeState
 from secagg.storage.spool import MemorySpool, Spool
+from secagg.storage.stored import SessionState
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,
@@ -288,7 +292,7 @@ class Deployment:
 
     def _input(self, number: int) -> MakeInput:
         def make(
-            descriptor: SessionDescriptor, _: bytes, __: bytes
+            descriptor: SessionDescriptor, _: bytes, __: NoiseSecrets
         ) -> PlainVector | NoisedVector:
             vector = one_hot_input(number, descriptor.parameters)
             block = descriptor.parameters.noise_block

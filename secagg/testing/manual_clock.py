@@ -14,9 +14,12 @@ import heapq
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
-__all__ = ["DeadlockError", "InlineExecutor", "ManualClock", "run"]
+__all__ = ["STARTED_AT", "DeadlockError", "InlineExecutor", "ManualClock", "run"]
+
+# The date at which manual clocks start: 2027-01-15, 08:00 UTC.
+STARTED_AT: Final = 1_800_000_000.0
 
 _Result = TypeVar("_Result")
 _Parameters = ParamSpec("_Parameters")
@@ -27,16 +30,26 @@ class DeadlockError(Exception):
 
 
 class ManualClock:
-    """A clock that somebody else moves; a `secagg.runtime.clock.Clock`."""
+    """A clock that somebody else moves; a `secagg.runtime.clock.Clock`.
 
-    def __init__(self, start: float = 1000.0) -> None:
+    Args:
+        start: The instant it shows first.
+        date: What time it is then, in Unix seconds.
+    """
+
+    def __init__(self, start: float = 1000.0, *, date: float = STARTED_AT) -> None:
         self._now = start
+        self._epoch = date - start
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
 
     def now(self) -> float:
         """Return the present instant, in seconds."""
         return self._now
+
+    def date(self) -> float:
+        """Return the present time in Unix seconds; it moves with the instants."""
+        return self._epoch + self._now
 
     async def sleep_until(self, instant: float) -> None:
         """Return when somebody has moved time to `instant`."""

@@ -45,7 +45,7 @@ class ObservedSession(RecordedSession):
         """Tell the ledger of the offer."""
         super().__post_init__()
         self.session_id = self.descriptor.session_id
-        self.facts.session(self.descriptor)
+        self.facts.session(self.descriptor, self.read_noise)
 
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
         """Apply an event at a client; note what it was told and what it lets out."""

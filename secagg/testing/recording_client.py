@@ -12,6 +12,7 @@ import numpy.typing as npt
 from secagg.client.client import Client
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_terms import NoiseSecrets
 
 __all__ = ["RecordingClient"]
 
@@ -29,8 +30,8 @@ class RecordingClient(Client):
     record: Record = staticmethod(lambda _number, _residues: None)
 
     def _make_input(
-        self, descriptor: SessionDescriptor, payload: bytes, seed: bytes
+        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
     ) -> PlainVector | NoisedVector:
-        made = super()._make_input(descriptor, payload, seed)
+        made = super()._make_input(descriptor, payload, secrets)
         self.record(descriptor.session_number, made.residues)
         return made

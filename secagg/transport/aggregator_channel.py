@@ -7,6 +7,9 @@ Rule 2: who that aggregator is comes from the settings; without them, from one
         handshake with the address, whose host must then be in the certificate.
 Rule 3: a handshake of our own comes first, which reads the whole certificate; and
         again when the way fails, to say why.
+Rule 4: who was met once has the right settings.  What stands in the way later (a
+        captive portal, a proxy's error page, files that are just being renewed) may
+        pass: it is UNREACHABLE, so that nobody on the way ends a session.
 
 gRPC shows a client no certificate; docs/decisions/0014 has what else was possible.
 """
@@ -21,7 +24,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
-from secagg.transport.handshake import Expected, meet
+from secagg.transport.handshake import Expected, meet, unreachable
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
@@ -55,6 +58,7 @@ class AggregatorChannel:
         self._peer: PeerIdentity | None = None
         self._channel: grpc.aio.Channel | None = None
         self._is_closed = False
+        self._has_met = False
         self._opening = asyncio.Lock()
         if identity is None:
             self._peer = PeerIdentity("tests", Role.SERVER, UNCERTIFIED_AGGREGATOR)
@@ -119,13 +123,22 @@ class AggregatorChannel:
         )
 
     async def explain(self, error: SecAggError) -> SecAggError:
-        """Return the reason why a call did not get through, if one can be found."""
+        """Return the reason why a call did not get through, if one can be found.
+
+        What is wrong with the client's own certificate stays BAD_CERTIFICATE;
+        everything else is UNREACHABLE once the aggregator was met.
+        """
         if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
             return error
         try:
+            self._identity.check_validity()
+        except ServiceError as expired:
+            return expired
+        has_met = self._has_met
+        try:
             await self._meet(self._identity)
         except ServiceError as found:
-            return found
+            return unreachable(str(found), found.next_step) if has_met else found
         return error
 
     async def close(self) -> None:
@@ -139,4 +152,6 @@ class AggregatorChannel:
             identity.identity.trust_domain,
             None if self._peer is None else self._peer.name,
         )
-        return await meet(self._address, identity, expected, self._clock)
+        peer = await meet(self._address, identity, expected, self._clock)
+        self._has_met = True
+        return peer

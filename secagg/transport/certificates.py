@@ -11,7 +11,6 @@ organisation that has an authority of its own should issue from that.
 """
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from secagg.durable_files import create_file, replace_file
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.transport.identity import (
@@ -75,8 +75,8 @@ class IssuedCertificate:
         certificate, key = directory / f"{stem}.pem", directory / f"{stem}.key"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _create(key, self.private_key, mode=0o600)
-            certificate.write_bytes(self.certificate)
+            create_file(key, self.private_key, mode=0o600)
+            replace_file(certificate, self.certificate)
         except FileExistsError:
             raise ServiceError(
                 f"{key} exists already",
@@ -90,13 +90,6 @@ class IssuedCertificate:
                 next_step="Check the directory, its owner and the free space.",
             ) from None
         return certificate, key
-
-
-def _create(path: Path, content: bytes, *, mode: int) -> None:
-    """Create a file that nobody else could open in the meantime."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
 
 
 @dataclass(frozen=True, slots=True)

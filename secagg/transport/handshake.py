@@ -25,7 +25,7 @@ from secagg.transport.address import Address
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
 
-__all__ = ["HANDSHAKE_SECONDS", "Expected", "meet"]
+__all__ = ["HANDSHAKE_SECONDS", "Expected", "meet", "unreachable"]
 
 # A handshake takes two round trips: slow mobile links need a second of it.
 HANDSHAKE_SECONDS: Final = 5.0
@@ -101,7 +101,7 @@ async def meet(
             _meet(address, identity, expected, clock),
         )
     except TimeoutError:
-        raise _unreachable(
+        raise unreachable(
             f"nothing answers at {address}: no handshake within "
             f"{HANDSHAKE_SECONDS:g} seconds",
             "Check the address, and that firewalls and port forwarding let this "
@@ -161,7 +161,7 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
             address.host, address.port, type=socket.SOCK_STREAM
         )
     except (socket.gaierror, UnicodeError):
-        raise _unreachable(
+        raise unreachable(
             f"the host name {address.host!r} is not known to the name service",
             "Check the spelling of client.server and this machine's DNS.",
         ) from None
@@ -186,12 +186,12 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
     if isinstance(failure, TimeoutError):
         raise failure
     if isinstance(failure, ConnectionRefusedError):
-        raise _unreachable(
+        raise unreachable(
             f"{address} refuses connections: nothing listens there",
             "Start the aggregator, or correct the port in client.server.",
         )
     reason = failure.strerror if failure is not None else "it has no address"
-    raise _unreachable(
+    raise unreachable(
         f"there is no way to {address}: {reason}",
         "Check this machine's network, VPN and routes.",
     )
@@ -210,7 +210,7 @@ def _why_no_handshake(address: Address, error: OSError) -> ServiceError:
             f"what listens at {address} does not speak TLS",
             "Check the address and the port.",
         )
-    return _unreachable(
+    return unreachable(
         f"{address} closed the connection during the TLS handshake",
         "Check that the address is the aggregator's and that nothing on the way ends "
         "TLS; try again.",
@@ -281,7 +281,7 @@ async def _see_whether_we_are_accepted(
     except OSError:
         first = b""
     if not first:
-        raise _unreachable(
+        raise unreachable(
             f"{address} closed the connection when it saw this client's certificate",
             "Unless it was stopping: check that the aggregator trusts the authority "
             "of this certificate; its log may say more.",
@@ -292,7 +292,8 @@ def _refused(complaint: str, next_step: str) -> ServiceError:
     return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
 
 
-def _unreachable(complaint: str, next_step: str) -> ServiceError:
+def unreachable(complaint: str, next_step: str) -> ServiceError:
+    """Return the error for a way that may be open again later."""
     return ServiceError(
         complaint,
         code=ErrorCode.UNREACHABLE,

@@ -40,12 +40,8 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import (
-    MAX_CLIENTS,
-    MAX_DEADLINE_SECONDS,
-    MAX_TASK_ID_BYTES,
-    SessionDescriptor,
-)
+from secagg.parameters import MAX_CLIENTS, MAX_TASK_ID_BYTES, SessionDescriptor
+from secagg.profiles import MAX_DEADLINE_SECONDS
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire.codec import bounded_bytes, exact_bytes, in_range, parse, refuse
 from secagg.wire.limits import (

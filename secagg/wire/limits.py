@@ -14,10 +14,12 @@ from typing import Final
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import BUNDLE_BYTES, MAX_ADVERT_BYTES
 from secagg.parameters import (
+    MAX_AGGREGATOR_BYTES,
     MAX_CLIENTS,
     MAX_DIMENSION,
     MAX_MODULUS,
     MAX_NOISE_BLOCK_BYTES,
+    MAX_TAIL_BYTES,
     MAX_TASK_ID_BYTES,
     ProtocolParameters,
 )
@@ -63,9 +65,11 @@ SHARE_BYTES: Final = 34
 # four of count and 4 + 32 of graph seed stand around them.
 MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 40
 
-# Length prefixes, session number, nonce, payload hash and the fixed parameters take
-# less than 256 bytes.
-MAX_DESCRIPTOR_BYTES: Final = MAX_TASK_ID_BYTES + MAX_NOISE_BLOCK_BYTES + 256
+# Two names with their lengths, session number, nonce, end, payload hash and the fixed
+# part of the parameters, 87 bytes, around what varies.
+MAX_DESCRIPTOR_BYTES: Final = (
+    4 + MAX_AGGREGATOR_BYTES + 4 + MAX_TASK_ID_BYTES + 8 + 32 + 8 + 4 + 32
+) + (87 + MAX_NOISE_BLOCK_BYTES + MAX_TAIL_BYTES)
 
 # Error details travel in trailing metadata, of which gRPC takes 8 KiB by default.
 MAX_DETAIL_BYTES: Final = 4096

@@ -15,7 +15,8 @@ from secagg.server.session_record import SessionRecord
 from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
-from secagg.storage.book import Record, Role, StoredSession
+from secagg.storage.change import Record, Role
+from secagg.storage.stored import StoredSession
 from secagg.testing.cohorts import parameters_for
 
 DESCRIPTOR = SessionDescriptor(
@@ -23,6 +24,7 @@ DESCRIPTOR = SessionDescriptor(
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=b"",
     parameters=parameters_for(3, dimension=4, threshold=2),
 )

@@ -15,13 +15,15 @@ from secagg.messages import (
     Envelope,
     Roster,
     Round,
+    Survivors,
 )
-from secagg.parameters import Profile, SessionDescriptor
+from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.aead import seal
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import decode_set, encode_set
+from secagg.profiles import MaliciousTail, Trust
 from secagg.protocol import client, share_bundles
 from secagg.protocol.events import (
     AbortRequested,
@@ -33,8 +35,13 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.outputs import Finish
 from secagg.protocol.refund import Charge
-from secagg.simulation import identity_of
-from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
+from secagg.simulation import OFFERED_AT, identity_of
+from secagg.testing.cohorts import (
+    LENIENT_POLICY,
+    any_noise,
+    one_hot,
+    parameters_for,
+)
 from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 5
@@ -45,6 +52,7 @@ def new_session(**overrides):
     return ObservedSession(
         parameters_for(CLIENTS, **fields),
         [one_hot(number, 4, 1 << 20) for number in range(CLIENTS)],
+        read_noise=any_noise,
     )
 
 
@@ -335,7 +343,7 @@ STRICT = ClientPolicy(
     min_clients=3,
     max_clients=8,
     min_survivors=3,
-    max_dropouts=2,
+    max_dropouts=1,
     min_colluders=1,
     max_dimension=100,
     max_modulus_bits=24,
@@ -357,7 +365,7 @@ ACCEPTABLE = {
         {"min_clients": 2, "min_survivors": 2, "threshold": 2, "colluders": 0},
         {"max_clients": 9},
         {"min_survivors": 2, "threshold": 2, "colluders": 0},
-        {"max_dropouts": 3},
+        {"max_dropouts": 2},
         {"colluders": 0},
         {"threshold": 2},
         {"dimension": 101},
@@ -408,7 +416,7 @@ def test_profiles_and_suites_outside_the_policy_are_refused():
         {"degree": 4},
         {"max_dropouts": 99},
         {"min_survivors": 1},
-        {"profile": Profile.MALICIOUS_SERVER},
+        {"tail": MaliciousTail(Trust("example", bytes(32)))},
         {"noise_block": b"x" * 5000},
     ],
     ids=lambda change: "-".join(map(str, change.items()))[:40],
@@ -508,8 +516,36 @@ def test_a_session_of_another_aggregator_than_the_connected_one_is_refused():
     """One operator cannot pass on the session of another one, with its clients."""
     session = new_session()
     seed = SecretBytes(b"s" * 32)
-    offered = SessionOffered(session.descriptor, identity_of(0), "relay", seed)
+    offered = SessionOffered(
+        session.descriptor, identity_of(0), "relay", seed, OFFERED_AT
+    )
     assert refusal(session, 0, offered) is ErrorCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 780 + 3601], ids=str)
+def test_a_session_whose_end_cannot_be_by_ones_own_clock_is_refused(seconds):
+    """R5.0-2: before a key is made, and before the policy is asked."""
+    session = new_session()
+    now = session.descriptor.session_end - seconds
+    offered = SessionOffered(
+        session.descriptor, identity_of(0), "aggregator", SecretBytes(b"s" * 32), now
+    )
+    assert refusal(session, 0, offered) is ErrorCode.BAD_CONFIG
+    assert "clock" in session.clients[0].reason
+
+
+def test_losses_are_counted_from_the_roster_too():
+    """R5.4-4: who shared no keys is lost as well as who sent no input."""
+    session = new_session(max_losses=1, max_dropouts=1)
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    session.play(Round.SHARE_KEYS, range(1, CLIENTS))
+    session.close(Round.SHARE_KEYS)
+    session.play(Round.MASKED_INPUT_COLLECTION, range(2, CLIENTS))
+    without_two = Survivors(encode_set(range(2, CLIENTS), CLIENTS))
+    assert refusal(session, 3, received(without_two)) is ErrorCode.TOO_MANY_DROPOUTS
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    assert session.server_state.outcome.code is ErrorCode.TOO_MANY_DROPOUTS
 
 
 def test_a_policy_may_name_the_aggregators():
@@ -544,7 +580,11 @@ def test_a_second_offer_is_the_callers_fault():
         session.to_client(
             0,
             SessionOffered(
-                session.descriptor, identity_of(0), "aggregator", SecretBytes(b"s" * 32)
+                session.descriptor,
+                identity_of(0),
+                "aggregator",
+                SecretBytes(b"s" * 32),
+                OFFERED_AT,
             ),
         )
 

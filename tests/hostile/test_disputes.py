@@ -15,7 +15,8 @@ from secagg.messages import BUNDLE_BYTES, Complaint, Envelope, Fate, Roster
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
@@ -242,7 +243,12 @@ def test_a_wrong_share_that_was_corrected_leaves_both_out_of_the_next_sum():
 def test_whoever_may_have_been_framed_is_left_out_of_one_attempt():
     # Eleven answers, nine needed: one wrong share is corrected, two liars are allowed.
     parameters = replace(
-        PARAMETERS, threshold=9, min_survivors=9, min_clients=9, max_dropouts=2
+        PARAMETERS,
+        threshold=9,
+        min_survivors=9,
+        min_clients=9,
+        max_dropouts=2,
+        max_losses=2,
     )
     deployment, _ = run(Liar, parameters=parameters, sessions=2, max_attempts=2)
     failed, first, second = receipts(deployment)

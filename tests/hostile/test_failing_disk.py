@@ -15,7 +15,7 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for

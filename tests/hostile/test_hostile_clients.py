@@ -19,7 +19,7 @@ from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.rounds import ROUNDS
 from secagg.simulation import identity_of
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment

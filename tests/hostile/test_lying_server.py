@@ -30,7 +30,7 @@ from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.simulation.driver import identity_of
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch

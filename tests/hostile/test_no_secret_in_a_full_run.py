@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,13 +24,12 @@ import pytest
 from secagg import telemetry
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner, ClientSettings, SessionOutcome
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.kdf import noise_seed
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol import client
 from secagg.protocol.client_rounds import _own_secrets
@@ -40,7 +40,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
-from secagg.storage.book import Change, Record
+from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import accept_every_offer
@@ -175,6 +175,7 @@ def noised_task():
             threshold=3,
             min_survivors=3,
             max_dropouts=1,
+            max_losses=1,
         ),
     )
 
@@ -189,7 +190,7 @@ class Run:
 
     def __init__(self, directory, identities):
         self.directory, self.identities = directory, identities
-        self.heard, self.clock = Heard(), ManualClock()
+        self.heard, self.clock = Heard(), ManualClock(date=time.time())
         self.task = noised_task()
         self.books = {
             n: RecordingBook(directory / f"client {n}.db") for n in range(CLIENTS)
@@ -306,7 +307,7 @@ class Run:
             except SecAggError as error:
                 self.heard.exception(error)
 
-    def make_input(self, number, descriptor, payload, seed):
+    def make_input(self, number, descriptor, payload, secrets):
         assert payload == b"a public model"
         if number == LOST:
             raise RuntimeError("the application has a defect")
@@ -314,16 +315,16 @@ class Run:
             self.encoded[number] = None
             bad = vector_of(number)
             bad[5] = np.nan
-            return self.encode(bad, descriptor, seed)
+            return self.encode(bad, descriptor, secrets)
         if number == 1 and self.encoded[number] is None:
             self.books[number].failures = 1  # when the input is to be bound
-        self.encoded[number] = self.encode(vector_of(number), descriptor, seed)
+        self.encoded[number] = self.encode(vector_of(number), descriptor, secrets)
         return self.encoded[number]
 
-    def encode(self, vector, descriptor, seed):
+    def encode(self, vector, descriptor, secrets):
         offered = NoisedTask.from_parameters(descriptor.parameters)
         return offered.encode(
-            vector, session_id=descriptor.session_id, noise_seed=SecretBytes(seed)
+            vector, session_id=descriptor.session_id, secrets=secrets
         ).vector
 
     # --- what must not be seen --------------------------------------------------------
@@ -344,7 +345,7 @@ class Run:
         header, *records = self.books[number].stored
         offered = decode_offer(header)
         yield "seed", offered.seed.reveal()
-        state = client.start()
+        state = client.start(read_noise_terms)
         for event in (offered, *map(decode_client_event, records)):
             state = client.step(state, event, policy=POLICY).state
             if isinstance(state, client.Advertised):

@@ -47,7 +47,7 @@ class Restored(Deployment):
     def book_in(self, name, **options):
         path = self.directory / name / "book.db"
         path.parent.mkdir(exist_ok=True)
-        return inline_book(path, mark=self.directory / "mark", **options)
+        return inline_book(path, mark=self.directory / f"{name}.mark", **options)
 
     def fault(self, number, call, _count):
         waits = number == UNASKED and call in {GetUpdate, WatchSession}

@@ -15,9 +15,10 @@ from secagg.protocol import client, refund
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
 from secagg.storage.journal import decode_offer, decode_outcome
 from secagg.storage.spool import MemorySpool
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
@@ -78,6 +79,7 @@ def run(**options):
 def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     tmp_path, records
 ):
+    # R5-6
     path, copy = tmp_path / "book.db", tmp_path / "copy.db"
     book = CopyingBook(path, copy, records=records)
     deployment, endings = run(server_book=book)

@@ -15,8 +15,9 @@ import pytest
 from secagg.client.conductor import SessionOutcome
 from secagg.protocol import client
 from secagg.protocol.events import PlainVector
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
 from secagg.storage.journal import decode_outcome
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch

@@ -9,8 +9,9 @@ from secagg.messages import Released
 from secagg.protocol.events import PlainVector
 from secagg.server import aggregator
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
 from secagg.storage.spool import SUM
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment, one_hot_input
@@ -217,8 +218,8 @@ def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
     seen = {}
 
     def make_input(number):
-        def make(descriptor, payload, noise_seed):
-            seen[number] = (payload, noise_seed)
+        def make(descriptor, payload, secrets):
+            seen[number] = (payload, secrets)
             return PlainVector(one_hot_input(number, descriptor.parameters))
 
         return make
@@ -226,8 +227,9 @@ def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
     deployment, _ = run(4, payload=b"the model" * 300_000, make_input=make_input)
     assert_sum_of(deployment, range(4))
     assert {payload for payload, _ in seen.values()} == {b"the model" * 300_000}
-    assert len({seed for _, seed in seen.values()}) == 4
-    assert all(len(seed) == 32 for _, seed in seen.values())
+    assert len({secrets.seed.reveal() for _, secrets in seen.values()}) == 4
+    assert all(len(secrets.seed) == 32 for _, secrets in seen.values())
+    assert all(secrets.sharers == 4 for _, secrets in seen.values())
 
 
 def test_nothing_secret_is_left_when_a_session_has_ended():

@@ -59,6 +59,7 @@ DESCRIPTOR = SessionDescriptor(
     task_id="digits",
     session_number=3,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=DIGEST,
     parameters=ProtocolParameters(
         modulus=1 << 20,
@@ -68,6 +69,7 @@ DESCRIPTOR = SessionDescriptor(
         threshold=7,
         min_survivors=8,
         max_dropouts=2,
+        max_losses=2,
     ),
 )
 UPDATES = [

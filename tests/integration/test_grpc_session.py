@@ -1,6 +1,7 @@
 """Whole sessions through the real aggregator and clients, over mutual TLS."""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -43,6 +44,7 @@ def parameters(**changes):
         "threshold": 3,
         "min_survivors": 3,
         "max_dropouts": 2,
+        "max_losses": 2,
     }
     return ProtocolParameters(**{**fields, **changes})
 
@@ -82,7 +84,8 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
     The aggregator's time stands still until all survivors have uploaded; then the
     deadline of the round passes.
     """
-    sums, clock = [], ManualClock()
+    # The clients have the machine's clock: the dates of the two must agree.
+    sums, clock = [], ManualClock(date=time.time())
 
     async def pass_deadline(aggregator):
         async for progress in aggregator.progress():

@@ -12,6 +12,7 @@ from secagg.client.backoff import Backoff
 from secagg.client.conductor import ClientPhase, SessionOutcome
 from secagg.client.taken_part import TakenPart, last_part
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.messages import Round
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.server.limits import AggregatorLimits
@@ -216,7 +217,7 @@ def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
 
     codes, parts = manual_clock.run(main)
     assert codes == [ErrorCode.TASK_OVER] * 2
-    assert parts == [TakenPart(session_number=2, survivors=3), None]
+    assert parts == [TakenPart(session_number=2, inputs=3), None]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,47 @@ def test_sums_are_kept_for_their_time_however_many_follow(keep_seconds, kept):
         await deployment.run()
         return deployment
 
-    assert len(manual_clock.run(main).spool.session_ids()) == kept
+    deployment = manual_clock.run(main)
+    assert len(deployment.spool.session_ids()) == kept
+    # The book's clock stands still; without a time there is no promise.
+    promised = 1_000_000 + int(keep_seconds) if keep_seconds else 0
+    for released in deployment.sums:
+        assert released.receipt.outcome.kept_until == promised
+
+
+def test_it_is_said_how_many_sessions_the_budget_still_covers():
+    seen = []
+
+    async def main(clock):
+        deployment = Deployment(clock, FOUR, 4, sessions=2, allowed=5)
+        running = asyncio.ensure_future(deployment.run())
+        await clock.sleep_until(clock.now() + 0.1)
+
+        async def watch():
+            async for progress in deployment.aggregator.progress():
+                seen.append(progress)  # noqa: PERF401 - until cancelled
+
+        watching = asyncio.ensure_future(watch())
+        await running
+        watching.cancel()
+        return deployment
+
+    deployment = manual_clock.run(main)
+    assert [s.receipt.sessions_left for s in deployment.sums] == [4, 3]
+    for progress in seen:
+        is_spent = progress.round >= Round.UNMASKING
+        assert progress.sessions_left == 6 - progress.session_number - is_spent
+    assert {progress.session_number for progress in seen} == {1, 2}
+
+
+def test_a_restart_knows_how_many_sessions_are_left():
+    for at in range(30):
+        deployment = run(sessions=1, allowed=5, server_crash=CrashSwitch(at))
+        assert deployment.sums[0].receipt.sessions_left == 4
+
+
+def test_without_a_budget_no_number_of_sessions_is_named():
+    assert run().sums[0].receipt.sessions_left is None
 
 
 # --- what the operator reads ----------------------------------------------------------

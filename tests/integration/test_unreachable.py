@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import socket
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.x509 import DNSName, IPAddress, UniformResourceIdentifier
@@ -44,8 +46,7 @@ async def refusal(deployment):
     yield Address("127.0.0.1", port), deployment.client()
 
 
-@asynccontextmanager
-async def listening(deployment, answer):
+def answering(answer):
     async def serve(reader, writer):
         writer.write(answer)
         with contextlib.suppress(OSError):
@@ -53,7 +54,12 @@ async def listening(deployment, answer):
                 await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return serve
+
+
+@asynccontextmanager
+async def listening(deployment, answer):
+    server = await asyncio.start_server(answering(answer), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         yield Address("127.0.0.1", port), deployment.client()
@@ -212,6 +218,39 @@ async def test_a_server_that_goes_away_is_named_later_too(deployment):
         with pytest.raises(ServiceError, match="nothing listens there") as caught:
             await connection.call(AdvertiseKeys(bytes(32), b"advert"))
     assert caught.value.code is PASSING
+
+
+@pytest.mark.parametrize("aggregator", [None, "agg"])
+async def test_nobody_on_the_way_ends_a_session_once_the_aggregator_was_met(
+    deployment, aggregator
+):
+    """As a captive portal, or a proxy's error page, while the link is down."""
+    client = deployment.client()
+    server = await GrpcServer.start(
+        ScriptedService(), LOOPBACK, identity=deployment.server()
+    )
+    async with GrpcConnection(
+        server.address, identity=client, aggregator=aggregator
+    ) as connection:
+        request = AdvertiseKeys(bytes(32), b"advert")
+        await connection.call(request)
+        await server.stop(0)
+        async with await asyncio.start_server(
+            answering(b"HTTP/1.1 302 Found\r\n\r\n"), "127.0.0.1", server.address.port
+        ):
+            with pytest.raises(ServiceError, match="does not speak TLS") as caught:
+                await connection.call(request)
+        assert caught.value.code is PASSING
+        assert caught.value.retry_after_seconds is not None
+        assert "Check the address" in caught.value.next_step
+        # What only this machine can be the cause of, waiting does not heal.
+        expired = dataclasses.replace(
+            client, not_valid_after=datetime.now(UTC) - timedelta(days=1)
+        )
+        connection._channel._identity = expired
+        with pytest.raises(ServiceError, match="expired") as caught:
+            await connection.call(request)
+        assert caught.value.code is LASTING
 
 
 async def test_a_pinned_aggregator_behind_a_silent_way_is_left_to_grpc(deployment):

@@ -28,7 +28,7 @@ def skellam(**changes):
         "l2_clip": 1.0,
         "scale_factor": 16.0,
         "modulus": 1 << 16,
-        "noise": NoiseRule(counted_variance=Fraction(198_000), min_survivors=100),
+        "noise_rule": NoiseRule(counted_variance=Fraction(198_000), min_survivors=100),
         "num_clients": 100,
     }
     return make_mechanism(MechanismParameters(**(given | changes)))

@@ -25,7 +25,7 @@ def smm(**changes):
         "l2_clip": 1.0,
         "scale_factor": 64.0,
         "modulus": 1 << 16,
-        "noise": NoiseRule(counted_variance=Fraction(1900), min_survivors=20),
+        "noise_rule": NoiseRule(counted_variance=Fraction(1900), min_survivors=20),
         "num_clients": 20,
         "linf_bound": 10,
     }
@@ -81,7 +81,7 @@ def test_algorithm_6_is_an_unbiased_estimate_of_what_algorithm_5_left():
                 vector,
                 private_seed=seed(index),
                 public_seed=public,
-                noise=chosen.session(20),
+                session_noise=chosen.session(20),
             ).residues,
             public_seed=public,
         )
@@ -97,7 +97,7 @@ def test_section_6_1_the_clip_leaves_a_fiftieth_of_a_flat_signal():
         dim=65536,
         scale_factor=4.0,
         num_clients=100,
-        noise=NoiseRule(counted_variance=Fraction(396), min_survivors=100),
+        noise_rule=NoiseRule(counted_variance=Fraction(396), min_survivors=100),
         linf_bound=1,
         modulus=1 << 10,
     )
@@ -130,5 +130,5 @@ def test_eq_3_is_about_integers():
     with pytest.raises(TheoremNotApplicableError):
         smm(
             num_clients=2,
-            noise=NoiseRule(counted_variance=Fraction(15), min_survivors=2),
+            noise_rule=NoiseRule(counted_variance=Fraction(15), min_survivors=2),
         )

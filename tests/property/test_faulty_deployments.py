@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import SecAggError
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch

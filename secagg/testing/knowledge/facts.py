@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import RemoteProtocolError
 from secagg.messages import Bundles, Delivery, Envelope, Roster, Shares, Survivors
 from secagg.parameters import ProtocolParameters, SessionDescriptor
@@ -29,6 +30,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import decode_set
 from secagg.protocol import context
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
+from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, noise_terms
 
 __all__ = [
     "Answer",
@@ -68,6 +70,7 @@ class Session:
     descriptor: SessionDescriptor
     session_id: bytes
     ctx0: bytes
+    read_noise: NoiseReader
 
     @property
     def parameters(self) -> ProtocolParameters:
@@ -198,12 +201,16 @@ class Facts:
 
     # --- what the adversary has -----------------------------------------------------
 
-    def session(self, descriptor: SessionDescriptor) -> None:
+    def session(
+        self,
+        descriptor: SessionDescriptor,
+        read_noise: NoiseReader = read_noise_terms,
+    ) -> None:
         """Note that a session was offered; comes before anything said in it."""
         session_id = descriptor.session_id
+        ctx0 = context.session_context(descriptor)
         self._sessions.setdefault(
-            session_id,
-            Session(descriptor, session_id, context.session_context(descriptor)),
+            session_id, Session(descriptor, session_id, ctx0, read_noise)
         )
 
     def corrupt(self, identity: str, seed: SecretBytes) -> None:
@@ -356,8 +363,14 @@ class Facts:
     def _masks(
         self, roster: RosterView, sharers: frozenset[int], bitmap: bytes
     ) -> MaskView:
-        suite = roster.session.parameters.suite
-        ctx2 = context.mask_context(roster.ctx1, bitmap, suite)
+        parameters = roster.session.parameters
+        try:
+            noise = noise_terms(parameters, len(sharers), roster.session.read_noise)
+        except RemoteProtocolError:
+            noise = NoiseTerms(b"", tolerated_losses=0)  # nobody masks for such a U2
+        ctx2 = context.mask_context(
+            roster.ctx1, bitmap, parameters.suite, noise_context=noise.context
+        )
         return self._view_of.setdefault(ctx2, MaskView(roster, sharers, ctx2))
 
 

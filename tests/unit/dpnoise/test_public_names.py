@@ -39,7 +39,7 @@ def test_ten_lines_plan_encode_sum_and_decode():
             vector,
             private_seed=dpnoise.fresh_seed(),
             public_seed=public,
-            noise=mechanism.session(50),
+            session_noise=mechanism.session(50),
         ).residues
     estimate = mechanism.decode(
         total % np.uint64(mechanism.modulus), public_seed=public

@@ -6,13 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.messages import Round
 from secagg.policy import PrivacyFloors
+from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import HonestTail
 from secagg.protocol import client
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
 from secagg.testing.cohorts import parameters_for
 
@@ -57,11 +60,34 @@ def test_the_block_carries_the_whole_task_to_the_client(task):
     assert read.check(LENIENT).server.epsilon <= 6.0
 
 
-def test_noise_is_calibrated_to_survivors_less_colluders_less_the_user():
-    made = made_plan()
-    shares = made.parameters.min_survivors - made.parameters.colluders - 1
-    assert shares == 2
-    assert shares * made.parameters.local_noise_variance >= made.noise_variance
+def test_noise_follows_from_the_sharers_less_losses_colluders_and_the_user(task):
+    counted = task.mechanism.parameters.noise_rule.counted_variance
+    assert counted >= made_plan().noise_variance
+    # A third may be lost, four must survive, one colludes.
+    for sharers, losses in ((4, 0), (5, 1), (6, 2)):
+        noise = task.session_noise(sharers)
+        assert (noise.tolerated_losses, noise.colluders) == (losses, 1)
+        assert (sharers - losses - 2) * noise.base >= counted
+    for sharers in (3, 7):
+        with pytest.raises(RemoteProtocolError, match="roster") as caught:
+            task.session_noise(sharers)
+        assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_what_the_core_is_told_covers_every_number_that_noise_is_drawn_by(task):
+    terms = read_noise_terms(task.parameters, 6)
+    assert terms.tolerated_losses == 2
+    assert len(terms.context) == 32
+    other_law = NoisedTask.from_plan(made_plan(epsilon=5.0), protocol())
+    contexts = {
+        terms.context,
+        task.noise_context(5),
+        other_law.noise_context(6),
+        replace(
+            task, parameters=replace(task.parameters, suite=CipherSuite(2))
+        ).noise_context(6),
+    }
+    assert len(contexts) == 4
 
 
 def vectors():
@@ -72,7 +98,9 @@ def vectors():
 def encoded(task, session_id):
     return [
         task.encode(
-            row, session_id=session_id, noise_seed=SecretBytes(bytes([number]) * 32)
+            row,
+            session_id=session_id,
+            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32)),
         ).vector
         for number, row in enumerate(vectors())
     ]
@@ -104,10 +132,10 @@ def test_a_restarted_client_encodes_the_same_residues(task):
 
 
 def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
-    seed = SecretBytes(b"n" * 32)
+    secrets = NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32))
     row = vectors()[0]
     for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
-        made = task.encode(factor * row, session_id=b"s" * 32, noise_seed=seed)
+        made = task.encode(factor * row, session_id=b"s" * 32, secrets=secrets)
         assert made.shortened_by == pytest.approx(expected, rel=1e-5)
         assert "shortened_by" not in repr(made)
 
@@ -126,7 +154,11 @@ def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
 )
 def test_a_bad_vector_is_a_clear_error(task, vector):
     with pytest.raises(InputError) as caught:
-        task.encode(vector, session_id=b"s" * 32, noise_seed=SecretBytes(b"n" * 32))
+        task.encode(
+            vector,
+            session_id=b"s" * 32,
+            secrets=NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32)),
+        )
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert str(caught.value)
 
@@ -138,6 +170,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         ({"max_delta": 1e-5}, "delta"),
         ({"statuses": frozenset({"certified"})}, "proven"),
         ({"min_local_noise_stddev": 1e3}, "standard deviation"),
+        ({"min_colluder_fraction": 0.1}, "colluders"),
     ],
 )
 def test_the_client_owns_the_privacy_floors(task, change, word):
@@ -149,9 +182,11 @@ def test_the_client_owns_the_privacy_floors(task, change, word):
 
 
 def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
-    ring = replace(task.parameters, degree=4, graph_bits=20)
+    ring = replace(task.parameters, degree=4, tail=HonestTail(20))
     on_ring = replace(task, parameters=ring)
     added = 10 * task.budget.sessions * 2.0**-20
+    assert on_ring.max_rosters == 10 * task.budget.sessions
+    assert task.max_rosters is None
     assert task.report().graph_delta == 0.0
     assert on_ring.report().graph_delta == added
     roomy = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4 + added)
@@ -163,13 +198,27 @@ def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
+def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
+    word = str(task.report().server.status)
+    assert task.report().grounds() == word
+    on_ring = replace(
+        task, parameters=replace(task.parameters, degree=4, graph_bits=40)
+    )
+    report = on_ring.report()
+    assert report.grounds() == f"{word}, with {on_ring.graph_delta:.3g} added to delta"
+    assert report.to_dict()["grounds"] == report.grounds()
+    # One session whose ring nobody could have cut, and one that somebody might have.
+    assert report.grounds(graph_delta=0.0) == word
+    one = report.grounds(graph_delta=2.0**-40)
+    assert one == f"{word}, with 9.09e-13 added to delta"
+
+
 def with_block(task, **changes):
     entries = json.loads(task.parameters.noise_block)
+    parts = (entries, entries["mechanism"], entries["noise"])
     for name, value in changes.items():
-        if name in entries or name not in entries["mechanism"]:
-            entries[name] = value
-        else:
-            entries["mechanism"][name] = value
+        where = next((part for part in parts if name in part), entries)
+        where[name] = value
     block = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
     return replace(task.parameters, noise_block=block)
 
@@ -210,8 +259,7 @@ def test_a_plan_has_room_for_its_spare_sessions(spare):
         ({"min_survivors": 5}, "survivors"),
         ({"colluders": 0}, "colluders"),
         ({"num_clients": 5}, "clients"),
-        ({"noise_table": "00" * 32}, "noise table"),
-        ({"version": 2}, "version"),
+        ({"version": 1}, "version"),
         ({"delta": 2.0}, "delta"),
         ({"epsilon": -1.0}, "epsilon"),
         # whole numbers that no float can hold
@@ -228,8 +276,17 @@ def test_a_plan_has_room_for_its_spare_sessions(spare):
         ({"spare": 10**400}, "spare"),
         ({"surprise": 1}, "keys"),
         ({"mechanism": []}, "object"),
-        ({"local_noise_variance": "1/0"}, "local_noise_variance"),
-        ({"mechanism": {"mechanism": "skellam"}}, "lack"),
+        ({"noise": []}, "noise"),
+        ({"noise": {}}, "lacks"),
+        ({"counted_variance": "1/0"}, "counted_variance"),
+        ({"counted_variance": "14/8"}, "canonical"),
+        ({"loss_fraction": "2/6"}, "canonical"),
+        ({"loss_fraction": 0.25}, "canonical"),
+        ({"colluder_fraction": "1/2"}, "nobody is left"),
+        ({"ladder": 4}, "ladder"),
+        ({"share_bits": 21}, "share_bits"),
+        ({"mechanism": {"mechanism": "skellam"}}, "lacks"),
+        ({"mechanism": {"noise_rule": {}}}, "holds the noise"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -237,6 +294,29 @@ def test_a_block_that_contradicts_the_session_is_bad_config(task, changes, word)
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         NoisedTask.from_parameters(with_block(task, **changes))
     assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_layers_without_a_ladder_are_bad_config(task):
+    layered = replace(task.parameters, noise_layers=3)
+    with pytest.raises(RemoteProtocolError, match="ladder") as caught:
+        NoisedTask.from_parameters(layered)
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_noise_that_this_release_does_not_draw_has_no_epsilon(task):
+    """Refused when a figure is asked for: building a table costs time."""
+    other = NoisedTask.from_parameters(with_block(task, noise_sampler="00" * 32))
+    for question in (other.report, lambda: other.check(LENIENT)):
+        with pytest.raises(RemoteProtocolError, match="sampler") as caught:
+            question()
+        assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
+    monkeypatch.setattr("secagg.distributed_dp._statement", None)
+    monkeypatch.setattr("secagg.distributed_dp._check_sampler", None)
+    with pytest.raises(RemoteProtocolError, match="colluders"):
+        task.check(replace(LENIENT, min_colluder_fraction=0.01))
 
 
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])

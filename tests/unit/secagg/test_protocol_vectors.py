@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.messages import Advert, Roster
-from secagg.parameters import ProtocolParameters, RoundDeadlines, SessionDescriptor
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives import kdf, shamir
 from secagg.primitives.aead import open_sealed, seal
 from secagg.primitives.canonical import CanonicalEncodingError
@@ -30,6 +30,7 @@ from secagg.primitives.share_encoding import (
     encode_shares,
 )
 from secagg.primitives.transcript import decode_set, domain_tag, encode_set
+from secagg.profiles import RoundDeadlines
 from secagg.protocol import context
 from secagg.protocol.neighbors import sharing_graph
 from secagg.testing.cohorts import parameters_for

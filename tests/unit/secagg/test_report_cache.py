@@ -31,6 +31,7 @@ def task_for(steps: int) -> NoisedTask:
         threshold=2,
         min_survivors=3,
         max_dropouts=0,
+        max_losses=0,
     )
     return NoisedTask.from_plan(made, protocol)
 

@@ -105,7 +105,11 @@ class VectorClient:
         seed = SecretBytes(bytes(32))
         descriptor = descriptor_of(self.session)
         offered = SessionOffered(
-            descriptor, self.row["identity"], descriptor.aggregator, seed
+            descriptor,
+            self.row["identity"],
+            descriptor.aggregator,
+            seed,
+            descriptor.session_end - 1,
         )
         return self.sent(Advert, offered)
 

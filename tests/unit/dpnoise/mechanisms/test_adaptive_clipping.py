@@ -37,7 +37,7 @@ def flagged(**changes):
         "l2_clip": 1.0,
         "scale_factor": 64.0,
         "modulus": 1 << 20,
-        "noise": full_roster(Fraction(4)),
+        "noise_rule": full_roster(Fraction(4)),
         "num_clients": 40,
         "clip_flag_amplitude": 0.5,
     }
@@ -55,7 +55,7 @@ def test_the_flag_tells_the_share_of_clients_that_fitted(name):
             vector,
             private_seed=seed(name, index),
             public_seed=seed("p"),
-            noise=chosen.session(40),
+            session_noise=chosen.session(40),
         ).residues
     total %= np.uint64(chosen.modulus)
     share = chosen.decode_clip_flag(total, num_contributors=40)
@@ -80,7 +80,9 @@ def test_a_vector_of_exactly_the_clip_counts_as_fitting():
         flagged(
             dim=1,
             rotation="none",
-            noise=dataclasses.replace(full_roster(Fraction(1, 1 << 20)), share_bits=20),
+            noise_rule=dataclasses.replace(
+                full_roster(Fraction(1, 1 << 20)), share_bits=20
+            ),
         )
     )
     for length, share in ((0.999, 1.0), (1.001, 0.0)):
@@ -88,7 +90,7 @@ def test_a_vector_of_exactly_the_clip_counts_as_fitting():
             np.array([length]),
             private_seed=seed(1),
             public_seed=seed(2),
-            noise=chosen.session(40),
+            session_noise=chosen.session(40),
         ).residues
         assert chosen.decode_clip_flag(residues, num_contributors=1) == pytest.approx(
             share, abs=0.05

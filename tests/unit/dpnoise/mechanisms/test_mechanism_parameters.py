@@ -16,7 +16,7 @@ GOOD = MechanismParameters(
     l2_clip=1.5,
     scale_factor=8.0,
     modulus=1 << 16,
-    noise=NoiseRule(
+    noise_rule=NoiseRule(
         counted_variance=Fraction(7, 4),
         min_survivors=15,
         loss_fraction=Fraction(1, 4),
@@ -46,7 +46,7 @@ def test_a_float_survives_json_to_the_last_bit():
 def test_equal_parameters_give_equal_text_however_their_numbers_were_written():
     entries = GOOD.to_dict()
     entries["l2_clip"] = 2
-    entries["noise"]["counted_variance"] = "14/8"
+    entries["noise_rule"]["counted_variance"] = "14/8"
     again = MechanismParameters.from_dict(entries)
     direct = dataclasses.replace(GOOD, l2_clip=2.0)
     assert json.dumps(again.to_dict()) == json.dumps(direct.to_dict())
@@ -78,7 +78,7 @@ def test_the_cohort_holds_the_fewest_survivors():
 @pytest.mark.parametrize("noise", [None, [], "noise", 7])
 def test_noise_that_is_no_object_is_refused(noise):
     with pytest.raises(ParameterError, match="noise"):
-        MechanismParameters.from_dict(GOOD.to_dict() | {"noise": noise})
+        MechanismParameters.from_dict(GOOD.to_dict() | {"noise_rule": noise})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_noise_that_is_no_object_is_refused(noise):
         ("modulus", 1, "2"),
         ("modulus", (1 << 62) + 1, str(1 << 62)),
         ("num_clients", 1, "2"),
-        ("noise", Fraction(7, 4), None),
+        ("noise_rule", Fraction(7, 4), None),
         ("rounding_bias", 1.0, "0.9999999999999999"),
         ("rounding_bias", -0.1, "0.0"),
         ("linf_bound", 0, "1"),

@@ -62,7 +62,7 @@ def parameters(name, share=Fraction(9, 2), **changes):
         "l2_clip": 1.0,
         "scale_factor": 32.0,
         "modulus": 1 << 16,
-        "noise": rule(name, share),
+        "noise_rule": rule(name, share),
         "num_clients": 12,
         "linf_bound": 1 if name == "smm" else None,
     }
@@ -76,7 +76,7 @@ def mechanism(name, **changes):
 def encode(chosen, vector, private, public, **given):
     noise = chosen.session(12)
     return chosen.encode(
-        vector, private_seed=private, public_seed=public, noise=noise, **given
+        vector, private_seed=private, public_seed=public, session_noise=noise, **given
     )
 
 
@@ -439,10 +439,10 @@ def test_the_linf_bound_is_the_largest_integer_within_the_theorem(order):
 
 def test_a_binomial_share_has_an_even_number_of_coins():
     with pytest.raises(ParameterError) as caught:
-        mechanism("binomial", noise=rule("binomial", share_bits=2))
+        mechanism("binomial", noise_rule=rule("binomial", share_bits=2))
     assert (caught.value.parameter, caught.value.nearest) == ("share_bits", "1")
     # 9 of 9 clients count 6 shares of 51/12, rounded up to halves.
-    chosen = mechanism("binomial", noise=rule("binomial", Fraction(17, 4)))
+    chosen = mechanism("binomial", noise_rule=rule("binomial", Fraction(17, 4)))
     assert chosen.session(12).base == Fraction(9, 2)
 
 
@@ -458,7 +458,7 @@ LADDER = {"loss_fraction": Fraction(1, 4), "colluders": 0, "ladder": 3}
 
 
 def test_the_digests_of_a_session_are_those_of_its_draws():
-    chosen = mechanism("skellam", noise=rule("skellam", **LADDER))
+    chosen = mechanism("skellam", noise_rule=rule("skellam", **LADDER))
     noise = chosen.session(12)
     digests = chosen.sampler_digests(noise)
     assert digests == tuple(
@@ -471,36 +471,38 @@ def test_the_digests_of_a_session_are_those_of_its_draws():
 
 def test_a_layer_is_drawn_again_from_its_seed_in_any_stretches():
     chosen = mechanism(
-        "skellam-mixture", rotation="none", noise=rule("skellam", **LADDER)
+        "skellam-mixture", rotation="none", noise_rule=rule("skellam", **LADDER)
     )
     noise = chosen.session(12)
     seeds = [seed("layer", number) for number in range(noise.draws - 1)]
     whole = encode(chosen, np.zeros(100), seed(4), seed(5), layer_seeds=seeds)
-    left = centre(whole.residues, chosen.modulus)
-    for variance, layer_seed in zip(noise.layers, seeds, strict=True):
-        drawn = skellam_table(variance).draw(layer_seed, LAYER_LABEL, 100)
-        again = np.concatenate(
-            [
-                chosen.layer_residues(variance, layer_seed, start=start, count=count)
-                for start, count in ((0, 7), (7, 60), (67, 33))
-            ]
-        )
-        np.testing.assert_array_equal(centre(again, chosen.modulus), drawn)
-        left -= drawn
+    layers = list(zip(noise.layers, seeds, strict=True))
+    again = np.concatenate(
+        [
+            chosen.layer_noise(layers, start=start, count=count)
+            for start, count in ((0, 7), (7, 60), (67, 33))
+        ]
+    )
+    drawn = sum(
+        skellam_table(variance).draw(layer_seed, LAYER_LABEL, 100)
+        for variance, layer_seed in layers
+    )
+    np.testing.assert_array_equal(centre(again, chosen.modulus), drawn)
     base = skellam_table(noise.base).draw(seed(4), NOISE_LABEL, 100)
+    left = centre(whole.residues, chosen.modulus) - drawn
     np.testing.assert_array_equal(left, base)
 
 
 @pytest.mark.parametrize("seeds", [[], [seed(1)] * 3, [seed(1)] * 5])
 def test_layers_and_their_seeds_are_equally_many(seeds):
-    chosen = mechanism("skellam", noise=rule("skellam", **LADDER))
+    chosen = mechanism("skellam", noise_rule=rule("skellam", **LADDER))
     with pytest.raises(InputError, match="4 layers"):
         encode(chosen, np.zeros(100), seed(4), seed(5), layer_seeds=seeds)
 
 
 def test_shares_that_do_not_add_up_take_no_ladder():
     with pytest.raises(ParameterError) as caught:
-        mechanism("ddgauss", noise=rule("ddgauss", **LADDER))
+        mechanism("ddgauss", noise_rule=rule("ddgauss", **LADDER))
     assert (caught.value.parameter, caught.value.nearest) == ("ladder", "0")
 
 
@@ -517,7 +519,7 @@ def test_a_share_beyond_the_samplers_is_refused_before_a_table_is_built(name, sh
         mechanism(name, share=share)
     assert caught.value.parameter == "counted_variance"
     nearest = Fraction(float(caught.value.nearest))
-    mechanism(name, noise=rule(name, counted_variance=nearest))
+    mechanism(name, noise_rule=rule(name, counted_variance=nearest))
 
 
 def test_the_noise_of_a_smaller_roster_is_thicker():
@@ -525,7 +527,9 @@ def test_the_noise_of_a_smaller_roster_is_thicker():
     # Losses: 0, 2, 2, 3 of 9, 10, 11, 12; two collude and one is the user.
     shares = [27 / chosen.session(roster).base for roster in (9, 10, 11, 12)]
     assert shares == pytest.approx([6, 6, 6, 6])
-    fewer = mechanism("skellam", noise=rule("skellam", loss_fraction=Fraction(1, 12)))
+    fewer = mechanism(
+        "skellam", noise_rule=rule("skellam", loss_fraction=Fraction(1, 12))
+    )
     shares = [27 / fewer.session(roster).base for roster in (9, 10, 11, 12)]
     assert shares == pytest.approx([6, 7, 8, 8])
     for roster in (8, 13):
@@ -535,7 +539,7 @@ def test_the_noise_of_a_smaller_roster_is_thicker():
 
 def test_ddgauss_states_the_roster_that_cuts_its_noise_into_most_shares():
     few = make_mechanism(
-        parameters("ddgauss", noise=rule("ddgauss", loss_fraction=Fraction(0)))
+        parameters("ddgauss", noise_rule=rule("ddgauss", loss_fraction=Fraction(0)))
     ).event()
     # Of 12 clients nobody may be lost: 12 - 2 - 1 shares of 27/9.
     assert (few.num_noise_shares, few.local_noise_variance) == (9, Fraction(3))

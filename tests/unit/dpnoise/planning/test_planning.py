@@ -78,11 +78,11 @@ def test_the_plan_is_json_with_the_keys_of_the_interface(mechanism):
 def test_one_share_is_the_required_noise_over_the_shares_that_count():
     made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10)
     exact = made.noise_variance / 69
-    share = made.parameters.noise.session(100).base
+    share = made.parameters.noise_rule.session(100).base
     assert exact <= share <= exact + Fraction(1, 1 << 20)
     assert made.share_at_largest == float(share)
     # 79 of 80 clients less ten colluders count, too: nobody of them may be lost.
-    assert made.parameters.noise.session(80).base == share
+    assert made.parameters.noise_rule.session(80).base == share
     assert made.share_at_smallest == made.share_at_largest
 
 
@@ -150,7 +150,7 @@ def test_noise_added_by_the_server_promises_nothing_against_it():
     assert made.statement_server is None
     assert made.epsilon_model_reader <= 1.0
     # The whole noise is one draw of the server.
-    assert made.parameters.noise.counted_variance == made.noise_variance
+    assert made.parameters.noise_rule.counted_variance == made.noise_variance
     assert any("server" in note for note in made.notes)
 
 
@@ -308,7 +308,7 @@ def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
                 vector,
                 private_seed=private,
                 public_seed=public,
-                noise=chosen.session(25),
+                session_noise=chosen.session(25),
             ).residues
         estimate = chosen.decode(total % np.uint64(chosen.modulus), public_seed=public)
         errors.append(np.mean((estimate - 25.0 * vector) ** 2))
@@ -347,7 +347,7 @@ def test_the_error_curve_falls_with_the_bits_and_passes_near_the_plan():
 
 def test_the_counted_error_is_the_error_with_just_the_required_noise():
     made = paper_plan("skellam", bits=18, scale_factor=100.0, min_survivors=60)
-    arriving = 100 * made.parameters.noise.session(100).base
+    arriving = 100 * made.parameters.noise_rule.session(100).base
     surplus = float(arriving - made.noise_variance)
     assert made.counted_mse == pytest.approx(
         made.forecast.expected_mse - surplus / 100.0**2, rel=1e-9

@@ -26,10 +26,18 @@ VERBS = [
     ["client"],
     ["simulate"],
     ["plan"],
+    ["graph"],
     ["pki", "init"],
     ["pki", "ca"],
     ["pki", "server"],
     ["pki", "client"],
+    ["pki", "enrol", "init"],
+    ["pki", "enrol", "sign"],
+    ["pki", "enrol", "renew"],
+    ["pki", "enrol", "revoke"],
+    ["pki", "enrol", "list"],
+    ["pki", "identity", "new"],
+    ["pki", "identity", "renew"],
 ]
 
 
@@ -52,7 +60,7 @@ def error_of(capsys):
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_verb_explains_itself_with_an_example(verb, capsys):
     assert main([*verb, "--help"]) == 0
-    assert f"Example: secagg {verb[0]}" in capsys.readouterr().out
+    assert f"Example: secagg {' '.join(verb)}" in capsys.readouterr().out
 
 
 def test_no_verb_prints_the_help_and_a_wrong_one_ends_with_2(capsys):
@@ -180,6 +188,9 @@ PLAN = [
 PLAN_KEYS = {
     "noise_variance",
     "local_noise_variance",
+    "share_at_smallest",
+    "share_at_largest",
+    "noise_overhead",
     "scale_factor",
     "modulus",
     "expected_mse",
@@ -208,6 +219,22 @@ def test_plan_prints_the_promised_keys(capsys):
     assert result["modulus"] == 1 << 16
     assert result["epsilon_server"] <= 2.0
     assert result["expected_mse"] >= result["gaussian_mse"]
+
+
+def test_plan_divides_the_noise_as_it_is_asked_to(capsys):
+    words = ["--epsilon", "2", "--mechanism", "skellam", "--json"]
+    rule = ["--min-survivors", "30", "--loss-fraction", "0.1"]
+    rule += ["--colluder-fraction", "0.2", "--ladder", "4"]
+    assert main([*PLAN, *words, *rule]) == 0
+    result = last_line(capsys)
+    assert (result["loss_fraction"], result["colluder_fraction"]) == ("1/10", "1/5")
+    # 30 clients: none may be lost, 6 collude. 50: 5 and 10; the rest is the user.
+    variance = result["noise_variance"]
+    assert result["share_at_smallest"] == pytest.approx(variance / 23, rel=1e-6)
+    assert result["share_at_largest"] == pytest.approx(variance / 34, rel=1e-4)
+    assert result["local_noise_variance"] == result["share_at_largest"]
+    assert result["noise_shares_counted"] == 22  # of 31 clients: 1 lost, 7 colluding
+    assert result["noise_overhead"] >= 1.0
 
 
 def test_plan_prints_how_many_entries_wrap(capsys):
@@ -298,6 +325,80 @@ def test_too_few_bits_are_refused_with_the_nearest_that_work(capsys):
     assert "bits" in error_of(capsys)["message"]
 
 
+# --- graph --------------------------------------------------------------------------
+
+GRAPH = ["graph", "--clients", "1000", "--corrupt", "0.1", "--dropout", "0.3", "--json"]
+
+
+def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys):
+    assert main(GRAPH) == 0
+    found = last_line(capsys)
+    assert (found["graph"], found["degree"], found["threshold"]) == ("harary", 102, 39)
+    assert found["threshold_max"] >= 39
+    assert (found["colluders"], found["losses"]) == (100, 300)
+    assert found["holder_bits"] >= 41 <= found["cut_bits"]
+    assert found["liveness_bits"] >= 30
+    assert 0 < found["bytes_up_per_client"] < found["bytes_down_per_client"]
+    assert found["reason"] == ""
+    assert "quorum" not in found
+
+
+def test_graph_against_a_malicious_server_names_the_quorum(capsys):
+    assert main([*GRAPH, "--adversary", "malicious"]) == 0
+    found = last_line(capsys)
+    assert (found["graph"], found["degree"], found["threshold"]) == ("k-out", 108, 42)
+    assert (found["quorum"], found["left_out_unseen"]) == (551, 3)
+
+
+def test_graph_obeys_its_two_levels(capsys):
+    assert main([*GRAPH, "--sigma", "80", "--eta", "60"]) == 0
+    found = last_line(capsys)
+    assert found["degree"] > 102
+    assert found["holder_bits"] >= 81 <= found["cut_bits"]
+    assert found["liveness_bits"] >= 60
+
+
+def test_graph_offers_the_complete_one_and_says_why(capsys):
+    words = ["--clients", "100", "--corrupt", "1/3", "--dropout", "1/3"]
+    assert main(["graph", *words]) == 0
+    assert "the complete graph: no ring" in capsys.readouterr().out
+    assert main(["graph", *words, "--json"]) == 0
+    found = last_line(capsys)
+    assert (found["graph"], found["degree"]) == ("complete", 0)
+    assert found["reason"]
+    assert found["holder_bits"] is found["cut_bits"] is None  # impossible
+
+
+def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
+    assert main(["graph", "--clients", "1000", "--adversary", "semi-malicious"]) == 0
+    shown = capsys.readouterr().out
+    assert "no profile" in shown
+    assert "90" in shown.split("degree")[1].splitlines()[0]
+
+
+def test_graph_fails_where_no_graph_is_safe(capsys):
+    words = ["--clients", "100", "--corrupt", ".5", "--dropout", ".5", "--json"]
+    assert main(["graph", *words]) == exit_code_of(ErrorCode.INFEASIBLE)
+    error = error_of(capsys)
+    assert "fewer than two honest" in error["message"]
+    assert error["next_step"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--corrupt", "half"],
+        ["--dropout", "1/0"],
+        ["--corrupt", "1.5"],
+        ["--dropout=-.1"],
+        ["--adversary", "lazy"],
+    ],
+)
+def test_graph_refuses_what_is_no_fraction_and_no_adversary(words, capsys):
+    assert main(["graph", "--clients", "100", *words]) == 2
+    assert words[-1].split("=")[-1] in capsys.readouterr().err
+
+
 # --- pki ----------------------------------------------------------------------------
 
 
@@ -308,7 +409,8 @@ def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
     assert main(["pki", "init", str(directory), "--clients", "2", "--json"]) == 0
     names = {Path(path).name for path in last_line(capsys)["files"]}
     stems = ("ca", "server", "client-1", "client-2")
-    assert names == {f"{stem}.{end}" for stem in stems for end in ("pem", "key")}
+    expected = {f"{stem}.{end}" for stem in stems for end in ("pem", "key")}
+    assert names == expected | {"credential.bin"}
     for path in directory.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = (directory / "ca.key").read_bytes()

@@ -46,14 +46,14 @@ STORY = (
 )
 
 
-def told(*, terminal: bool) -> str:
+def told(*, terminal: bool, story=STORY) -> str:
     stream = io.StringIO()
     output = Output(as_json=False)
     output.console = Console(
         file=stream, force_terminal=terminal, width=100, highlight=False
     )
     with SessionView(output) as view:
-        for progress in STORY:
+        for progress in story:
             view.show(progress)
     return stream.getvalue()
 
@@ -66,6 +66,22 @@ def test_a_pipe_gets_one_plain_line_per_round_and_per_loss():
         "session 7: client-3 is lost: sent no shares in time",
         "session 7: uploading, 4 joined, 1 lost, 4,096 bytes",
         "session 7: finished, sum of 3 inputs released",
+    ]
+
+
+def test_budget_and_those_left_out_are_named_once():
+    counted = replace(START, sessions_left=4, left_out=("client-5",))
+    done = replace(
+        counted,
+        round=Round.FINISHED,
+        phase=SessionPhase.COMPLETED,
+        sessions_left=3,
+        reason="sum released",
+    )
+    assert told(terminal=False, story=(counted, done)).splitlines() == [
+        "session 7: client-5 is left out, after a dispute in an earlier session",
+        "session 7: joining, 1 of 3 joined, 4 session(s) left in the budget, 0 lost",
+        "session 7: finished, sum released, 3 session(s) left in the budget",
     ]
 
 

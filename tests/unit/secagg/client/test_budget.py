@@ -9,13 +9,11 @@ from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.protocol.refund import Charge
-from secagg.storage.book import (
+from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.charges import (
     BudgetSpentError,
-    Change,
     ChargeState,
-    NewSession,
     NoiseChangedError,
-    Role,
     Settlement,
 )
 from secagg.testing.inline_book import inline_book
@@ -41,6 +39,7 @@ def noised(epsilon=8.0):
             threshold=2,
             min_survivors=3,
             max_dropouts=0,
+            max_losses=0,
         ),
         spare=1,
     ).parameters
@@ -53,6 +52,7 @@ def _offered():
         task_id="t",
         session_number=1,
         server_nonce=bytes(32),
+        session_end=1_800_000_600,
         payload_hash=b"",
         parameters=noised(),
     )

@@ -42,6 +42,7 @@ def parameters_for_one_session(spare=0) -> ProtocolParameters:
             threshold=2,
             min_survivors=3,
             max_dropouts=0,
+            max_losses=0,
         ),
         spare=spare,
     ).parameters

@@ -23,12 +23,14 @@ PARAMETERS = ProtocolParameters(
     threshold=2,
     min_survivors=2,
     max_dropouts=1,
+    max_losses=1,
 )
 DESCRIPTOR = SessionDescriptor(
     aggregator="aggregator",
     task_id="t",
     session_number=1,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=b"",
     parameters=PARAMETERS,
 )

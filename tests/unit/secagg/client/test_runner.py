@@ -27,7 +27,8 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
-from secagg.storage.book import Role, SessionState
+from secagg.storage.change import Role
+from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.crash_points import CrashSwitch

@@ -191,14 +191,11 @@ def test_texts_from_the_environment_become_lists_and_empty_optionals(tmp_path):
     loaded = client(
         tmp_path,
         environment={
-            "SECAGG_POLICY_PROFILES": "honest-curious-server, malicious-server",
+            "SECAGG_POLICY_GRAPHS": "complete, ring",
             "SECAGG_POLICY_MAX_DROPOUTS": "",
         },
     )
-    assert loaded.settings.policy.profiles == (
-        "honest-curious-server",
-        "malicious-server",
-    )
+    assert loaded.settings.policy.graphs == ("complete", "ring")
     assert loaded.settings.policy.max_dropouts is None
 
 
@@ -290,3 +287,71 @@ def test_an_end_that_is_no_date_in_utc_is_refused(text):
     with pytest.raises(ServiceError, match=r"task\.ends") as caught:
         end_of_task(replace(TASK, ends=text))
     assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+# --- enrolment ------------------------------------------------------------------------
+
+# y = 3: a point of the curve, hence a key.
+KEY = f"ed25519:03{'00' * 31}"
+DISTRUSTS = {"SECAGG_POLICY_PROFILES": "malicious-server"}
+
+
+def test_an_identity_is_set_whole(tmp_path):
+    section = client(
+        tmp_path,
+        environment=DISTRUSTS,
+        overrides=(
+            "enrolment.identity=a.seed",
+            "enrolment.credential=a.bin",
+            f"enrolment.enrolment_key={KEY}",
+        ),
+    ).settings.enrolment
+    assert section.identity == Path("a.seed")
+    assert section.enrolment_key == KEY
+
+
+@pytest.mark.parametrize(
+    ("overrides", "missing"),
+    [
+        (("enrolment.identity=a",), "enrolment.credential"),
+        (("enrolment.credential=a",), "enrolment.identity"),
+        ((f"enrolment.enrolment_key={KEY}",), "enrolment.identity"),
+        (("enrolment.identity=a", "enrolment.credential=b"), "enrolment.enrolment_key"),
+    ],
+)
+def test_half_an_identity_is_refused(tmp_path, overrides, missing):
+    error = complaint_of(lambda: client(tmp_path, overrides=overrides))
+    assert f"{missing} is missing" in str(error)
+
+
+@pytest.mark.parametrize("profile", ["malicious-server", "malicious-server-sparse"])
+def test_a_profile_that_distrusts_the_server_needs_an_issuer(tmp_path, profile):
+    error = complaint_of(
+        lambda: client(tmp_path, overrides=(f"policy.profiles={profile}",))
+    )
+    assert "enrolment.identity is missing" in str(error)
+    error = complaint_of(
+        lambda: server(tmp_path, overrides=(f"task.profile={profile}",))
+    )
+    assert "enrolment.enrolment_key is missing" in str(error)
+    overrides = (f"task.profile={profile}", f"enrolment.enrolment_key={KEY}")
+    settings = server(tmp_path, overrides=overrides).settings
+    assert settings.enrolment.enrolment_key == KEY
+
+
+def test_a_list_without_an_issuer_is_refused(tmp_path):
+    error = complaint_of(
+        lambda: server(tmp_path, overrides=("enrolment.revocations=a",))
+    )
+    assert "enrolment.enrolment_key is missing" in str(error)
+
+
+@pytest.mark.parametrize("load", [client, server])
+@pytest.mark.parametrize(
+    "key", [KEY[:-1], KEY.upper(), KEY[8:], "ed25519:" + "00" * 32]
+)
+def test_what_is_no_enrolment_key_is_refused(tmp_path, load, key):
+    error = complaint_of(
+        lambda: load(tmp_path, overrides=(f"enrolment.enrolment_key={key}",))
+    )
+    assert "is no enrolment key" in str(error)

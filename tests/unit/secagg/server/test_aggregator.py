@@ -9,6 +9,7 @@ from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
@@ -33,8 +34,9 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
-from secagg.storage.book import Role
+from secagg.storage.change import Role
 from secagg.storage.spool import MemorySpool
+from secagg.storage.stored import Retention
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.held_executor import HeldExecutor
@@ -71,7 +73,7 @@ class World:
         self.book = inline_book(thread=self.disk)
         self.spool = MemorySpool()
         inline = InlineExecutor()
-        workers = Workers(general=inline)
+        self.workers = workers = Workers(general=inline)
         self.aggregator = Aggregator(
             self.book,
             self.spool,
@@ -114,7 +116,9 @@ class World:
         seed = SecretBytes(hashlib.sha256(name.encode()).digest())
         result = client.step(
             client.start(),
-            SessionOffered(self.descriptor, name, "aggregator", seed),
+            SessionOffered(
+                self.descriptor, name, "aggregator", seed, int(self.clock.date())
+            ),
             policy=LENIENT_POLICY,
         )
         self.states[name] = result.state
@@ -448,6 +452,54 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         await world.join("c")
         await world.settle()
         assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+
+    scenario(test)
+
+
+def test_a_session_that_waits_too_long_for_its_rounds_is_replaced_by_another():
+    """Its end is part of its name and cannot be moved; nobody is to blame."""
+
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        await world.join("a")
+        first = world.descriptor
+        rounds = PARAMETERS.deadlines
+        last_start = first.session_end - rounds.longest_session + rounds.advertise_keys
+        await world.clock.sleep_until(
+            world.clock.now() + last_start - world.clock.date() - 1
+        )
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Wait)
+        await world.clock.sleep_until(world.clock.now() + 2)
+        ended = await world.update("a", Round.ADVERTISE_KEYS)
+        assert ended.code is ErrorCode.ROSTER_TOO_SMALL
+        await world.settle()
+        for name in NAMES:
+            await world.join(name)
+        assert world.descriptor.session_number == first.session_number + 1
+        await world.settle()
+        assert isinstance(await world.update("a", Round.ADVERTISE_KEYS), Roster)
+        assert not running.done()  # one attempt is all that this task has
+
+    scenario(test)
+
+
+def test_no_round_lasts_beyond_the_end_of_the_session():
+    """An aggregator that comes back after it asks nobody for another input."""
+
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        for name in NAMES:
+            await world.join(name)
+        await world.settle()
+        (runner,) = world.aggregator._sessions.running("t")
+        late = world.descriptor.session_end - world.clock.date() + 1
+        world.clock.advance(late)
+        with pytest.raises(SessionAbortedError, match="reached its end") as caught:
+            await running
+        assert caught.value.code is ErrorCode.DEADLINE
+        assert runner.outcome().fate is Fate.NEVER_FIXED
 
     scenario(test)
 
@@ -952,5 +1004,73 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
         session = world.aggregator._sessions.find(world.id)
         assert session.untold() == frozenset(NAMES)
         assert not session._facts._told
+
+    scenario(test)
+
+
+def test_an_end_waits_for_whoever_was_told_to_come_back_for_a_session():
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        for name in ("late", "gone"):  # in the session that runs they were already
+            answer = await world.aggregator.answer(name, GetOffer("t", 1))
+            assert isinstance(answer, Wait)
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError):
+            await running
+        settled = asyncio.ensure_future(world.aggregator.settle(at_most_seconds=60.0))
+        begun = world.clock.now()
+        await world.clock.sleep_until(begun + 1.2)
+        assert not settled.done()
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("late", GetOffer("t", 1))
+        assert caught.value.code is ErrorCode.TASK_OVER
+        await settled
+        # Who never comes back is not waited for much longer than a poll takes.
+        assert world.clock.now() - begun < 4.0
+
+    scenario(test)
+
+
+# --- after the end (R5-1) -------------------------------------------------------------
+
+
+def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
+    async def test(world):
+        async def code_of(aggregator, request):
+            try:
+                await aggregator.answer("a", request)
+            except SecAggError as error:
+                return error.code
+            return None
+
+        async def next_process():
+            again = Aggregator(
+                world.book, world.spool, clock=world.clock, workers=world.workers
+            )
+            await again.recover()
+            return again
+
+        world.start()
+        await world.settle()
+        sent = await world.join("a")
+        advert = AdvertiseKeys(world.id, sent)
+        other = AdvertiseKeys(advert.session_id, b"another")
+        ending = GetUpdate(advert.session_id, after=None)
+        await world.aggregator.abort(advert.session_id, "enough")
+        await world.settle()
+        # The record is gone from the disk, and this process remembers.
+        assert await code_of(world.aggregator, advert) is None
+        assert await code_of(world.aggregator, other) is ErrorCode.EQUIVOCATION
+        # The next process has the receipt: it tells the end, and takes nothing.
+        second = await next_process()
+        assert await code_of(second, advert) is ErrorCode.SESSION_OVER
+        assert await code_of(second, other) is ErrorCode.SESSION_OVER
+        assert await code_of(second, ending) is None
+        # When that is gone as well, nobody knows the session.
+        await world.book.purge(Retention(keep_receipts=0))
+        third = await next_process()
+        for request in (advert, other, ending):
+            assert await code_of(third, request) is ErrorCode.UNKNOWN_SESSION
 
     scenario(test)

@@ -9,7 +9,7 @@ import pytest
 from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, InternalError
 from secagg.simulation import identity_of
-from secagg.storage.book import (
+from secagg.storage.change import (
     NewSession,
     NumberTakenError,
     Role,

@@ -16,6 +16,9 @@ from secagg.policy import (
 )
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.storage.change import Role
+from secagg.storage.open_book import open_state
+from secagg.storage.stored import Retention, SessionState
 
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
@@ -102,6 +105,24 @@ async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
         task = await server.add_task("t", EXACT, sessions=2)
         assert task.released_before == 2
         assert await task.next_sum() is None
+
+
+async def test_receipts_go_and_their_sums_still_count(tmp_path):
+    async with Server(None, state_dir=tmp_path) as server:
+        task = await server.add_task("t", EXACT)
+        giving = asyncio.ensure_future(both(server, "t", [1, 2]))
+        async for _ in task.sums():
+            pass
+        await giving
+    nothing = Retention(keep_receipts=0)
+    for _ in range(2):  # purged by the first, gone at the second
+        async with Server(None, state_dir=tmp_path, retention=nothing) as server:
+            task = await server.add_task("t", EXACT)
+            assert task.released_before == 1
+            assert await task.next_sum() is None
+    book = await open_state(tmp_path)
+    assert await book.sessions(role=Role.SERVER, state=SessionState.ALL) == ()
+    await book.close()
 
 
 async def test_a_loop_that_was_left_is_continued_with_the_same_sum():

@@ -19,6 +19,7 @@ DESCRIPTOR = SessionDescriptor(
     task_id="task",
     session_number=1,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=b"",
     parameters=parameters_for(9, dimension=1, threshold=4, colluders=COLLUDERS),
 )
@@ -83,7 +84,7 @@ PAIRS = st.sets(st.tuples(st.sampled_from("abü"), st.sampled_from("xyz")), max_
 
 @given(st.integers(0, 99), PAIRS.map(frozenset), NAMES, NAMES)
 def test_facts_survive_storage(sums, pairs, out, suspended):
-    facts = TaskFacts(sums, pairs, out, suspended)
+    facts = TaskFacts(sums, sums + 1, pairs, out, suspended)
     assert TaskFacts.decode(facts.encode()) == facts
 
 

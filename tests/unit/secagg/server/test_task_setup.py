@@ -8,7 +8,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
 from secagg.server.task_setup import prepare_task, settle_task
-from secagg.storage.book import Task, TaskState
+from secagg.storage.stored import Task, TaskState
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.inline_book import ask, inline_book
 
@@ -45,8 +45,8 @@ def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
     prepared = prepare(tmp_path, NOISE)
     noised = prepared.noised
     assert noised is not None
-    assert noised.mechanism.parameters.min_survivors == 7
-    assert noised.mechanism.parameters.num_noise_shares == 6
+    assert noised.mechanism.parameters.noise_rule.min_survivors == 7
+    assert noised.report().counted_shares == 6
     assert noised.budget.steps == 2
     assert noised.report().server.epsilon <= 4.0
     assert noised.budget.sessions == 3
@@ -78,6 +78,49 @@ def test_what_is_left_open_gets_the_safest_value_that_works(tmp_path):
     assert parameters.modulus == 1 << 32
     on_ring = prepare(tmp_path, EXACT, "cohort.degree=6").parameters
     assert on_ring.threshold == 4
+
+
+WIDE = EXACT.replace("min_clients = 8", "min_clients = 900").replace(
+    "max_clients = 10", "max_clients = 1000"
+).replace("min_survivors = 7", "min_survivors = 700\ncolluders = 100")  # fmt: skip
+
+
+def test_a_degree_that_is_left_open_is_the_smallest_that_is_safe(tmp_path):
+    found = prepare(tmp_path, WIDE, "cohort.degree=auto").parameters
+    assert (found.degree % 2, found.graph_bits) == (0, 40)
+    assert 39 < found.threshold < 60 < found.degree < 140
+    stricter = prepare(
+        tmp_path, WIDE, "cohort.degree=auto", "cohort.graph_bits=80"
+    ).parameters
+    assert stricter.degree > found.degree
+    # Somebody else's threshold asks for another degree.
+    wanted = f"cohort.threshold={found.threshold + 5}"
+    other = prepare(tmp_path, WIDE, "cohort.degree=auto", wanted).parameters
+    assert (other.threshold, other.degree > found.degree) == (found.threshold + 5, True)
+    # What was found is what anybody may write down, and one step less is refused.
+    written = f"cohort.degree={found.degree}", f"cohort.threshold={found.threshold}"
+    assert prepare(tmp_path, WIDE, *written).parameters == found
+    fewer = f"cohort.threshold={found.threshold - 1}"
+    with pytest.raises(ServiceError, match="threshold"):
+        prepare(tmp_path, WIDE, written[0], fewer)
+
+
+def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
+    in_file = WIDE.replace("colluders = 100", 'colluders = 100\ndegree = "auto"')
+    assert prepare(tmp_path, in_file).parameters.degree > 0
+    with pytest.raises(ServiceError, match='whole number or "auto"'):
+        prepare(tmp_path, WIDE.replace("colluders = 100", 'degree = "car"'))
+    with pytest.raises(ServiceError, match='whole number or "auto"'):
+        prepare(tmp_path, WIDE, "cohort.degree=")
+
+
+def test_without_a_safe_ring_an_open_degree_means_the_complete_graph(tmp_path):
+    parameters = prepare(tmp_path, EXACT, "cohort.degree=auto").parameters
+    assert parameters.is_complete_graph
+    assert (parameters.threshold, parameters.graph_bits) == (6, 0)
+    with pytest.raises(ServiceError, match="fewer than two honest") as caught:
+        prepare(tmp_path, EXACT, "cohort.degree=auto", "cohort.colluders=6")
+    assert caught.value.code is ErrorCode.INFEASIBLE
 
 
 def test_a_task_without_noise_has_no_noise_block(tmp_path):

@@ -6,6 +6,7 @@ from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import SeededEntropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import HonestTail
 from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation import LossPlan, plan_losses, simulate_session
 
@@ -24,9 +25,10 @@ def parameters(clients, *, modulus=1 << 20, dimension=50, degree=0, survivors=0)
         max_clients=clients,
         threshold=threshold,
         degree=degree,
-        graph_bits=40 if degree else 0,
+        tail=HonestTail(40 if degree else 0),
         min_survivors=survivors,
-        max_dropouts=clients,
+        max_dropouts=clients - threshold,
+        max_losses=clients - threshold,
     )
 
 

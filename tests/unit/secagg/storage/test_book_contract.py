@@ -8,35 +8,39 @@ import itertools
 
 import pytest
 
-from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
-from secagg.storage.book import (
+from secagg.enrolment.revocation import SeenRevocations
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.storage.chain import chain_next, chain_start
+from secagg.storage.change import (
     Behind,
-    Budget,
-    BudgetSpentError,
     Change,
-    Charge,
-    ChargeState,
     Committed,
     Ended,
     NewSession,
-    NoiseChangedError,
     NumberTakenError,
     Record,
     Resealed,
-    Retention,
     Role,
     SecondRecordError,
     SessionsSpentError,
-    SessionState,
+)
+from secagg.storage.charges import (
+    Budget,
+    BudgetSpentError,
+    Charge,
+    ChargeState,
+    NoiseChangedError,
     Settlement,
-    Tally,
-    Task,
-    TaskState,
     budget_of,
-    chain_next,
-    chain_start,
 )
 from secagg.storage.open_book import open_book
+from secagg.storage.stored import Retention, SessionState, Tally, Task, TaskState
 
 BOOKS = {
     "file": lambda directory: f"sqlite:{directory}/book.db",
@@ -350,6 +354,10 @@ async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
     await book.purge(Retention())
     assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
     assert (await book.tally(Role.SERVER, "another")).facts == b""
+    await book.put_facts("task", b"third")
+    await book.put_facts("another", b"first")
+    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
+    assert await book.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
 
 
 async def test_a_task_opens_no_session_beyond_its_allowance(book):
@@ -381,6 +389,21 @@ async def test_a_session_that_is_spent_and_runs_counts_once(book):
     await begin(book, key="b", number=2, allowed=2)
     with pytest.raises(SessionsSpentError, match="used 2 sessions"):
         await begin(book, key="c", number=3, allowed=2)
+
+
+async def test_an_allowance_is_the_tasks_whoever_numbers_its_sessions(book):
+    """A client counts for the task: a second aggregator gets nothing on top."""
+    for number, peer in enumerate(("a", "b", "b"), start=1):
+        at = await begin(
+            book, key=str(number), number=number, peer=peer, role=Role.CLIENT, allowed=3
+        )
+        if number < 3:
+            await append(book, at, key=str(number), spend=True)
+    with pytest.raises(SessionsSpentError, match="used 3 sessions"):
+        await begin(book, key="4", number=4, peer="c", role=Role.CLIENT, allowed=3)
+    assert await book.tally(Role.CLIENT, "task", peer="b") == Tally(3, 1)
+    # What a server of the same name counts is another matter.
+    await begin(book, key="5", number=1, allowed=1)
 
 
 async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(book):
@@ -751,6 +774,42 @@ async def test_a_task_is_put_by_whoever_knows_its_version(book):
     another, row = await book.tasks()
     assert another.task.task_id == "another"
     assert (row.task, row.version, row.tally) == (paused, 2, Tally(4, 1))
+
+
+# --- the newest revocation list -------------------------------------------------------
+
+
+def seen(number, digest=b"a" * 32, key=b"k" * 32, domain="a.example"):
+    return SeenRevocations(
+        enrolment_key=key, trust_domain=domain, number=number, digest=digest
+    )
+
+
+async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(book):
+    key = b"k" * 32
+    assert await book.seen_revocations(key, "a.example") is None
+    rows = [
+        seen(3),
+        seen(1, key=b"l" * 32),
+        seen(2, domain="b.example"),
+        seen(3),
+        seen((1 << 32) - 1, b"b" * 32),
+    ]
+    for row in rows:
+        await book.see_revocations(row)
+    assert await book.seen_revocations(key, "a.example") == rows[-1]
+    assert await book.seen_revocations(b"l" * 32, "a.example") == rows[1]
+    assert await book.seen_revocations(key, "b.example") == rows[2]
+    assert await book.seen_revocations(b"l" * 32, "b.example") is None
+
+
+@pytest.mark.parametrize("row", [seen(2), seen(3, b"b" * 32)], ids=["older", "other"])
+async def test_an_older_or_another_revocation_list_is_refused(book, row):
+    await book.see_revocations(seen(3))
+    with pytest.raises(RemoteProtocolError) as caught:
+        await book.see_revocations(row)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    assert await book.seen_revocations(b"k" * 32, "a.example") == seen(3)
 
 
 # --- 9: many changes at once ----------------------------------------------------------

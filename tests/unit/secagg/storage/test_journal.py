@@ -36,13 +36,14 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.refund import Charge
 from secagg.storage import journal
-from secagg.storage.book import Record
+from secagg.storage.change import Record
 
 DESCRIPTOR = SessionDescriptor(
     aggregator="aggregator",
     task_id="täsk",
     session_number=7,
     server_nonce=bytes(range(32)),
+    session_end=1_800_000_600,
     payload_hash=b"\x01" * 32,
     parameters=ProtocolParameters(
         modulus=1 << 20,
@@ -52,6 +53,7 @@ DESCRIPTOR = SessionDescriptor(
         threshold=3,
         min_survivors=3,
         max_dropouts=2,
+        max_losses=2,
     ),
 )
 
@@ -69,7 +71,9 @@ SERVER_EVENTS = [
     AbortRequested(ErrorCode.CANCELLED, "never mind", discard_unmasked=True),
 ]
 
-OFFERED = SessionOffered(DESCRIPTOR, "me", "them", SecretBytes(b"\x05" * 32))
+OFFERED = SessionOffered(
+    DESCRIPTOR, "me", "them", SecretBytes(b"\x05" * 32), now=1_800_000_000
+)
 CLIENT_EVENTS = [
     Received(Envelope(Roster, b"roster")),
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),

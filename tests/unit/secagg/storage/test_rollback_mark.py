@@ -10,18 +10,10 @@ import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage import sqlite_file
-from secagg.storage.book import (
-    Behind,
-    Change,
-    Committed,
-    NewSession,
-    Record,
-    Role,
-    Task,
-    TaskState,
-)
+from secagg.storage.change import Behind, Change, Committed, NewSession, Record, Role
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.rollback_mark import Mark, RollbackMark, default_mark
+from secagg.storage.stored import Task, TaskState
 
 
 @pytest.fixture

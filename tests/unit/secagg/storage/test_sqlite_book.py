@@ -10,26 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.storage import sqlite_file
-from secagg.storage.book import (
-    Change,
-    Charge,
-    Committed,
-    NewSession,
-    Record,
-    Resealed,
-    Retention,
-    Role,
-    SessionState,
-    StateDamagedError,
-    Task,
-    TaskState,
-    unknown_session,
-)
+from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
+from secagg.storage.charges import Charge
 from secagg.storage.open_book import open_book
+from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.manual_clock import InlineExecutor
 
@@ -113,7 +103,7 @@ async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
 
 WRITER = """
 import asyncio, sys
-from secagg.storage.book import Change, NewSession, Record, Role
+from secagg.storage.change import Change, NewSession, Record, Role
 from secagg.storage.open_book import open_book
 
 async def main(url):
@@ -541,6 +531,11 @@ async def filled(path):
     await book.put_task(
         Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50), expect_version=0
     )
+    await book.see_revocations(
+        SeenRevocations(
+            enrolment_key=bytes(32), trust_domain="a.b", number=7, digest=bytes(32)
+        )
+    )
     await book.close()
     return await everything(path)
 
@@ -555,6 +550,7 @@ async def everything(path):
             await book.tasks(),
             await book.charges("task"),
             await book.tally(Role.SERVER, "task"),
+            await book.seen_revocations(bytes(32), "a.b"),
         )
     finally:
         await book.close()
@@ -601,6 +597,7 @@ WHERE sequence = 8
         ("UPDATE charge SET state = 3", "'charge'", None),
         ("UPDATE charge SET state = 9", "'charge'", None),
         ("UPDATE charge SET noise_digest = x'00'", "'charge'", None),
+        ("UPDATE revocation SET number = 6", "'revocation'", None),
     ],
 )
 async def test_a_changed_row_blames_this_machine_and_says_which(

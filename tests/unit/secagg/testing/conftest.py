@@ -20,7 +20,7 @@ from secagg.protocol.neighbors import sharing_graph
 from secagg.protocol.rounds import CLIENT_ROUNDS
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 from secagg.testing import observed_session
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import any_noise, parameters_for
 from secagg.testing.knowledge import Facts
 
 MODULUS = 1 << 20
@@ -144,6 +144,7 @@ def observe():
             session_number=number,
             seed_of=lambda n: _digest(b"seed", n, number),
             facts=facts or Facts(),
+            read_noise=any_noise,
             corrupt=frozenset(corrupt),
             garbage=garbage or {},
         )

@@ -7,7 +7,7 @@ import pytest
 
 from secagg.client.grpc_connection import CallDeadlines
 from secagg.messages import BUNDLE_BYTES
-from secagg.parameters import RoundDeadlines
+from secagg.profiles import RoundDeadlines
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
@@ -77,7 +77,7 @@ def test_the_page_states_the_value_in_force(row):
 def test_the_unmasking_and_sharing_rounds_share_their_row():
     rounds = dataclasses.asdict(ROUNDS)
     rounds.pop("masked_input")
-    assert len(set(rounds.values())) == 1
+    assert len({seconds for seconds in rounds.values() if seconds}) == 1
 
 
 def test_the_page_has_the_table_of_statuses_that_is_in_force():

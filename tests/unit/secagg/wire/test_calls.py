@@ -59,6 +59,7 @@ DESCRIPTOR = SessionDescriptor(
     task_id="digits",
     session_number=3,
     server_nonce=bytes(32),
+    session_end=1_800_000_600,
     payload_hash=DIGEST,
     parameters=ProtocolParameters(
         modulus=1 << 20,
@@ -68,6 +69,7 @@ DESCRIPTOR = SessionDescriptor(
         threshold=7,
         min_survivors=8,
         max_dropouts=2,
+        max_losses=2,
     ),
 )
 
@@ -175,6 +177,7 @@ def test_a_message_over_the_limit_is_refused_before_it_is_parsed():
 
 
 def test_a_field_of_a_later_release_is_ignored():
+    # R3.1-2: what is outside the canonical bytes changes nothing
     # Field 100, a varint: what a client of a later release may add.
     data = GetUploadStatus(SESSION).encode() + b"\xa0\x06\x01"
     assert GetUploadStatus.decode(data).session_id == SESSION

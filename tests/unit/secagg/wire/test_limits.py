@@ -21,6 +21,7 @@ def parameters(**changes):
         "threshold": 7,
         "min_survivors": 8,
         "max_dropouts": 2,
+        "max_losses": 2,
     }
     return ProtocolParameters(**{**fields, **changes})
 
@@ -53,6 +54,7 @@ def test_the_largest_descriptor_fits():
         task_id="t" * MAX_TASK_ID_BYTES,
         session_number=(1 << 63) - 1,
         server_nonce=bytes(32),
+        session_end=1_800_000_600,
         payload_hash=bytes(32),
         parameters=parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
     )

@@ -1,0 +1,332 @@
+"""`secagg pki enrol` and `secagg pki identity`: who is a client, and who says so.
+
+Nothing secret is printed; private keys stay in the directory where they were made.
+"""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+
+if TYPE_CHECKING:
+    from secagg.enrolment.credential import CredentialRequest, IssuedCredential
+    from secagg.enrolment.issuer import Issued
+
+__all__ = ["enrol", "identity"]
+
+enrol = typer.Typer(
+    help="Run an issuer: sign, renew, revoke and list credentials.",
+    no_args_is_help=True,
+)
+identity = typer.Typer(
+    help="Make a client's identity, on the client's machine.",
+    no_args_is_help=True,
+)
+
+IssuerArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The issuer's directory.")
+]
+IdentityArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The identity's directory.")
+]
+TrustDomainOption = Annotated[
+    str,
+    typer.Option(
+        "--trust-domain", help="Name of the deployment, as in its certificates."
+    ),
+]
+DaysOption = Annotated[
+    int, typer.Option("--days", help="How long the credential is valid, 1 to 398.")
+]
+
+
+@enrol.command("init")
+def init(
+    *,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="New directory of the issuer.")
+    ],
+    trust_domain: TrustDomainOption = "secagg.local",
+    as_json: JSONOption = False,
+) -> None:
+    """Make an issuer, on a machine that no aggregator's operator has access to.
+
+    Example: secagg pki enrol init issuer --trust-domain example.org
+    """
+    from secagg.enrolment.issuer import Issuer
+    from secagg.enrolment.keys import key_text
+    from secagg.primitives.entropy import SystemEntropy
+
+    output = Output(as_json=as_json)
+    key = Issuer.create(directory, trust_domain=trust_domain, entropy=SystemEntropy())
+    output.line(f"{directory}: an issuer for {trust_domain}. Keep it offline.")
+    output.line("Every client pins its enrolment key:")
+    output.line(key_text(key))
+    output.result(
+        {
+            "directory": str(directory),
+            "trust_domain": trust_domain,
+            "enrolment_key": key_text(key),
+        }
+    )
+
+
+@enrol.command("sign")
+def sign(
+    *,
+    directory: IssuerArgument,
+    request: Annotated[
+        Path, typer.Argument(metavar="REQUEST", help="What the client has sent.")
+    ],
+    days: DaysOption = 90,
+    destination: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="The credential. Default: credential.bin beside the request.",
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Issue the credential that a client asks for.
+
+    Compare the key with the one that the client shows, on another way than the one
+    that the request came.
+
+    Example: secagg pki enrol sign issuer request.bin --days 90
+    """
+    from secagg.enrolment.identity_files import (
+        CREDENTIAL,
+        read_request,
+        write_credential,
+    )
+    from secagg.enrolment.issuer import Issuer
+
+    output = Output(as_json=as_json)
+    asked = read_request(request)
+    path = destination or request.with_name(CREDENTIAL)
+    with Issuer.open(directory) as issuer:
+        issued = issuer.sign(asked, now=_now(), days=days)
+    write_credential(path, issued)
+    _report_credential(output, issued, path)
+
+
+@enrol.command("renew")
+def renew(
+    *,
+    directory: IssuerArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The client.")],
+    days: DaysOption = 90,
+    destination: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="The credential. Default: NAME.credential.bin here.",
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Issue a further credential for the key that a client had last.
+
+    Example: secagg pki enrol renew issuer hospital-a
+    """
+    from secagg.enrolment.identity_files import CREDENTIAL, write_credential
+    from secagg.enrolment.issuer import Issuer
+
+    output = Output(as_json=as_json)
+    with Issuer.open(directory) as issuer:
+        issued = issuer.renew(name, now=_now(), days=days)
+    path = destination or Path(f"{issued.credential.name}.{CREDENTIAL}")
+    write_credential(path, issued)
+    _report_credential(output, issued, path)
+
+
+@enrol.command("revoke")
+def revoke(
+    *,
+    directory: IssuerArgument,
+    serials: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[SERIAL...]", help="What `enrol list` shows."),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Take credentials back, with all others of the same keys.
+
+    Without a serial it makes a list that is merely newer.
+
+    Example: secagg pki enrol revoke issuer 17
+    """
+    from secagg.enrolment.issuer import REVOCATIONS, Issuer
+
+    output = Output(as_json=as_json)
+    with Issuer.open(directory) as issuer:
+        revocations = issuer.revoke(serials or (), now=_now())
+    path = directory / REVOCATIONS
+    output.line(
+        f"{path}: list {revocations.number}, {len(revocations.serials)} serials."
+    )
+    output.line("Give it to every aggregator: enrolment.revocations in its settings.")
+    output.result(
+        {
+            "file": str(path),
+            "number": revocations.number,
+            "serials": list(revocations.serials),
+            "sha256": revocations.digest.hex(),
+        }
+    )
+
+
+@enrol.command("list")
+def list_issued(*, directory: IssuerArgument, as_json: JSONOption = False) -> None:
+    """Show what was issued, what of it is live, and the key to pin.
+
+    Example: secagg pki enrol list issuer
+    """
+    from secagg.enrolment.issuer import Issuer
+    from secagg.enrolment.keys import key_text
+
+    output, now = Output(as_json=as_json), _now()
+    with Issuer.open(directory) as issuer:
+        issued, revocations = issuer.issued(), issuer.revocations
+        key, trust_domain = key_text(issuer.enrolment_key), issuer.trust_domain
+    rows = [(each.credential, _state(each, now)) for each in issued]
+    output.table(
+        ("serial", "name", "state", "until", "key"),
+        [
+            (
+                str(credential.serial),
+                credential.name,
+                state,
+                _day(credential.not_after),
+                key_text(credential.identity_key),
+            )
+            for credential, state in rows
+        ],
+        numeric=(0,),
+    )
+    number = 0 if revocations is None else revocations.number
+    output.line(f"{trust_domain}, revocation list {number}, enrolment key {key}")
+    output.result(
+        {
+            "trust_domain": trust_domain,
+            "enrolment_key": key,
+            "revocation_number": number,
+            "credentials": [
+                {
+                    "serial": credential.serial,
+                    "name": credential.name,
+                    "state": state,
+                    "not_before": credential.not_before,
+                    "not_after": credential.not_after,
+                    "identity_key": key_text(credential.identity_key),
+                }
+                for credential, state in rows
+            ],
+        }
+    )
+
+
+@identity.command("new")
+def new(
+    *,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="New directory of the identity.")
+    ],
+    name: Annotated[
+        str, typer.Option("--name", help="The client's name, as in its certificate.")
+    ],
+    trust_domain: TrustDomainOption = "secagg.local",
+    as_json: JSONOption = False,
+) -> None:
+    """Make a client's private key and the request for its credential.
+
+    Example: secagg pki identity new identity --name hospital-a
+    """
+    from secagg.enrolment.identity_files import new_identity
+    from secagg.primitives.entropy import SystemEntropy
+    from secagg.transport.identity import PeerIdentity, Role
+
+    # Stricter than a credential must be: a certificate has to carry the name, too.
+    PeerIdentity(trust_domain, Role.CLIENT, name)
+    request = new_identity(
+        directory,
+        trust_domain=trust_domain,
+        name=name,
+        now=_now(),
+        entropy=SystemEntropy(),
+    )
+    _report_request(Output(as_json=as_json), directory, request)
+
+
+@identity.command("renew")
+def renew_identity(*, directory: IdentityArgument, as_json: JSONOption = False) -> None:
+    """Ask for a further credential for the same key.
+
+    Example: secagg pki identity renew identity
+    """
+    from secagg.enrolment.identity_files import renew_request
+
+    request = renew_request(directory, now=_now())
+    _report_request(Output(as_json=as_json), directory, request)
+
+
+def _report_request(
+    output: Output, directory: Path, request: "CredentialRequest"
+) -> None:
+    from secagg.enrolment.identity_files import IDENTITY_SEED, REQUEST
+    from secagg.enrolment.keys import key_text
+
+    path, key = directory / REQUEST, key_text(request.identity_key)
+    output.line(f"{path}: send it to the issuer, and confirm the key on another way:")
+    output.line(f"{request.name}  {key}")
+    output.line(f"{directory / IDENTITY_SEED} never leaves this machine.")
+    output.result(
+        {
+            "request": str(path),
+            "name": request.name,
+            "trust_domain": request.trust_domain,
+            "identity_key": key,
+        }
+    )
+
+
+def _report_credential(output: Output, issued: "IssuedCredential", path: Path) -> None:
+    from secagg.enrolment.keys import key_text
+
+    credential = issued.credential
+    key = key_text(credential.identity_key)
+    output.line(f"{path}: serial {credential.serial} for {credential.name},")
+    output.line(f"valid until {_day(credential.not_after)}, key {key}")
+    output.result(
+        {
+            "file": str(path),
+            "serial": credential.serial,
+            "name": credential.name,
+            "trust_domain": issued.trust_domain,
+            "identity_key": key,
+            "not_before": credential.not_before,
+            "not_after": credential.not_after,
+        }
+    )
+
+
+def _state(issued: "Issued", now: int) -> str:
+    if issued.is_revoked:
+        return "revoked"
+    return "live" if issued.is_live(now) else "expired"
+
+
+def _now() -> int:
+    return int(time.time())
+
+
+def _day(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

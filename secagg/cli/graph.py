@@ -1,0 +1,146 @@
+"""`secagg graph`: from a security level to the graph of a cohort."""
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+__all__ = ["graph"]
+
+
+def graph(  # noqa: PLR0913 - one parameter per flag
+    *,
+    clients: Annotated[
+        int, typer.Option("--clients", min=2, max=1 << 20, help="Size of the cohort.")
+    ],
+    corrupt: Annotated[
+        str,
+        typer.Option(
+            "--corrupt",
+            metavar="FRACTION",
+            help="Part of the cohort that helps the server, like 0.05 or 1/3.",
+        ),
+    ] = "0.05",
+    dropout: Annotated[
+        str,
+        typer.Option(
+            "--dropout",
+            metavar="FRACTION",
+            help="Part of the cohort that may be lost, like 0.1 or 1/10.",
+        ),
+    ] = "0.1",
+    sigma: Annotated[
+        int,
+        typer.Option(
+            "--sigma",
+            min=1,
+            max=128,
+            help="A session may show more than its sum with chance 2^-sigma.",
+        ),
+    ] = 40,
+    eta: Annotated[
+        int,
+        typer.Option(
+            "--eta",
+            min=1,
+            max=128,
+            help="A session may end for want of helpers with chance 2^-eta.",
+        ),
+    ] = 30,
+    adversary: Annotated[
+        str,
+        typer.Option(
+            "--adversary",
+            metavar="[curious|semi-malicious|malicious]",
+            help="What the server may do.",
+        ),
+    ] = "curious",
+    as_json: JSONOption = False,
+) -> None:
+    """Find the sparsest graph that is safe, with its degree and threshold.
+
+    Fractions are rounded down to whole clients. Where no sparse graph is safe the
+    complete one is named, with degree 0 as in the settings, and why; where none is,
+    the command fails.
+
+    Example: secagg graph --clients 1000 --corrupt 0.1 --dropout 0.3
+    """
+    from secagg.graph_choice import Adversary, GraphDemand, choose_graph
+    from secagg.key_traffic import key_traffic
+
+    output = Output(as_json=as_json)
+    try:
+        server = Adversary(adversary)
+    except ValueError:
+        known = ", ".join(Adversary)
+        raise typer.BadParameter(
+            f"--adversary must be one of {known}, not {adversary!r}"
+        ) from None
+    demand = GraphDemand.from_rates(
+        clients,
+        corrupt=_fraction(corrupt, "--corrupt"),
+        dropout=_fraction(dropout, "--dropout"),
+        graph_bits=sigma,
+        liveness_bits=eta,
+    )
+    chosen = choose_graph(demand, server)
+    traffic = key_traffic(chosen, clients=clients)
+    if chosen.why:
+        output.line(f"the complete graph: {chosen.why}")
+    if server is Adversary.SEMI_MALICIOUS:
+        output.line("no profile defends against a semi-malicious server: figures only")
+    shown = [
+        ("graph", str(chosen.kind)),
+        ("degree", str(chosen.degree or clients - 1)),
+        ("threshold", f"{chosen.threshold} to {chosen.max_threshold}"),
+        ("quorum", "" if chosen.quorum is None else str(chosen.quorum)),
+        ("honest clients that may be left out", str(chosen.unseen or "")),
+        ("colluders, losses", f"{demand.colluders}, {demand.max_losses}"),
+        ("too many corrupt holders", _chance(chosen.odds.holder_bits)),
+        ("cut into parts", _chance(chosen.odds.cut_bits)),
+        ("too few holders left", _chance(chosen.odds.liveness_bits)),
+        ("keys and shares, up", f"{traffic.up:,} bytes a client"),
+        ("keys and shares, down", f"{traffic.down:,} bytes a client"),
+    ]
+    output.pairs([(name, value) for name, value in shown if value], title="Graph")
+    result: dict[str, object] = {
+        "graph": str(chosen.kind),
+        "degree": chosen.degree,
+        "threshold": chosen.threshold,
+        "threshold_max": chosen.max_threshold,
+        "colluders": demand.colluders,
+        "losses": demand.max_losses,
+        **chosen.odds.to_dict(),
+        "bytes_up_per_client": traffic.up,
+        "bytes_down_per_client": traffic.down,
+        "reason": chosen.why,
+    }
+    if chosen.quorum is not None:
+        result["quorum"] = chosen.quorum
+        result["left_out_unseen"] = chosen.unseen
+    output.result(result)
+
+
+def _fraction(text: str, option: str) -> "Fraction":
+    """Return the exact rational that was typed."""
+    from fractions import Fraction
+
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(
+            f"{option} must be a number like 0.1 or 1/10, not {text!r}"
+        ) from None
+    if not 0 <= value <= 1:
+        raise typer.BadParameter(f"{option} must lie between 0 and 1, not {text}")
+    return value
+
+
+def _chance(bits: float) -> str:
+    return "impossible" if math.isinf(bits) else f"2^-{bits:.1f}"

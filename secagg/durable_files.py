@@ -1,0 +1,67 @@
+"""Small files that are there whole or not at all, also after a crash.
+
+Rule 1: a file is written beside its place, reaches the disk, and then takes its name.
+Rule 2: whoever calls has the last word on errors: everything raises OSError.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+__all__ = ["create_file", "replace_file", "sync_directory"]
+
+PUBLIC: Final = 0o644
+
+
+def create_file(path: Path, data: bytes, *, mode: int) -> None:
+    """Create a file that nobody else could open before it had its mode.
+
+    Raises:
+        FileExistsError: There is one; it is left alone.
+        OSError: It cannot be written; nothing is left behind.
+    """
+    # A second name is the one way of taking a name that fails where it is taken.
+    _write(path, data, mode, os.link)
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
+    """Write a file in the place of the one that may be there.
+
+    Raises:
+        OSError: It cannot be written; the old one is still there.
+    """
+    _write(path, data, mode, os.replace)
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in a directory reach the disk.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(
+    path: Path, data: bytes, mode: int, take_name: Callable[[Path, Path], None]
+) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    # Left by a process that died; one that lives would lose its own file, no more.
+    temporary.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        take_name(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+    sync_directory(path.parent)

@@ -1,0 +1,83 @@
+"""What an aggregator publishes of enrolment: whose credentials count, and which not.
+
+It holds nothing secret: the enrolment key here is the public one, and the list is
+signed by it.  An aggregator can neither add a client nor take one back.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from secagg.enrolment.revocation import (
+    MAX_REVOCATION_BYTES,
+    NO_DIGEST,
+    RevocationList,
+)
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = ["PublishedEnrolment"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedEnrolment:
+    """What the offers of a task say of enrolment.
+
+    Attributes:
+        trust_domain: Whose names these are.
+        enrolment_key: Signs credentials and lists, 32 bytes.
+        revocations: The newest list; None where nothing was ever revoked.
+    """
+
+    trust_domain: str
+    enrolment_key: bytes
+    revocations: RevocationList | None
+
+    @property
+    def revocation_number(self) -> int:
+        """Number of the list; 0 for none."""
+        return 0 if self.revocations is None else self.revocations.number
+
+    @property
+    def revocation_digest(self) -> bytes:
+        """SHA-256 of the list; zeros for none."""
+        return NO_DIGEST if self.revocations is None else self.revocations.digest
+
+    @classmethod
+    def load(
+        cls, *, trust_domain: str, enrolment_key: bytes, revocations: Path | None
+    ) -> Self:
+        """Read the issuer's newest list and check that it is this issuer's.
+
+        Args:
+            trust_domain: Of the deployment.
+            enrolment_key: 32 bytes.
+            revocations: File of the list; None where nothing was ever revoked.
+
+        Raises:
+            SecAggError: BAD_CREDENTIAL or BAD_ENCODING, naming what is wrong.
+        """
+        found = None if revocations is None else _read(revocations)
+        if found is not None:
+            found.check(trust_domain=trust_domain, enrolment_key=enrolment_key)
+        return cls(trust_domain, enrolment_key, found)
+
+
+def _read(path: Path) -> RevocationList:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_REVOCATION_BYTES + 1)
+    except OSError as error:
+        raise _refused(
+            f"the revocation list {path} cannot be read: {error.strerror}",
+            "Check enrolment.revocations and who may read the file.",
+        ) from None
+    if len(data) > MAX_REVOCATION_BYTES:
+        raise _refused(
+            f"the revocation list {path} has more than {MAX_REVOCATION_BYTES} bytes",
+            "Begin a new issuer: clients would refuse a list of this length.",
+        )
+    return RevocationList.decode(data)
+
+
+def _refused(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.BAD_CREDENTIAL, next_step=next_step)

@@ -1,0 +1,279 @@
+"""The record of an issuer: every credential and every revocation, line by line.
+
+Rule 1: the file only grows.  A line has reached the disk when `append` returns.
+Rule 2: what is there is verified whole when it is opened: the order of serials and
+        lists, and the enrolment key's signature under every credential.
+Rule 3: one process at a time, or two would give out one serial.
+
+A line is a JSON object with sorted keys: first the issuer, then credentials and
+revocations in the order in which they were made.
+"""
+
+import errno
+import fcntl
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import Final, Self
+
+from secagg.durable_files import create_file
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.documents import is_name
+from secagg.enrolment.keys import key_text
+from secagg.errors import ErrorCode, ServiceError
+from secagg.primitives.signature import verify
+
+__all__ = ["IssuerRecord", "disk"]
+
+_ALGORITHM: Final = "ed25519:"
+_MAX_TIME: Final = (1 << 64) - 1
+
+
+class IssuerRecord:
+    """The open record of one issuer; make it with `create` and `open`.
+
+    Attributes:
+        trust_domain: Whose names are issued.
+        credentials: All that were issued; that with serial s stands at s - 1.
+        revoked: Serials that were taken back.
+        list_number: Number of the newest revocation list; 0 before the first.
+        list_made_at: When it was made, in Unix seconds.
+    """
+
+    def __init__(self, path: Path, enrolment_key: bytes, stream: FileIO) -> None:
+        self._path: Final = path
+        self._enrolment_key: Final = enrolment_key
+        self._stream: Final = stream
+        self._of_name: defaultdict[str, list[Credential]] = defaultdict(list)
+        self._of_key: defaultdict[bytes, list[Credential]] = defaultdict(list)
+        self.trust_domain = ""
+        self.credentials: list[Credential] = []
+        self.revoked: set[int] = set()
+        self.list_number = 0
+        self.list_made_at = 0
+
+    @staticmethod
+    def create(path: Path, *, trust_domain: str, enrolment_key: bytes) -> None:
+        """Begin a record.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; there is one, or it cannot be written.
+        """
+        row = {"enrolment_key": key_text(enrolment_key), "issuer": trust_domain}
+        with disk(path):
+            create_file(path, _line(row), mode=0o600)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, *, enrolment_key: bytes) -> Iterator[Self]:
+        """Open a record for this process alone, and verify it.
+
+        Raises:
+            ServiceError: STORAGE_FAILED when it is in use or cannot be read;
+                STATE_DAMAGED, naming the line.
+        """
+        with disk(path):
+            stream = FileIO(path, "r+")
+        with stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ServiceError(
+                    f"{path} is in use by another process",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Let the other command finish.",
+                ) from None
+            record = cls(path, enrolment_key, stream)
+            with disk(path):
+                lines = stream.readall().split(b"\n")
+            record._load(lines)
+            yield record
+
+    def of_name(self, name: str) -> Sequence[Credential]:
+        """Return the credentials of a name, in the order of their serials."""
+        return self._of_name.get(name, ())
+
+    def of_key(self, identity_key: bytes) -> Sequence[Credential]:
+        """Return the credentials of an identity key, in the order of their serials."""
+        return self._of_key.get(identity_key, ())
+
+    def add_credential(self, credential: Credential) -> None:
+        """Record a credential before it leaves; its serial is the next one.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it must not leave.
+        """
+        self._append(_row(credential))
+        self._add(credential)
+
+    def add_revocation(self, serials: Sequence[int], *, made_at: int) -> None:
+        """Record the next revocation list before it leaves.
+
+        Args:
+            serials: What is taken back by it, ascending.
+            made_at: When, in Unix seconds.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it must not leave.
+        """
+        number = self.list_number + 1
+        self._append({"made_at": made_at, "revocation": number, "serials": serials})
+        self._take_back(serials, made_at)
+
+    # --- writing ----------------------------------------------------------------------
+
+    def _append(self, row: Mapping[str, object]) -> None:
+        line = _line(row)
+        with disk(self._path):
+            end = self._stream.seek(0, os.SEEK_END)
+            try:
+                if self._stream.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301
+                os.fsync(self._stream.fileno())
+            except OSError:
+                # Half a line would stop the next command.
+                with suppress(OSError):
+                    self._stream.truncate(end)
+                raise
+
+    def _add(self, credential: Credential) -> None:
+        self.credentials.append(credential)
+        self._of_name[credential.name].append(credential)
+        self._of_key[credential.identity_key].append(credential)
+
+    def _take_back(self, serials: Iterable[int], made_at: int) -> None:
+        self.revoked.update(serials)
+        self.list_number += 1
+        self.list_made_at = made_at
+
+    # --- reading ----------------------------------------------------------------------
+
+    def _load(self, lines: list[bytes]) -> None:
+        if lines.pop():
+            raise self._damaged(
+                len(lines) + 1,
+                "it breaks off. What it records never left, and it may be removed",
+            )
+        if not lines:
+            raise self._damaged(1, "it is missing")
+        for number, line in enumerate(lines, 1):
+            try:
+                self._read(number, line)
+            except (LookupError, TypeError, ValueError) as error:
+                raise self._damaged(number, str(error)) from None
+
+    def _read(self, number: int, line: bytes) -> None:
+        row = json.loads(line)
+        if _line(row) != line + b"\n":
+            raise ValueError("it is not written as this program writes it")
+        match row:
+            case {"enrolment_key": key, "issuer": str() as trust_domain}:
+                if number > 1 or key != key_text(self._enrolment_key):
+                    raise ValueError("it belongs to another key than the one beside it")
+                if not is_name(trust_domain):
+                    raise ValueError("the trust domain is none")
+                self.trust_domain = trust_domain
+            case {
+                "made_at": int() as made_at,
+                "revocation": int() as count,
+                "serials": list() as serials,
+            }:
+                self._read_revocation(count, made_at, serials)
+            case _:
+                self._read_credential(_credential(row))
+
+    def _read_credential(self, credential: Credential) -> None:
+        if credential.serial != len(self.credentials) + 1:
+            raise ValueError(
+                f"serial {credential.serial} follows {len(self.credentials)}"
+            )
+        signed = credential.signed_bytes(self.trust_domain)
+        verify(self._enrolment_key, signed, credential.signature)
+        self._add(credential)
+
+    def _read_revocation(self, number: int, made_at: int, serials: list[int]) -> None:
+        if number != self.list_number + 1:
+            raise ValueError(f"list {number} follows {self.list_number}")
+        if (
+            not 0 <= made_at <= _MAX_TIME
+            or not self.revoked.isdisjoint(serials)
+            or not all(1 <= serial <= len(self.credentials) for serial in serials)
+        ):
+            raise ValueError("the revocation does not follow from what is above it")
+        self._take_back(serials, made_at)
+
+    def _damaged(self, number: int, complaint: str) -> ServiceError:
+        return ServiceError(
+            f"{self._path}, line {number}: {complaint}",
+            code=ErrorCode.STATE_DAMAGED,
+            next_step="Find out what changed this file. Going on by guesswork could "
+            "give one serial to two clients.",
+        )
+
+
+def _line(row: object) -> bytes:
+    return json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _row(credential: Credential) -> dict[str, object]:
+    return {
+        "identity_key": key_text(credential.identity_key),
+        "name": credential.name,
+        "not_after": credential.not_after,
+        "not_before": credential.not_before,
+        "serial": credential.serial,
+        "signature": credential.signature.hex(),
+    }
+
+
+def _credential(row: object) -> Credential:
+    """Read what `_row` wrote.
+
+    Raises:
+        ValueError: A value is missing or of another type.
+    """
+    match row:
+        case {
+            "identity_key": str() as identity_key,
+            "name": str() as name,
+            "not_after": int() as not_after,
+            "not_before": int() as not_before,
+            "serial": int() as serial,
+            "signature": str() as signature,
+        } if is_name(name):
+            return Credential(
+                name=name,
+                identity_key=bytes.fromhex(identity_key.removeprefix(_ALGORITHM)),
+                not_before=not_before,
+                not_after=not_after,
+                serial=serial,
+                signature=bytes.fromhex(signature),
+            )
+    raise ValueError("it is neither a credential nor a revocation")
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into an error that says what to do.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise ServiceError(
+            f"{path} exists already",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Choose another directory.",
+        ) from None
+    except OSError as error:
+        raise ServiceError(
+            f"{path} cannot be used: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the directory, its owner and the free space.",
+        ) from None

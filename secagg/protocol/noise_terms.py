@@ -1,0 +1,79 @@
+"""What a session's U2 settles about its noise, as far as the core needs to know.
+
+The core knows no noise.  It is handed one function that reads a noise block for a
+number of sharers, and asks it once, when U2 is fixed: the client before it makes its
+masks, the server before it delivers bundles.  What the function answers enters ctx2, so
+parties that would draw other noise make masks that do not cancel (PROTOCOL §4).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from secagg.errors import LocalProtocolError
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.secret_bytes import SecretBytes
+
+__all__ = ["NoiseReader", "NoiseSecrets", "NoiseTerms", "no_noise", "noise_terms"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseTerms:
+    """What is settled when U2 is known.
+
+    Attributes:
+        context: 32 bytes that cover how noise is drawn in this session; b"" for a task
+            without noise.
+        tolerated_losses: Most clients of U2 that may be missing from U3: with more,
+            the noise left in the sum would be less than was promised.
+        reveals: For 0, 1, ... `tolerated_losses` losses the layers of noise that
+            survivors give away, ascending; () for a task without layers.
+    """
+
+    context: bytes
+    tolerated_losses: int
+    reveals: tuple[tuple[int, ...], ...] = ()
+
+    def revealed(self, losses: int) -> tuple[int, ...]:
+        """Return the layers that survivors give away after so many losses."""
+        return self.reveals[losses] if self.reveals else ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseSecrets:
+    """What one client draws the noise of one session from.
+
+    Attributes:
+        sharers: |U2|, which decides how much noise that is.
+        seed: 32 bytes, bound to ctx2: another U2 gets other noise and other rounding.
+        layers: The same for each layer of noise, from the g_i of the advert.
+    """
+
+    sharers: int
+    seed: SecretBytes = field(repr=False)
+    layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
+
+
+NoiseReader = Callable[[ProtocolParameters, int], NoiseTerms]
+"""Maps parameters with a noise block, and |U2|, to what they settle."""
+
+
+def no_noise(_: ProtocolParameters, __: int) -> NoiseTerms:
+    """Refuse noise blocks: the reader of a core that was given no other.
+
+    Raises:
+        LocalProtocolError: Always; start the core with a reader.
+    """
+    raise LocalProtocolError(
+        "this session adds noise, and its core was started without a reader of noise "
+        "blocks",
+        next_step="Start it with secagg.distributed_dp.read_noise_terms.",
+    )
+
+
+def noise_terms(
+    parameters: ProtocolParameters, sharers: int, read_noise: NoiseReader
+) -> NoiseTerms:
+    """Return what |U2| settles; every loss is tolerable where there is no noise."""
+    if not parameters.noise_block:
+        return NoiseTerms(b"", tolerated_losses=sharers)
+    return read_noise(parameters, sharers)

@@ -1,0 +1,256 @@
+"""Everything that one step does to a book, and what the book answers.
+
+A `Change` is applied whole or not at all (`secagg.storage.book`).
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from typing import Final
+
+from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
+from secagg.storage.charges import Charge, ChargeState, Settlement
+
+__all__ = [
+    "Behind",
+    "Change",
+    "Committed",
+    "Ended",
+    "NewSession",
+    "NumberTakenError",
+    "Record",
+    "Resealed",
+    "Role",
+    "SecondRecordError",
+    "SessionsSpentError",
+]
+
+MAX_KIND: Final = (1 << 16) - 1
+"""Kinds are written as u16."""
+
+
+@unique
+class Role(StrEnum):
+    """Whose side of a session is kept."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of a session's journal.
+
+    Attributes:
+        kind: What it is, in [0, 2^16).
+        sender: Whose message it is, not empty; None for what the owner decided itself.
+            A session holds at most one record of a kind from each sender.
+        body: Its bytes.
+    """
+
+    kind: int
+    sender: str | None
+    body: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what a chain could not tell apart.
+
+        Raises:
+            LocalProtocolError: The calling program is at fault.
+        """
+        if not 0 <= self.kind <= MAX_KIND or self.sender == "":
+            raise LocalProtocolError(
+                f"a record has a kind up to {MAX_KIND}, and its sender a name"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession:
+    """The session that a change creates.
+
+    Attributes:
+        role: Whose side.
+        task: Name of the task.
+        number: Its number; exceeds every number claimed before by the same role for
+            this task and peer.
+        header: What the session starts with.
+        peer: At a client, the aggregator that numbers the sessions; else empty.
+        allowed: Sessions of the task that may ever be spent, these included that still
+            run, whatever their peers; None for a task without such a limit.
+    """
+
+    role: Role
+    task: str
+    number: int
+    header: bytes = field(repr=False)
+    peer: str = ""
+    allowed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resealed:
+    """What replaces header and records of a session; the old ones are overwritten.
+
+    A client that has answered needs neither its seed nor the bundles any more, only
+    its answer.
+
+    Attributes:
+        header: The new header.
+        records: The new records, numbered from 0.
+    """
+
+    header: bytes = field(repr=False)
+    records: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Everything that one step does, applied whole or not at all.
+
+    Attributes:
+        key: Name of the session.
+        expect: How many records it holds as the writer knows it; 0 with `create`.
+        previous: Chain value at that position; empty with `create`.
+        due: A timer closes the round: refused while the deadline lies ahead.
+        spend: The session uses one of the task's: at a server when U3 is fixed, at a
+            client when the roster of a ring is accepted.  Counts once per session.
+        records: Appended.
+        create: The session begins.
+        reseal: Header and records are replaced, and the chain starts afresh.
+        round: The round that this step opens, if it opens one.
+        deadline_seconds: Time that the open round has left, from now on; None leaves
+            the deadline alone.
+        charge: Client: its input is charged.
+        settle: Client: it is known what became of the input.
+        end: Receipt of a session that is over; header and records are overwritten.
+        facts: What the task knows from its sessions from now on, in place of what it
+            knew.
+    """
+
+    key: str
+    expect: int = 0
+    previous: bytes = b""
+    due: bool = False
+    spend: bool = False
+    records: tuple[Record, ...] = ()
+    create: NewSession | None = None
+    reseal: Resealed | None = None
+    round: int | None = None
+    deadline_seconds: float | None = None
+    charge: Charge | None = None
+    settle: Settlement | None = None
+    end: bytes | None = field(default=None, repr=False)
+    facts: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            LocalProtocolError: The calling program is at fault.
+        """
+        if self.create is not None and (self.expect or self.previous):
+            raise LocalProtocolError("a session that begins has no position yet")
+        if self.reseal is not None and (self.records or self.create is not None):
+            raise LocalProtocolError("a session is either replaced or goes on")
+        if self.end is not None and (
+            self.records or self.create is not None or self.reseal is not None
+        ):
+            raise LocalProtocolError("a session that ends keeps nothing but a receipt")
+        if self.settle is not None and self.settle.state is ChargeState.BOUND:
+            raise LocalProtocolError("a charge is settled as kept or as void")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The change is on the disk.
+
+    Attributes:
+        sequence: How many records the session holds now.
+        chain: Chain value at this position; `Change.previous` of the next step.
+        seconds_left: Until the open round's deadline, negative when it has passed;
+            None without a deadline.
+    """
+
+    sequence: int
+    chain: bytes
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """Nothing was written: the session stands elsewhere than the writer believed.
+
+    An answer, not an error: apply the records and judge afresh.  Without records, and
+    when `whole` is false, a timer came too early: wait for `seconds_left` seconds.
+
+    Attributes:
+        records: What the writer missed.
+        whole: The writer's own history is not this session's: these are all records.
+            Load the session; its header may have changed too.
+        sequence: How many records the session holds.
+        chain: Chain value at this position.
+        round: The open round.
+        seconds_left: Until its deadline; None without one.
+    """
+
+    records: tuple[Record, ...] = field(repr=False)
+    whole: bool
+    sequence: int
+    chain: bytes
+    round: int
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing was written: the session is over.
+
+    Attributes:
+        receipt: What its end left behind.
+    """
+
+    receipt: bytes = field(repr=False)
+
+
+class NumberTakenError(ServiceError):
+    """A session number was claimed before.
+
+    Attributes:
+        highest: The highest number claimed so far.
+    """
+
+    def __init__(self, new: NewSession, *, highest: int) -> None:
+        super().__init__(
+            f"session number {new.number} of task {new.task!r} cannot be used: numbers "
+            f"up to {highest} are taken",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Wait for the next session.",
+        )
+        self.highest: Final = highest
+
+
+class SessionsSpentError(ServiceError):
+    """All sessions that a task's budget covers are used or running."""
+
+    def __init__(self, new: NewSession, *, used: int) -> None:
+        super().__init__(
+            f"task {new.task!r} has used {used} sessions, its budget covers "
+            f"{new.allowed}",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="A new task id is a new budget, to be agreed on.",
+        )
+
+
+class SecondRecordError(InternalError):
+    """A second record of one kind from one sender reached the book.
+
+    Attributes:
+        record: The one that was refused.
+    """
+
+    def __init__(self, key: str, record: Record) -> None:
+        super().__init__(
+            f"session {key} holds a record of kind {record.kind} from "
+            f"{record.sender!r} already",
+            next_step="Report it: the state machine should have refused it.",
+        )
+        self.record: Final = record

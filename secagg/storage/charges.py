@@ -1,0 +1,177 @@
+"""A client's ledger: which sessions of a task were charged to its budget.
+
+Rule 1: a charge is bound before anything leaves, and settled once; what is settled
+        stays as it is.
+Rule 2: a task is charged with one noise only.  Another noise is another budget, and
+        needs another name.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, unique
+
+from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+
+__all__ = [
+    "Budget",
+    "BudgetSpentError",
+    "Charge",
+    "ChargeRow",
+    "ChargeState",
+    "NoiseChangedError",
+    "Settlement",
+    "budget_of",
+    "is_new_charge",
+    "settled",
+]
+
+
+@unique
+class ChargeState(IntEnum):
+    """What became of an input that was charged."""
+
+    BOUND = 1
+    """It may leave or has left; the session goes on."""
+    KEPT = 2
+    """A sum with it was released, or nothing is known.  Final."""
+    VOID = 3
+    """Given back: no sum with it exists or can exist.  Final, and not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A session of a task with noise takes its input into the client's budget.
+
+    Attributes:
+        task: Name of the task.
+        session_id: Of the session, the name of the charge.
+        noise_digest: SHA-256 of the task's description of its noise.
+        allowed: Sessions that the budget covers, spare ones included.
+    """
+
+    task: str
+    session_id: bytes
+    noise_digest: bytes
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What became of a charge.
+
+    Attributes:
+        task: Name of the task.
+        session_id: Of the session.
+        state: KEPT or VOID.
+    """
+
+    task: str
+    session_id: bytes
+    state: ChargeState
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRow:
+    """One line of a client's ledger.
+
+    Attributes:
+        session_id: Of the session.
+        noise_digest: SHA-256 of the task's description of its noise.
+        state: What became of the input.
+        at: When the state was set, in Unix seconds.
+    """
+
+    session_id: bytes
+    noise_digest: bytes
+    state: ChargeState
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much of a task's budget is used.
+
+    Attributes:
+        given: Sessions that count: bound or kept.
+        void: Sessions that were given back.
+        left: Sessions that may still be charged.
+    """
+
+    given: int
+    void: int
+    left: int
+
+
+class BudgetSpentError(RemoteProtocolError):
+    """A server asks a client for more sessions than the task's budget covers."""
+
+    def __init__(self, charge: Charge, *, given: int) -> None:
+        super().__init__(
+            f"this client has given {given} sessions to task {charge.task!r}, whose "
+            f"budget covers {charge.allowed}",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="The budget is spent. A new task id is a new budget, to be "
+            "agreed on.",
+        )
+
+
+class NoiseChangedError(RemoteProtocolError):
+    """A server would begin a second budget under the name of the first."""
+
+    def __init__(self, charge: Charge) -> None:
+        super().__init__(
+            f"task {charge.task!r} has changed its noise since this client first took "
+            "part",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Ask the operator to run the new parameters under a new task id.",
+        )
+
+
+def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
+    """Judge a charge against those made before.
+
+    Args:
+        charges: All charges of this task.
+        charge: The one to be made.
+
+    Returns:
+        Whether it must be written; False when this session is charged already.
+
+    Raises:
+        NoiseChangedError: The task was charged with other noise before.
+        BudgetSpentError: The budget is spent.
+        InternalError: The session was given back and would be used again.
+    """
+    given = 0
+    known: ChargeState | None = None
+    for row in charges:
+        if row.noise_digest != charge.noise_digest:
+            raise NoiseChangedError(charge)
+        if row.session_id == charge.session_id:
+            known = row.state
+        given += row.state is not ChargeState.VOID
+    if known is ChargeState.VOID:
+        raise InternalError(
+            f"a session of task {charge.task!r} was given back and is charged again"
+        )
+    if known is None and given >= charge.allowed:
+        raise BudgetSpentError(charge, given=given)
+    return known is None
+
+
+def settled(state: ChargeState, wanted: ChargeState) -> ChargeState:
+    """Return what becomes of a charge: what is settled stays as it is."""
+    return wanted if state is ChargeState.BOUND else state
+
+
+def budget_of(charges: Iterable[ChargeRow], *, allowed: int) -> Budget:
+    """Return how much of a task's budget is used.
+
+    Args:
+        charges: All charges of the task.
+        allowed: Sessions that the budget covers.
+    """
+    states = [row.state for row in charges]
+    void = states.count(ChargeState.VOID)
+    given = len(states) - void
+    return Budget(given=given, void=void, left=max(0, allowed - given))

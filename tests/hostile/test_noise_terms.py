@@ -1,0 +1,156 @@
+"""What U2 settles about the noise: in ctx2, and judged at both ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.messages import Envelope, Round, Survivors
+from secagg.primitives.transcript import encode_set
+from secagg.protocol import client, server
+from secagg.protocol.events import InputReady, NoisedVector, Received
+from secagg.simulation import run_session
+from secagg.testing.cohorts import any_noise, one_hot, parameters_for
+from secagg.testing.observed_session import ObservedSession
+
+CLIENTS, MODULUS, BLOCK = 6, 1 << 20, b"noise"
+
+
+def tolerating(losses):
+    """Read a block that tolerates so many losses, whatever the parameters say."""
+
+    def read(parameters, sharers):
+        return replace(any_noise(parameters, sharers), tolerated_losses=losses)
+
+    return read
+
+
+def session_of(read_noise=any_noise, **overrides):
+    fields = {"dimension": CLIENTS, "threshold": 3, "noise_block": BLOCK} | overrides
+    vectors = [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)]
+    return ObservedSession(
+        parameters_for(CLIENTS, **fields),
+        [NoisedVector(vector, BLOCK) for vector in vectors],
+        read_noise=read_noise,
+    )
+
+
+def masked(session):
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    session.play(Round.MASKED_INPUT_COLLECTION)
+    return session
+
+
+LOST = {4: Round.MASKED_INPUT_COLLECTION, 5: Round.MASKED_INPUT_COLLECTION}
+
+
+def test_a_session_with_noise_ends_with_the_sum():
+    result = run_session(session_of(tolerating(2)), LOST)
+    assert result.survivors == (0, 1, 2, 3)
+    assert result.total.tolist() == [MODULUS - 1] * 4 + [0] * 2
+
+
+def test_the_server_ends_a_session_whose_losses_the_noise_does_not_bear():
+    """The parameters alone would let it go on."""
+    session = session_of(tolerating(1))
+    assert run_session(session, LOST).code is ErrorCode.TOO_MANY_DROPOUTS
+    assert "at most 1" in session.server_state.outcome.reason
+
+
+def test_a_client_reveals_nothing_for_losses_that_the_noise_does_not_bear():
+    for lost, refused in (((), False), ((5,), False), ((4, 5), True)):
+        session = masked(session_of(tolerating(1)))
+        bitmap = encode_set(set(range(CLIENTS)) - set(lost), CLIENTS)
+        outputs = session.to_client(0, Received(Envelope.of(Survivors(bitmap))))
+        state = session.clients[0]
+        if not refused:
+            assert isinstance(state, client.Answered)
+            continue
+        assert isinstance(state, client.Failed)
+        assert state.code is ErrorCode.TOO_MANY_DROPOUTS
+        assert "noise" in state.reason
+        assert len(outputs) == 1  # that it is over
+
+
+def test_both_ends_ask_for_the_size_of_u2():
+    asked = []
+
+    def read(parameters, sharers):
+        asked.append(sharers)
+        return any_noise(parameters, sharers)
+
+    session = session_of(read)
+    run_session(session, {5: Round.SHARE_KEYS})
+    assert set(asked) == {5}
+
+
+def test_whoever_draws_other_noise_has_masks_that_do_not_cancel():
+    """Another build, or another |U2| told: garbage, and never a sum with less noise."""
+    session = session_of()
+    session.clients[2] = client.start(
+        lambda parameters, sharers: any_noise(parameters, sharers + 1)
+    )
+    masked(session)
+    contexts = [state.delivered.ctx2 for state in session.clients.values()]
+    assert len(set(contexts)) == 2
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    session.play(Round.UNMASKING)
+    session.close(Round.UNMASKING)
+    assert session.total.tolist() != [MODULUS - 1] * CLIENTS
+
+
+def test_a_reader_that_refuses_ends_the_session_for_this_client():
+    def refuse(_, __):
+        raise RemoteProtocolError("no such noise", code=ErrorCode.BAD_CONFIG)
+
+    session = session_of()
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    alone = replace(
+        session.clients[0],
+        facts=replace(session.clients[0].facts, read_noise=refuse),
+    )
+    step = client.step(alone, Received(session.fetch(0)), policy=session._accepting)
+    assert isinstance(step.state, client.Failed)
+    assert step.state.code is ErrorCode.BAD_CONFIG
+
+
+def test_a_core_without_a_reader_takes_no_part_in_noise():
+    session = session_of()
+    session.clients[0] = client.start()
+    session.server_state = server.start(
+        session.descriptor, packed_bytes=session.packed_bytes
+    )
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    session.play(Round.SHARE_KEYS)
+    with pytest.raises(LocalProtocolError, match="without a reader"):
+        session.close(Round.SHARE_KEYS)
+    session.server_state = replace(
+        session.server_state,
+        session=replace(session.server_state.session, read_noise=any_noise),
+    )
+    session.close(Round.SHARE_KEYS)
+    with pytest.raises(LocalProtocolError, match="without a reader"):
+        session.update(0)
+    session.update(1)
+    assert isinstance(session.clients[1], client.Masked)
+    with pytest.raises(LocalProtocolError):
+        session.to_client(0, InputReady(session.inputs[0]))
+
+
+def test_without_a_noise_block_nobody_is_asked():
+    def never(_, __):
+        raise AssertionError
+
+    vectors = [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)]
+    session = ObservedSession(
+        parameters_for(CLIENTS, dimension=CLIENTS, threshold=3),
+        vectors,
+        read_noise=never,
+    )
+    assert len(run_session(session, LOST).survivors) == 4
+    assert session.server_state.session.read_noise is never

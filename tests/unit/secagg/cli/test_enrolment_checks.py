@@ -1,0 +1,159 @@
+"""What a server and a client find out about enrolment before they start."""
+
+import json
+
+import pytest
+
+from secagg.cli import main
+from secagg.cli.preflight import client_checks, server_checks
+from secagg.config import load_client_settings, load_server_settings
+from secagg.errors import ErrorCode
+
+SERVER = """
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+[task]
+id = "t"
+[vector]
+dimension = 4
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+[noise]
+mechanism = "skellam"
+epsilon = 8.0
+delta = 1e-5
+l2_clip = 1.0
+"""
+CLIENT = """
+[client]
+server = "127.0.0.1:1"
+task = "t"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/client-1.pem"
+key = "pki/client-1.key"
+[policy]
+max_epsilon = 8.0
+max_delta = 1e-5
+"""
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checks")
+    tree = str(directory / "pki")
+    assert main(["pki", "init", tree, "--clients", "2", "--json"]) == 0
+    assert main(["pki", "enrol", "init", str(directory / "other")]) == 0
+    return directory
+
+
+@pytest.fixture
+def key(pki, capsys):
+    assert main(["pki", "enrol", "list", str(pki / "pki/issuer"), "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["enrolment_key"]
+
+
+@pytest.fixture
+def other_key(pki, capsys):
+    assert main(["pki", "enrol", "list", str(pki / "other"), "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["enrolment_key"]
+
+
+def checks_of(pki, load, text, section):
+    path = pki / "settings.toml"
+    lines = "\n".join(f'{name} = "{value}"' for name, value in section.items())
+    path.write_text(f"{text}\n[enrolment]\n{lines}\n")
+    settings = load(path, environment={}).settings
+    if load is load_server_settings:
+        checks = server_checks(settings)
+    else:
+        checks = client_checks(settings, describe_input=str, outputs={})
+    return [check for check in checks if check.subject == "enrolment"]
+
+
+def client(pki, key, **changes):
+    section = {
+        "identity": "pki/identities/client-1/identity.seed",
+        "credential": "pki/identities/client-1/credential.bin",
+        "enrolment_key": key,
+    }
+    return checks_of(pki, load_client_settings, CLIENT, section | changes)
+
+
+def server(pki, key, **changes):
+    section = {"enrolment_key": key}
+    return checks_of(pki, load_server_settings, SERVER, section | changes)
+
+
+def test_without_settings_nothing_is_looked_at(pki):
+    assert checks_of(pki, load_client_settings, CLIENT, {}) == []
+    assert checks_of(pki, load_server_settings, SERVER, {}) == []
+
+
+def test_an_identity_that_fits_its_certificate_is_described(pki, key):
+    (check,) = client(pki, key)
+    assert check.problem is None
+    assert check.found.startswith("serial 1, valid until ")
+    assert "WARNING" not in check.found
+
+
+def test_a_private_key_that_others_may_read_is_told(pki, key):
+    seed = pki / "pki/identities/client-1/identity.seed"
+    seed.chmod(0o644)
+    try:
+        (check,) = client(pki, key)
+    finally:
+        seed.chmod(0o600)
+    assert f"others may read {seed}" in check.found
+
+
+def test_an_identity_that_does_not_fit_is_a_problem(pki, key, other_key):
+    rows = [
+        {"credential": "pki/identities/client-2/credential.bin"},
+        {"identity": "pki/identities/client-2/identity.seed"},
+        {
+            "identity": "pki/identities/client-2/identity.seed",
+            "credential": "pki/identities/client-2/credential.bin",
+        },
+        {"enrolment_key": other_key},
+    ]
+    for changes in rows:
+        (check,) = client(pki, key, **changes)
+        assert check.problem is not None, changes
+        assert check.problem.code is ErrorCode.BAD_CREDENTIAL
+
+
+def test_a_server_publishes_the_list_of_its_issuer(pki, key, other_key, capsys):
+    (check,) = server(pki, key)
+    assert (check.found, check.problem) == ("no revocation list", None)
+    issuer = pki / "pki/issuer"
+    assert main(["pki", "enrol", "revoke", str(issuer), "2"]) == 0
+    capsys.readouterr()
+    published = pki / "revocations.bin"
+    published.write_bytes((issuer / "revocations.bin").read_bytes())
+    (check,) = server(pki, key, revocations="revocations.bin")
+    assert check.found.startswith("revocation list 1, made ")
+    assert "WARNING" not in check.found
+    (check,) = server(pki, key, revocations="pki/issuer/revocations.bin")
+    assert f"this user can read {issuer / 'issuer.seed'}" in check.found
+
+    published.with_name("long.bin").write_bytes(bytes((4 << 20) + 1))
+    rows = [
+        ({"revocations": "none.bin"}, ErrorCode.BAD_CREDENTIAL),
+        ({"revocations": "long.bin"}, ErrorCode.BAD_CREDENTIAL),
+        ({"revocations": "pki/server.pem"}, ErrorCode.BAD_ENCODING),
+        (
+            {"enrolment_key": other_key, "revocations": "revocations.bin"},
+            ErrorCode.BAD_CREDENTIAL,
+        ),
+        ({"trust_domain": "b.example"}, ErrorCode.BAD_SETTINGS),
+    ]
+    for changes, code in rows:
+        (check,) = server(pki, key, **changes)
+        assert check.problem is not None, changes
+        assert check.problem.code is code, changes
+        assert check.problem.next_step
