@@ -17,8 +17,10 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Message,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -63,17 +65,22 @@ class RoundRow:
         return seconds
 
 
+_SIGNED: Final = frozenset(each for each in Profile if each.has_identities)
+
 # fmt: off
 ROUNDS: Final[Mapping[Round, RoundRow]] = {
     # round: what opens it, what clients send, its deadline, its title
+    # (where there is no round 5, the same message opens round 6)
     Round.ADVERTISE_KEYS:
         RoundRow((), Advert, "advertise_keys", "joining"),
     Round.SHARE_KEYS:
         RoundRow((Roster,), Bundles, "share_keys", "sharing keys"),
     Round.MASKED_INPUT_COLLECTION:
         RoundRow((Delivery,), Upload, "masked_input", "uploading"),
+    Round.CONSISTENCY_CHECK:
+        RoundRow((Survivors,), Consistency, "consistency", "agreeing", _SIGNED),
     Round.UNMASKING:
-        RoundRow((Survivors,), Shares, "unmasking", "unmasking"),
+        RoundRow((Survivors, Quorum), Shares, "unmasking", "unmasking"),
     Round.FINISHED:
         RoundRow((Released, Aborted), None, "", "finished"),
 }

@@ -135,7 +135,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class AdvertiseKeys:
-    """Round 0: invited clients advertise their public keys."""
+    """Round 1: invited clients advertise their public keys."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -154,7 +154,7 @@ class AdvertiseKeys:
 
 @dataclass(frozen=True, slots=True)
 class Rostered:
-    """What the states behind round 0 have in common."""
+    """What the states behind round 1 have in common."""
 
     session: Session
     cohort: Cohort
@@ -162,7 +162,7 @@ class Rostered:
 
 @dataclass(frozen=True, slots=True)
 class ShareKeys(Rostered):
-    """Round 1: clients of U1 send sealed shares to their neighbours."""
+    """Round 3: clients of U1 send sealed shares to their neighbours."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
@@ -172,7 +172,7 @@ class ShareKeys(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class MaskedInputCollection(Rostered):
-    """Round 2: clients of U2 upload their masked inputs."""
+    """Round 4: clients of U2 upload their masked inputs."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -186,7 +186,7 @@ class MaskedInputCollection(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class Unmasking(Rostered):
-    """Round 4: clients of U3 reveal one share per dealer."""
+    """Round 6: clients of U3 reveal one share per dealer."""
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 
