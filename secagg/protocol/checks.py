@@ -9,6 +9,7 @@ from secagg.messages import BUNDLE_BYTES, Advert, Delivery, Roster
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
+from secagg.protocol.membership import check_form
 from secagg.protocol.neighbors import HararyRing, SharingGraph
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.ring_safety import graph_risk, holder_bits
@@ -17,6 +18,7 @@ from secagg.ring_odds import client_demand
 __all__ = [
     "check_delivery",
     "check_noise_suffices",
+    "check_overlap",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
@@ -59,16 +61,8 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
             "this client's advert is not in the roster as it was sent",
             code=ErrorCode.SELF_MISSING,
         )
-    # PROTOCOL §5.1: a profile without signatures leaves no room for bytes that nobody
-    # checks; the server refuses them too.
-    for advert in roster.adverts:
-        if advert.signature:
-            raise RemoteProtocolError(
-                f"this profile has no signatures, the advert of {advert.identity!r} "
-                "carries one",
-                code=ErrorCode.BAD_SIGNATURE,
-                sender=advert.identity,
-            )
+    for advert in roster.adverts:  # R5.2-9
+        check_form(advert, parameters.profile)
     for advert in roster.adverts:
         for key in (advert.encryption_key, advert.masking_key):
             try:
@@ -81,6 +75,23 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
                 ) from None
     check_unique_keys(roster.adverts)
     return own_places[0]
+
+
+def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
+    """Check that two quorums share an honest client (R5.2-7).
+
+    The offer has promised it for its largest roster (R3.2-8); it is computed anew for
+    this one, since everything that follows rests on it.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if 2 * parameters.quorum <= clients + parameters.colluders:
+        raise RemoteProtocolError(
+            f"two quorums of {parameters.quorum} among {clients} clients need not have "
+            f"anybody but {parameters.colluders} colluders in common",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
 
 
 def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
@@ -104,13 +115,12 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
 
 
 def check_unique_keys(adverts: tuple[Advert, ...]) -> None:
-    """Check that no public key occurs twice, both kinds taken together.
+    """Check that no public key occurs twice, all kinds taken together.
 
     Raises:
         RemoteProtocolError: DUPLICATE_KEY.
     """
-    keys = [advert.encryption_key for advert in adverts]
-    keys += [advert.masking_key for advert in adverts]
+    keys = [key for advert in adverts for key in advert.public_keys]
     if len(set(keys)) != len(keys):
         raise RemoteProtocolError(
             "a public key occurs twice in the roster", code=ErrorCode.DUPLICATE_KEY

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.enrolment.rules import check_credential
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from secagg.messages import (
     Aborted,
     Advert,
@@ -17,6 +23,7 @@ from secagg.messages import (
     Delivery,
     Envelope,
     Fate,
+    Quorum,
     Released,
     Roster,
     Shares,
@@ -27,10 +34,18 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import HonestTail
 from secagg.protocol import context, share_bundles
+from secagg.protocol.agreement import (
+    Signers,
+    check_quorum,
+    sign_bundles,
+    sign_context,
+)
 from secagg.protocol.checks import (
     check_delivery,
     check_noise_suffices,
+    check_overlap,
     check_ring,
     check_ring_survivors,
     check_roster,
@@ -39,6 +54,7 @@ from secagg.protocol.checks import (
 from secagg.protocol.client_states import (
     Accepted,
     Advertised,
+    Agreement,
     Answered,
     ClientState,
     ClientStep,
@@ -52,6 +68,7 @@ from secagg.protocol.client_states import (
     ReadyForPlainInput,
     SessionFacts,
     Shared,
+    Signed,
 )
 from secagg.protocol.events import (
     AbortRequested,
@@ -63,6 +80,7 @@ from secagg.protocol.events import (
     Received,
     SessionOffered,
 )
+from secagg.protocol.membership import Member, check_adverts, signed_advert
 from secagg.protocol.neighbors import sharing_graph
 from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
@@ -70,6 +88,7 @@ from secagg.protocol.refund import Charge, Standing, charge_after
 
 __all__ = [
     "advertise",
+    "agree",
     "complaints_of",
     "complete",
     "fail",
@@ -84,6 +103,7 @@ __all__ = [
     "remask",
     "repeat",
     "reveal",
+    "reveal_agreed",
     "session_facts",
     "share_keys",
 ]
@@ -127,7 +147,35 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
             facts.session_id, event.identity, self_mask_seed, parameters.suite
         ),
     )
-    return Step(Advertised(facts, event.seed, advert), (Send(Envelope.of(advert)),))
+    member = _member_of(event)
+    if member is not None:
+        advert = signed_advert(
+            advert, member, ctx0=facts.ctx0, suite=parameters.suite
+        )
+    return Step(
+        Advertised(facts, event.seed, advert, member), (Send(Envelope.of(advert)),)
+    )
+
+
+def _member_of(event: SessionOffered) -> Member | None:
+    """Return this client's part among the enrolled, if the profile has one (R5.0-3)."""
+    descriptor, member = event.descriptor, event.membership
+    parameters = descriptor.parameters
+    if isinstance(parameters.tail, HonestTail):
+        return None
+    if member is None:
+        raise RemoteProtocolError(
+            f"profile {parameters.profile.label} is for enrolled clients, this client "
+            "has no credential",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Enrol it: `secagg pki identity new`, and set [enrolment] in "
+            "its settings.",
+        )
+    rules = member.rules(parameters.tail.trust, descriptor.session_end)
+    check_credential(
+        member.credential, rules, identity=event.identity, verified=member.verified
+    )
+    return Member(member.key, member.credential, rules, member.verified)
 
 
 def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
@@ -167,6 +215,15 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
     facts = state.facts
     roster = Roster.decode(event.envelope.data)
     index = check_roster(facts.parameters, roster, state.advert)
+    if state.member is not None:
+        check_adverts(
+            roster.adverts,
+            state.member.rules,
+            ctx0=facts.ctx0,
+            suite=facts.parameters.suite,
+            verified=state.member.verified,
+        )
+        check_overlap(facts.parameters, len(roster))
     graph = sharing_graph(facts.parameters, roster)
     check_ring(facts.parameters, graph)
     ctx1 = context.roster_context(
@@ -187,6 +244,18 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
         # roster of the same session must not add up to t with these.
         polynomials=_stream(facts, state.seed, b"polynomials", ctx1),
     )
+    agreement, signature = None, b""
+    if state.member is not None:
+        key = state.member.key
+        agreement = Agreement(key, Signers.of(roster.adverts))
+        signature = sign_bundles(
+            key,
+            dealing.bundles,
+            ctx1=ctx1,
+            index=index,
+            suite=facts.parameters.suite,
+        )
+    bundles = Bundles(dealing.bundles, signature)
     return Step(
         Shared(
             facts=facts,
@@ -199,10 +268,13 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
             self_mask_seed=self_mask_seed,
-            bundles=dealing.bundles,
+            bundles=bundles,
+            agreement=agreement,
         ),
-        (Send(Envelope.of(Bundles(dealing.bundles))),),
+        (Send(Envelope.of(bundles)),),
     )
+
+
 
 
 # --- round 4 ------------------------------------------------------------------------
@@ -269,6 +341,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 ctx2=ctx2,
                 held=held,
                 job=job,
+                agreement=state.agreement,
             ),
         ),
         complaints_of(held),
@@ -347,11 +420,11 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     return Step(state, outputs, is_repeat=True)
 
 
-# --- round 6 ------------------------------------------------------------------------
+# --- round 5 ------------------------------------------------------------------------
 
 
-def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
-    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+def _checked_survivors(state: Masked, event: Received) -> frozenset[int]:
+    """Check U3 before anything is said about it (PROTOCOL §5.4)."""
     delivered = state.delivered
     survivors = check_survivors(
         state.facts.parameters,
@@ -364,12 +437,69 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         delivered.noise, sharers=len(delivered.sharers), survivors=len(survivors)
     )
     check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
-    answer = delivered.held.answer(survivors)
+    return survivors
+
+
+def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U3 and sign it, once (R5.4-6)."""
+    survivors = _checked_survivors(state, event)
+    delivered, suite = state.delivered, state.facts.parameters.suite
+    if delivered.agreement is None:
+        raise InternalError("no profile with this round goes without signatures")
+    bitmap = event.envelope.data
+    ctx3 = context.unmask_context(delivered.ctx2, bitmap, suite)
+    signed = sign_context(delivered.agreement.key, ctx3, suite)
+    return Step(
+        Signed(
+            state.facts,
+            _with(state.accepted, event),
+            survivors=bitmap,
+            members=survivors,
+            losses=len(delivered.sharers) - len(survivors),
+            ctx3=ctx3,
+            signature=signed.signature,
+            held=delivered.held,
+            noise=delivered.noise,
+            signers=delivered.agreement.signers,
+        ),
+        (Send(Envelope.of(signed)),),
+    )
+
+
+# --- round 6 ------------------------------------------------------------------------
+
+
+def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    survivors = _checked_survivors(state, event)
+    answer = state.delivered.held.answer(survivors)
+    return _answered(state, event, event.envelope.data, answer)
+
+
+def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
+    """Reveal one share per dealer to whoever has a quorum (PROTOCOL §5.5)."""
+    parameters = state.facts.parameters
+    check_quorum(
+        Quorum.decode(event.envelope.data),
+        needed=parameters.quorum,
+        survivors=state.members,
+        signers=state.signers,
+        ctx3=state.ctx3,
+        suite=parameters.suite,
+    )
+    return _answered(
+        state, event, state.survivors, state.held.answer(state.members)
+    )
+
+
+def _answered(
+    state: Masked | Signed, event: Received, survivors: bytes, answer: bytes
+) -> ClientStep:
     return Step(
         Answered(
             state.facts,
             _with(state.accepted, event),
-            survivors=event.envelope.data,
+            survivors=survivors,
             answer=answer,
         ),
         (Send(Envelope.of(Shares(answer))),),
@@ -384,7 +514,7 @@ def _with(accepted: Accepted, event: Received) -> Accepted:
 
 
 def repeat(
-    state: Shared | ReadyForPlainInput | ReadyForNoisedInput | Masked | Answered,
+    state: Shared | ReadyForInput | Signed | Answered,
     event: Received,
     _: ClientPolicy,
 ) -> ClientStep:
@@ -398,16 +528,16 @@ def repeat(
     return Step(state, is_repeat=True)
 
 
-def complete(state: Masked | Answered, event: Received, _: ClientPolicy) -> ClientStep:
+def complete(state: Masked | Signed | Answered, event: Received, _: ClientPolicy) -> ClientStep:
     """Believe that a sum was released, as far as it fits what this client did."""
     released = Released.decode(event.envelope.data)
-    if isinstance(state, Answered):
+    if isinstance(state, Signed | Answered):
         _check_fate(released.fate)
-        answered = int.from_bytes(state.survivors, "big").bit_count()
-        if released.survivors != answered:
+        vouched = int.from_bytes(state.survivors, "big").bit_count()
+        if released.survivors != vouched:
             raise RemoteProtocolError(
                 f"the sum is said to add up {released.survivors} inputs, this client "
-                f"has answered for {answered}",
+                f"has vouched for {vouched}",
                 code=ErrorCode.U3_INVALID,
             )
     charge = _charge_of(state, released.fate)
@@ -417,7 +547,7 @@ def complete(state: Masked | Answered, event: Received, _: ClientPolicy) -> Clie
 def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
     """Take note that the server has ended the session without a sum."""
     aborted = Aborted.decode(event.envelope.data)
-    if isinstance(state, Answered):
+    if isinstance(state, Signed | Answered):
         _check_fate(aborted.fate)
     return leave(state, aborted.code, aborted.reason, fate=aborted.fate)
 
@@ -443,11 +573,11 @@ def leave(
 
 
 def _check_fate(fate: Fate) -> None:
-    """Refuse an ending that denies the U3 for which this client has answered."""
+    """Refuse an ending that denies the U3 that this client has vouched for (R5.6-2)."""
     if fate is not Fate.INCLUDED:
         raise RemoteProtocolError(
-            "the server says that this client's input is not in U3, and has had this "
-            "client's answer for a U3 that names it: it lies, or has lost its state",
+            "the server says that this client's input is not in U3, and has shown it "
+            "a U3 that names it: it lies, or has lost its state",
             code=ErrorCode.U3_INVALID,
         )
 
@@ -456,6 +586,8 @@ def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
     match state:
         case Masked():
             profile, standing = state.facts.parameters.profile, Standing.MASKED
+        case Signed():
+            profile, standing = state.facts.parameters.profile, Standing.SIGNED
         case Answered():
             profile, standing = state.facts.parameters.profile, Standing.ANSWERED
         case _:

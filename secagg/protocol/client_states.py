@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from secagg.errors import ErrorCode
-from secagg.messages import Advert, Released, Roster, Round
+from secagg.messages import Advert, Bundles, Released, Roster, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
+from secagg.protocol.agreement import Signers
+from secagg.protocol.membership import Member
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
@@ -21,6 +24,7 @@ from secagg.protocol.share_bundles import HeldShares
 __all__ = [
     "Accepted",
     "Advertised",
+    "Agreement",
     "Answered",
     "ClientState",
     "ClientStep",
@@ -34,6 +38,7 @@ __all__ = [
     "ReadyForPlainInput",
     "SessionFacts",
     "Shared",
+    "Signed",
 ]
 
 # SHA-256 of the message that opened each round, to tell repeats from contradictions.
@@ -67,6 +72,15 @@ class Advertised:
     facts: SessionFacts
     seed: SecretBytes
     advert: Advert
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What signs for this client, and what checks the signatures of the others."""
+
+    key: IdentityKey = field(repr=False, compare=False)
+    signers: Signers
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +99,8 @@ class Shared:
     own_shares: bytes = field(repr=False)
     mask_private_key: SecretBytes
     self_mask_seed: SecretBytes
-    bundles: bytes = field(repr=False)
+    bundles: Bundles
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,7 @@ class Delivered:
         ctx2: Context of U2.
         held: The shares of others.
         job: What masks the input.
+        agreement: In profiles that distrust the server.
     """
 
     roster_size: int
@@ -111,6 +127,7 @@ class Delivered:
     ctx2: bytes
     held: HeldShares
     job: MaskJob
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +156,37 @@ class Masked(ReadyForInput):
     """One input is bound to the masks of this session; U3 is awaited."""
 
     bound_input: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Round 5 is done: this client has signed one U3 and signs no other.
+
+    Attributes:
+        facts: Public facts.
+        accepted: Digest of the message that opened each round.
+        survivors: Bitmap of the U3 that was signed.
+        members: The same as indices.
+        losses: |U2| - |U3|.
+        ctx3: What was signed.
+        signature: 64 bytes, as sent.
+        held: The shares of others.
+        noise: What |U2| settles about the noise.
+        signers: Who may have signed the same.
+    """
+
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    facts: SessionFacts
+    accepted: Accepted
+    survivors: bytes
+    members: frozenset[int]
+    losses: int
+    ctx3: bytes
+    signature: bytes
+    held: HeldShares
+    noise: NoiseTerms
+    signers: Signers
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +247,7 @@ ClientState = (
     | ReadyForPlainInput
     | ReadyForNoisedInput
     | Masked
+    | Signed
     | Answered
     | Completed
     | Failed

@@ -105,6 +105,7 @@ class DropReason(StrEnum):
 
     NO_SHARES = "sent no shares in time"
     NO_INPUT = "sent no masked input in time"
+    NO_SIGNATURE = "did not sign the sets of clients in time"
     NO_ANSWER = "did not answer the unmask request in time"
     WITHHELD_SHARES = "withheld shares of clients that it had not complained about"
     BAD_SHARES = "revealed shares that contradict its advert or those of others"
