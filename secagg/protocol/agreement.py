@@ -9,11 +9,11 @@ Source:
     [Bon17], the consistency check of the malicious-server variant.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Self
-
 
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.messages import Advert, Consistency, Quorum
@@ -105,11 +105,11 @@ def check_signature(
     )
 
 
-def check_quorum(
+def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     quorum: Quorum,
     *,
     needed: int,
-    survivors: Set[int],
+    survivors: AbstractSet[int],
     signers: Signers,
     ctx3: bytes,
     suite: CipherSuite,

@@ -149,9 +149,7 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
     )
     member = _member_of(event)
     if member is not None:
-        advert = signed_advert(
-            advert, member, ctx0=facts.ctx0, suite=parameters.suite
-        )
+        advert = signed_advert(advert, member, ctx0=facts.ctx0, suite=parameters.suite)
     return Step(
         Advertised(facts, event.seed, advert, member), (Send(Envelope.of(advert)),)
     )
@@ -273,8 +271,6 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
         ),
         (Send(Envelope.of(bundles)),),
     )
-
-
 
 
 # --- round 4 ------------------------------------------------------------------------
@@ -487,9 +483,7 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
         ctx3=state.ctx3,
         suite=parameters.suite,
     )
-    return _answered(
-        state, event, state.survivors, state.held.answer(state.members)
-    )
+    return _answered(state, event, state.survivors, state.held.answer(state.members))
 
 
 def _answered(
@@ -514,7 +508,12 @@ def _with(accepted: Accepted, event: Received) -> Accepted:
 
 
 def repeat(
-    state: Shared | ReadyForInput | Signed | Answered,
+    state: Shared
+    | ReadyForPlainInput
+    | ReadyForNoisedInput
+    | Masked
+    | Signed
+    | Answered,
     event: Received,
     _: ClientPolicy,
 ) -> ClientStep:
@@ -528,7 +527,9 @@ def repeat(
     return Step(state, is_repeat=True)
 
 
-def complete(state: Masked | Signed | Answered, event: Received, _: ClientPolicy) -> ClientStep:
+def complete(
+    state: Masked | Signed | Answered, event: Received, _: ClientPolicy
+) -> ClientStep:
     """Believe that a sum was released, as far as it fits what this client did."""
     released = Released.decode(event.envelope.data)
     if isinstance(state, Signed | Answered):

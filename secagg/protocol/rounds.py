@@ -32,12 +32,12 @@ from secagg.messages import (
 from secagg.profiles import Profile, RoundDeadlines
 
 __all__ = [
-    "CLIENT_ROUNDS",
     "FROM_CLIENTS",
     "FROM_SERVER",
     "ROUNDS",
     "DropReason",
     "RoundRow",
+    "rounds_of",
 ]
 
 
@@ -86,10 +86,16 @@ ROUNDS: Final[Mapping[Round, RoundRow]] = {
 }
 # fmt: on
 
-# Those in which clients send something, in order.
-CLIENT_ROUNDS: Final = tuple(
-    which for which, row in ROUNDS.items() if row.message is not None
-)
+
+def rounds_of(profile: Profile) -> tuple[Round, ...]:
+    """Return the rounds in which clients of a profile send something, in order."""
+    return tuple(
+        which
+        for which, row in ROUNDS.items()
+        if row.message is not None and profile in row.profiles
+    )
+
+
 # A complaint interrupts no round: it travels beside what everybody sends.
 FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
     {Complaint, *(row.message for row in ROUNDS.values() if row.message is not None)}

@@ -25,6 +25,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -47,8 +48,8 @@ from secagg.messages import (
     Shares,
     Upload,
 )
-from secagg.enrolment.rules import VerifiedCredentials
 from secagg.parameters import SessionDescriptor
+from secagg.profiles import HonestTail, Profile
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -56,9 +57,8 @@ from secagg.protocol.events import (
     ServerEvent,
     SumComputed,
 )
-from secagg.protocol.noise_terms import NoiseReader, no_noise
-from secagg.profiles import HonestTail, Profile
 from secagg.protocol.membership import enrolment_rules
+from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.rounds import FROM_CLIENTS
 from secagg.protocol.server_rounds import (
@@ -164,7 +164,7 @@ TRANSITIONS: Final[Mapping[Profile, _Table]] = {
 # fmt: on
 
 
-def start(
+def start(  # noqa: PLR0913 - what a session of any profile depends on
     descriptor: SessionDescriptor,
     *,
     packed_bytes: int,

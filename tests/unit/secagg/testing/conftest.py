@@ -14,10 +14,11 @@ from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import client_rounds, context, share_bundles
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.neighbors import sharing_graph
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 from secagg.testing import observed_session
 from secagg.testing.cohorts import any_noise, parameters_for
@@ -35,7 +36,7 @@ class ObservedSession(observed_session.ObservedSession):
 
     def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
         """Run until everybody has sent its message of a round; leave that one open."""
-        for which in CLIENT_ROUNDS:
+        for which in rounds_of(Profile.HONEST_CURIOUS_SERVER):
             self.play(
                 which,
                 [

@@ -15,8 +15,9 @@ from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import client_rounds
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (
     Claim,
@@ -521,7 +522,7 @@ def test_what_no_client_can_read_is_passed_over(observe):
 
 # --- any losses, any colluders ------------------------------------------------------
 
-LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
+LOSSES = st.sampled_from([*rounds_of(Profile.HONEST_CURIOUS_SERVER), Round.FINISHED])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
