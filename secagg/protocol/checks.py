@@ -40,7 +40,7 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
 
     Raises:
         RemoteProtocolError: ROSTER_TOO_SMALL, ROSTER_TOO_LARGE, SELF_MISSING,
-            BAD_SIGNATURE, BAD_PUBLIC_KEY or DUPLICATE_KEY.
+            BAD_ENCODING, BAD_SIGNATURE, BAD_PUBLIC_KEY or DUPLICATE_KEY.
     """
     if len(roster) < parameters.min_clients:
         raise RemoteProtocolError(
@@ -61,6 +61,15 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
             "this client's advert is not in the roster as it was sent",
             code=ErrorCode.SELF_MISSING,
         )
+    for advert in roster.adverts:
+        if len(advert.noise_commitments) != parameters.noise_layers:
+            raise RemoteProtocolError(
+                f"the advert of {advert.identity!r} commits to "
+                f"{len(advert.noise_commitments)} noise seeds, the session has "
+                f"{parameters.noise_layers} layers",
+                code=ErrorCode.BAD_ENCODING,
+                sender=advert.identity,
+            )
     for advert in roster.adverts:  # R5.2-9
         check_form(advert, parameters.profile)
     for advert in roster.adverts:

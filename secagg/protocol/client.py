@@ -42,7 +42,9 @@ from secagg.messages import (
 )
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import Profile
+from secagg.protocol import noise_terms
 from secagg.protocol.client_rounds import (
     advertise,
     agree,
@@ -89,7 +91,7 @@ from secagg.protocol.events import (
     Received,
     SessionOffered,
 )
-from secagg.protocol.noise_terms import NoiseReader, no_noise
+from secagg.protocol.noise_terms import NoiseReader, NoiseSecrets, no_noise
 from secagg.protocol.outputs import ClientOutput, Send
 
 __all__ = [
@@ -108,6 +110,7 @@ __all__ = [
     "Signed",
     "input_digest",
     "is_over",
+    "noise_secrets",
     "pending_outputs",
     "resume_answered",
     "start",
@@ -263,11 +266,29 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
             return ()
 
 
-def resume_answered(
+def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:
+    """Return what this client draws the noise of its input from.
+
+    Args:
+        state: Where an input is wanted, for the first time or again.
+        seed: Of `SessionOffered`.
+    """
+    delivered = state.delivered
+    return noise_terms.noise_secrets(
+        seed,
+        delivered.layer_seeds,
+        sharers=len(delivered.sharers),
+        context=delivered.ctx2,
+        suite=state.facts.parameters.suite,
+    )
+
+
+def resume_answered(  # noqa: PLR0913 - the fields of one state
     descriptor: SessionDescriptor,
     identity: str,
     *,
     accepted: Mapping[Round, bytes],
+    sharers: int,
     survivors: bytes,
     answer: bytes,
 ) -> Answered:
@@ -281,11 +302,14 @@ def resume_answered(
         descriptor: The offer.
         identity: The client's own name.
         accepted: `Answered.accepted`.
+        sharers: `Answered.sharers`.
         survivors: `Answered.survivors`.
         answer: `Answered.answer`.
     """
     facts = session_facts(descriptor, identity)
-    return Answered(facts, accepted, survivors=survivors, answer=answer)
+    return Answered(
+        facts, accepted, sharers=sharers, survivors=survivors, answer=answer
+    )
 
 
 def is_over(state: ClientState) -> bool:

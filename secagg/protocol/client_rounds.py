@@ -146,6 +146,12 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
         self_mask_commitment=context.self_mask_commitment(
             facts.session_id, event.identity, self_mask_seed, parameters.suite
         ),
+        noise_commitments=tuple(
+            context.noise_commitment(
+                facts.session_id, event.identity, layer, seed.reveal(), parameters.suite
+            )
+            for layer, seed in enumerate(_layer_seeds(facts, event.seed))
+        ),
     )
     member = _member_of(event)
     if member is not None:
@@ -194,6 +200,14 @@ def _own_secrets(
         KeyPair.generate(_stream(facts, seed, b"encryption key")),
         KeyPair.generate(_stream(facts, seed, b"masking key")),
         SecretBytes(_stream(facts, seed, b"self-mask seed").token(32)),
+    )
+
+
+def _layer_seeds(facts: SessionFacts, seed: SecretBytes) -> tuple[SecretBytes, ...]:
+    """Derive g_i of each noise layer: independent, since some may be given away."""
+    return tuple(
+        SecretBytes(_stream(facts, seed, b"noise layer %d" % layer).token(32))
+        for layer in range(facts.parameters.noise_layers)
     )
 
 
@@ -266,6 +280,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
             self_mask_seed=self_mask_seed,
+            layer_seeds=_layer_seeds(facts, state.seed),
             bundles=bundles,
             agreement=agreement,
         ),
@@ -336,6 +351,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 noise=noise,
                 ctx2=ctx2,
                 held=held,
+                layer_seeds=state.layer_seeds,
                 job=job,
                 agreement=state.agreement,
             ),
@@ -451,10 +467,11 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
             _with(state.accepted, event),
             survivors=bitmap,
             members=survivors,
-            losses=len(delivered.sharers) - len(survivors),
             ctx3=ctx3,
             signature=signed.signature,
+            sharers=len(delivered.sharers),
             held=delivered.held,
+            layer_seeds=delivered.layer_seeds,
             noise=delivered.noise,
             signers=delivered.agreement.signers,
         ),
@@ -468,8 +485,14 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
     survivors = _checked_survivors(state, event)
-    answer = state.delivered.held.answer(survivors)
-    return _answered(state, event, event.envelope.data, answer)
+    delivered = state.delivered
+    return _answered(
+        state,
+        event,
+        bitmap=event.envelope.data,
+        sharers=len(delivered.sharers),
+        answer=_revealed(delivered, len(delivered.sharers), survivors),
+    )
 
 
 def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
@@ -483,17 +506,40 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
         ctx3=state.ctx3,
         suite=parameters.suite,
     )
-    return _answered(state, event, state.survivors, state.held.answer(state.members))
+    return _answered(
+        state,
+        event,
+        bitmap=state.survivors,
+        sharers=state.sharers,
+        answer=_revealed(state, state.sharers, state.members),
+    )
+
+
+def _revealed(
+    holding: Delivered | Signed, sharers: int, survivors: frozenset[int]
+) -> bytes:
+    """Return one share per dealer, and layers of noise (R5.5-9)."""
+    # The number of losses decides, and this client has counted them itself.
+    layers = holding.noise.revealed(sharers - len(survivors))
+    return holding.held.answer(survivors) + b"".join(
+        holding.layer_seeds[layer].reveal() for layer in layers
+    )
 
 
 def _answered(
-    state: Masked | Signed, event: Received, survivors: bytes, answer: bytes
+    state: Masked | Signed,
+    event: Received,
+    *,
+    bitmap: bytes,
+    sharers: int,
+    answer: bytes,
 ) -> ClientStep:
     return Step(
         Answered(
             state.facts,
             _with(state.accepted, event),
-            survivors=survivors,
+            sharers=sharers,
+            survivors=bitmap,
             answer=answer,
         ),
         (Send(Envelope.of(Shares(answer))),),

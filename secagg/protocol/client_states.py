@@ -99,6 +99,7 @@ class Shared:
     own_shares: bytes = field(repr=False)
     mask_private_key: SecretBytes
     self_mask_seed: SecretBytes
+    layer_seeds: tuple[SecretBytes, ...]
     bundles: Bundles
     agreement: Agreement | None = None
 
@@ -115,6 +116,7 @@ class Delivered:
         noise: What |U2| settles about the noise.
         ctx2: Context of U2.
         held: The shares of others.
+        layer_seeds: g_i of each noise layer; some of them may be given away.
         job: What masks the input.
         agreement: In profiles that distrust the server.
     """
@@ -126,6 +128,7 @@ class Delivered:
     noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
+    layer_seeds: tuple[SecretBytes, ...]
     job: MaskJob
     agreement: Agreement | None = None
 
@@ -167,10 +170,11 @@ class Signed:
         accepted: Digest of the message that opened each round.
         survivors: Bitmap of the U3 that was signed.
         members: The same as indices.
-        losses: |U2| - |U3|.
+        sharers: |U2|.
         ctx3: What was signed.
         signature: 64 bytes, as sent.
         held: The shares of others.
+        layer_seeds: g_i of each noise layer; some of them may be given away.
         noise: What |U2| settles about the noise.
         signers: Who may have signed the same.
     """
@@ -181,10 +185,11 @@ class Signed:
     accepted: Accepted
     survivors: bytes
     members: frozenset[int]
-    losses: int
+    sharers: int
     ctx3: bytes
     signature: bytes
     held: HeldShares
+    layer_seeds: tuple[SecretBytes, ...]
     noise: NoiseTerms
     signers: Signers
 
@@ -196,6 +201,7 @@ class Answered:
     Attributes:
         facts: Public facts.
         accepted: Digest of the message that opened each round.
+        sharers: |U2|.
         survivors: Bitmap of the U3 that was answered; no other may follow.
         answer: What was answered, as sent.
     """
@@ -204,6 +210,7 @@ class Answered:
 
     facts: SessionFacts
     accepted: Accepted
+    sharers: int
     survivors: bytes
     answer: bytes = field(repr=False)
 

@@ -34,6 +34,7 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.agreement import (
@@ -44,11 +45,12 @@ from secagg.protocol.agreement import (
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
-from secagg.protocol.noise_terms import noise_terms
+from secagg.protocol.noise_terms import layer_secret, noise_terms
 from secagg.protocol.outputs import (
     ComputeSum,
     DealerFailed,
     DropClient,
+    NoiseRemoval,
     ServerOutput,
     ShareDisputed,
     Step,
@@ -120,6 +122,13 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
         )
     descriptor = state.session.descriptor
     parameters = descriptor.parameters
+    if len(advert.noise_commitments) != parameters.noise_layers:
+        raise RemoteProtocolError(
+            f"{sender!r} commits to {len(advert.noise_commitments)} noise seeds, the "
+            f"session has {parameters.noise_layers} layers",
+            code=ErrorCode.BAD_ENCODING,
+            sender=sender,
+        )
     check_form(advert, parameters.profile)  # R5.1-5
     keys = advert.public_keys
     for key in (advert.encryption_key, advert.masking_key):
@@ -348,6 +357,7 @@ def _opened_for(
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     bitmap = encode_set(survivors, len(cohort.roster))
     shown = Envelope.of(Survivors(bitmap))
+    layers = state.noise.revealed(len(state.sharers) - len(survivors))
     if parameters.profile.has_identities:
         return ConsistencyCheck(
             state.session.opening(Round.CONSISTENCY_CHECK),
@@ -355,6 +365,7 @@ def _opened_for(
             sharers=state.sharers,
             survivors=survivors,
             opening=shown,
+            noise_layers=layers,
             ctx2=state.ctx2,
             ctx3=context.unmask_context(state.ctx2, bitmap, parameters.suite),
             uploads=dict(state.uploads),
@@ -367,6 +378,7 @@ def _opened_for(
         survivors=survivors,
         survivors_shown=shown,
         opening=shown,
+        noise_layers=layers,
         ctx2=state.ctx2,
         uploads=dict(state.uploads),
         answers={},
@@ -479,6 +491,7 @@ def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
             survivors=state.survivors,
             survivors_shown=state.opening,
             opening=Envelope.of(Quorum(tuple(sorted(state.signatures.items())))),
+            noise_layers=state.noise_layers,
             ctx2=state.ctx2,
             uploads=state.uploads,
             answers={},
@@ -496,7 +509,9 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     index = _member(state.cohort, sender, state.survivors)
     revealed = Shares.decode(event.envelope.data).revealed
     try:
-        answer = Answer.parse(revealed, _dealers(state, index))
+        answer = Answer.parse(
+            revealed, _dealers(state, index), noise_layers=len(state.noise_layers)
+        )
     except ValueError as error:
         raise RemoteProtocolError(
             f"the shares that {sender!r} revealed cannot be read: {error}",
@@ -544,6 +559,8 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
         return _abort(state.session, error.code, str(error), found, survivors=survivors)
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     liars += _drops(cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES)
+    noise, misfits = _noise_removal(state)
+    liars += _drops(cohort, misfits, DropReason.BAD_NOISE_REVEAL)
     job = ComputeSum(
         session_id=descriptor.session_id,
         mask_context=state.ctx2,
@@ -553,11 +570,43 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
         uploads=tuple(sorted(state.uploads.items())),
         survivor_seeds=rebuilt.survivor_seeds,
         dropped_keys=rebuilt.dropped_keys,
+        noise=noise,
     )
     return Step(
         Summing(state.session, cohort, survivors=state.survivors, job=job),
         (*silent, *liars, *_disputes(cohort, rebuilt.disputes), job),
     )
+
+
+def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int]]:
+    """Return what to subtract of the noise, and whose seeds do not fit its advert.
+
+    A seed that does not fit is not subtracted: more noise stays, and the sum is as
+    good as it was (PROTOCOL §5.5).
+    """
+    if not state.noise_layers:
+        return None, frozenset()
+    descriptor = state.session.descriptor
+    suite, seeds, misfits = descriptor.parameters.suite, [], set()
+    for index, answer in sorted(state.answers.items()):
+        advert = state.cohort.roster.adverts[index]
+        for layer, seed in zip(state.noise_layers, answer.noise_seeds, strict=True):
+            commitment = context.noise_commitment(
+                descriptor.session_id, advert.identity, layer, seed, suite
+            )
+            if commitment != advert.noise_commitments[layer]:
+                misfits.add(index)
+                continue
+            secret = layer_secret(
+                SecretBytes(seed), layer, context=state.ctx2, suite=suite
+            )
+            seeds.append((layer, secret))
+    removal = NoiseRemoval(
+        noise_block=descriptor.parameters.noise_block,
+        sharers=len(state.sharers),
+        seeds=tuple(seeds),
+    )
+    return removal, frozenset(misfits)
 
 
 def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[int]:

@@ -215,6 +215,7 @@ class ConsistencyCheck(Rostered):
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
     opening: Envelope  # U3, encoded once for everybody
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
     ctx2: bytes
     ctx3: bytes
     uploads: Mapping[int, bytes]
@@ -231,6 +232,7 @@ class Unmasking(Rostered):
     survivors: frozenset[int]  # U3
     survivors_shown: Envelope  # U3, encoded once for everybody
     opening: Envelope  # the same, or the quorum that has signed it
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
     ctx2: bytes
     uploads: Mapping[int, bytes]
     answers: dict[int, Answer] = field(repr=False)  # U5, so far
