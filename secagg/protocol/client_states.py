@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from secagg.errors import ErrorCode
-from secagg.messages import Advert, Released, Roster, Round
+from secagg.messages import Advert, Released, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.checks import RosterView
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
@@ -60,7 +61,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """Round 0 is done: the advert is out, the roster is awaited."""
+    """AdvertiseKeys is done: the advert is out, the roster is awaited."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -71,16 +72,13 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Round 1 is done: bundles are out, those of the others are awaited."""
+    """ShareKeys is done: bundles are out, those of the others are awaited."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
     facts: SessionFacts
     accepted: Accepted
-    roster: Roster
-    graph: SharingGraph
-    index: int
-    ctx1: bytes
+    roster: RosterView
     channels: Mapping[int, SecretBytes] = field(repr=False)
     own_shares: bytes = field(repr=False)
     mask_private_key: SecretBytes
@@ -90,7 +88,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What round 2 has brought: U2 and the shares of others.
+    """What MaskedInputCollection has brought: U2 and the shares of others.
 
     Attributes:
         roster_size: |U1|.
@@ -115,7 +113,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class ReadyForInput:
-    """Round 2 is open: an input is wanted, for the first time or again."""
+    """Uploads are open: an input is wanted, for the first time or again."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -143,7 +141,7 @@ class Masked(ReadyForInput):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Round 4 is done.  All keys are gone; the answer is kept for retries only.
+    """Unmasking is done.  All keys are gone; the answer is kept for retries only.
 
     Attributes:
         facts: Public facts.

@@ -20,6 +20,7 @@ from secagg.messages import (
     Fate,
     Released,
     Roster,
+    RosterFrame,
     Round,
     Shares,
     Survivors,
@@ -76,7 +77,7 @@ __all__ = [
 _SEED_BYTES: Final = 32
 
 
-# --- round 0 ------------------------------------------------------------------------
+# --- AdvertiseKeys ------------------------------------------------------------------
 
 
 def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
@@ -89,6 +90,14 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             sender=sender,
         )
     advert = Advert.decode(event.envelope.data)
+    layers = state.session.descriptor.parameters.noise_layers
+    if len(advert.noise_commitments) != layers:
+        raise RemoteProtocolError(
+            f"{sender!r} commits to {len(advert.noise_commitments)} layers of noise, "
+            f"the session has {layers}",
+            code=ErrorCode.BAD_ENCODING,
+            sender=sender,
+        )
     if advert.identity != sender:
         raise RemoteProtocolError(
             f"{sender!r} sent an advert of another identity",
@@ -102,14 +111,15 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             sender=sender,
             next_step="Wait for the next session of the task.",
         )
-    if advert.signature:
+    if advert.signature or advert.credential is not None:
         raise RemoteProtocolError(
-            "this profile has no signatures, the advert carries one",
+            "this profile has no identities, the advert carries a credential or a "
+            "signature",
             code=ErrorCode.BAD_SIGNATURE,
             sender=sender,
         )
-    keys = (advert.encryption_key, advert.masking_key)
-    for key in keys:
+    keys = advert.public_keys
+    for key in (advert.encryption_key, advert.masking_key):
         try:
             check_public_key(key)
         except BadPublicKeyError as error:
@@ -118,7 +128,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
                 code=ErrorCode.BAD_PUBLIC_KEY,
                 sender=sender,
             ) from None
-    if keys[0] == keys[1] or not state.keys.isdisjoint(keys):
+    if len(set(keys)) < len(keys) or not state.keys.isdisjoint(keys):
         raise RemoteProtocolError(
             f"a public key of {sender!r} occurs twice in the session",
             code=ErrorCode.DUPLICATE_KEY,
@@ -144,18 +154,22 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
             ErrorCode.ROSTER_TOO_SMALL,
         )
     if not parameters.is_complete_graph and len(event.graph_seed) != _SEED_BYTES:
-        raise LocalProtocolError("closing round 0 on a ring takes a 32-byte seed")
+        raise LocalProtocolError("closing AdvertiseKeys on a ring takes a 32-byte seed")
     roster = Roster(
         tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
         b"" if parameters.is_complete_graph else event.graph_seed,
     )
     opening = Envelope.of(roster)
+    frame = RosterFrame.decode(opening.data)
     ctx0 = context.session_context(descriptor)
+    tree = context.roster_tree(ctx0, frame, parameters.suite)
     cohort = Cohort(
         roster=roster,
+        frame=frame,
+        tree=tree,
         index_of={advert.identity: i for i, advert in enumerate(roster.adverts)},
-        graph=sharing_graph(parameters, roster),
-        ctx1=context.roster_context(ctx0, opening.data, parameters.suite),
+        graph=sharing_graph(parameters, len(roster), roster.graph_seed),
+        ctx1=context.context_of_tree(ctx0, tree, roster.graph_seed, parameters.suite),
     )
     return Step(
         ShareKeys(
@@ -167,7 +181,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     )
 
 
-# --- round 1 ------------------------------------------------------------------------
+# --- ShareKeys ----------------------------------------------------------------------
 
 
 def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
@@ -236,7 +250,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     )
 
 
-# --- round 2 ------------------------------------------------------------------------
+# --- MaskedInputCollection ----------------------------------------------------------
 
 
 def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
@@ -384,7 +398,7 @@ def _shortcoming(
     return risk.shortcoming(server_demand(parameters.graph_bits))
 
 
-# --- round 4 ------------------------------------------------------------------------
+# --- Unmasking ----------------------------------------------------------------------
 
 
 def record_shares(state: Unmasking, event: Received) -> ServerStep:

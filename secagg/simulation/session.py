@@ -6,7 +6,7 @@ Rule 2: memory is O(d) beside the clients' keys: an upload is folded into the su
         it arrives, because the simulator knows that whoever uploads survives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import overload
@@ -14,7 +14,7 @@ from typing import overload
 import numpy as np
 
 from secagg.errors import SessionAbortedError
-from secagg.messages import Envelope, Roster, Upload
+from secagg.messages import Advert, Envelope, Upload
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import (
@@ -138,7 +138,7 @@ class _MeasuredSession(InProcessSession):
         self.meter = Meter()
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
-        self._roster: Roster | None = None
+        self._adverts: Mapping[int, Advert] | None = None
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
         if isinstance(event, Received) and event.envelope.kind is not Upload:
@@ -152,10 +152,11 @@ class _MeasuredSession(InProcessSession):
         with self.meter.client(number):
             outputs = super().to_client(number, event)
         state = self.clients[number]
-        if isinstance(state, client.Shared):
+        if isinstance(state, client.Shared) and self.parameters.is_complete_graph:
             # Equal rosters of n clients would take O(n^2) memory in one process.
-            self._roster = self._roster or state.roster
-            self.clients[number] = replace(state, roster=self._roster)
+            self._adverts = self._adverts or state.roster.adverts
+            shared = replace(state.roster, adverts=self._adverts)
+            self.clients[number] = replace(state, roster=shared)
         return outputs
 
     def fetch(self, number: int) -> Envelope | None:

@@ -92,49 +92,50 @@ class SecAggServiceServicer(object):
     """
 
     def GetOffer(self, request, context):
-        """Before round 0: ask whether a session of a task is open to the caller.
+        """Before any round: ask whether a session of a task is open to the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdvertiseKeys(self, request, context):
-        """Round 0: send public keys.
+        """AdvertiseKeys: send public keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShareKeys(self, request, context):
-        """Round 1: send one sealed bundle of shares for each neighbour.
+        """ShareKeys: send one sealed bundle of shares for each neighbour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportViolation(self, request, context):
-        """Round 2: report a client whose bundle is of no use, and go on.
+        """MaskedInputCollection: report a client whose bundle is of no use, and go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Round 2: ask from where to send, before the first chunk and after every break.
+        """MaskedInputCollection: ask from where to send, before the first chunk and after
+        every break.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadChunk(self, request, context):
-        """Round 2: send one chunk of the masked input.
+        """MaskedInputCollection: send one chunk of the masked input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevealShares(self, request, context):
-        """Round 4: send one share for each client whose shares the caller holds.
+        """Unmasking: send one share for each client whose shares the caller holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
