@@ -131,7 +131,7 @@ class RoundDeadlines:
 
     @property
     def longest_session(self) -> int:
-        """Seconds of all rounds, with the one extension that round 4 may have."""
+        """Seconds of all rounds, with the one extension that uploads may cause."""
         return sum(seconds for _, seconds in self) + self.masked_input
 
     def encode_into(self, writer: Writer) -> None:

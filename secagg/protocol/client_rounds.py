@@ -25,7 +25,6 @@ from secagg.messages import (
     Fate,
     Quorum,
     Released,
-    Roster,
     Shares,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
@@ -45,8 +44,6 @@ from secagg.protocol.agreement import (
 from secagg.protocol.checks import (
     check_delivery,
     check_noise_suffices,
-    check_overlap,
-    check_ring,
     check_ring_survivors,
     check_roster,
     check_survivors,
@@ -80,8 +77,7 @@ from secagg.protocol.events import (
     Received,
     SessionOffered,
 )
-from secagg.protocol.membership import Member, check_adverts, signed_advert
-from secagg.protocol.neighbors import sharing_graph
+from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
 from secagg.protocol.refund import Charge, Standing, charge_after
@@ -116,7 +112,7 @@ def input_digest(vector: PlainVector | NoisedVector) -> bytes:
     return hashlib.sha256(little_endian.tobytes()).digest()
 
 
-# --- round 1 ------------------------------------------------------------------------
+# --- AdvertiseKeys ------------------------------------------------------------------
 
 
 def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
@@ -219,52 +215,40 @@ def _stream(
     return SeededEntropy(seed, label + b"/" + facts.session_id + context)
 
 
-# --- round 3 ------------------------------------------------------------------------
+# --- ShareKeys ----------------------------------------------------------------------
 
 
 def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
-    roster = Roster.decode(event.envelope.data)
-    index = check_roster(facts.parameters, roster, state.advert)
-    if state.member is not None:
-        check_adverts(
-            roster.adverts,
-            state.member.rules,
-            ctx0=facts.ctx0,
-            suite=facts.parameters.suite,
-            verified=state.member.verified,
-        )
-        check_overlap(facts.parameters, len(roster))
-    graph = sharing_graph(facts.parameters, roster)
-    check_ring(facts.parameters, graph)
-    ctx1 = context.roster_context(
-        facts.ctx0, event.envelope.data, facts.parameters.suite
+    roster = check_roster(
+        facts.parameters,
+        event.envelope.data,
+        state.advert,
+        ctx0=facts.ctx0,
+        member=state.member,
     )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
         facts.parameters,
         session_id=facts.session_id,
-        ctx1=ctx1,
         roster=roster,
-        graph=graph,
-        index=index,
         encryption_keys=encryption_keys,
         mask_private_key=mask_keys.private_bytes,
         self_mask_seed=self_mask_seed,
         # R7.1-2: one roster, one polynomial.  Shares that a client dealt on another
         # roster of the same session must not add up to t with these.
-        polynomials=_stream(facts, state.seed, b"polynomials", ctx1),
+        polynomials=_stream(facts, state.seed, b"polynomials", roster.ctx1),
     )
     agreement, signature = None, b""
     if state.member is not None:
         key = state.member.key
-        agreement = Agreement(key, Signers.of(roster.adverts))
+        agreement = Agreement(key, Signers.of(tuple(roster.adverts.values())))
         signature = sign_bundles(
             key,
             dealing.bundles,
-            ctx1=ctx1,
-            index=index,
+            ctx1=roster.ctx1,
+            index=roster.index,
             suite=facts.parameters.suite,
         )
     bundles = Bundles(dealing.bundles, signature)
@@ -273,9 +257,6 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
             facts=facts,
             accepted=_with({}, event),
             roster=roster,
-            graph=graph,
-            index=index,
-            ctx1=ctx1,
             channels=dealing.channels,
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
@@ -288,29 +269,26 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
     )
 
 
-# --- round 4 ------------------------------------------------------------------------
+# --- MaskedInputCollection ----------------------------------------------------------
 
 
 def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U2 and open the bundles of others (PROTOCOL §5.3)."""
-    facts = state.facts
+    facts, roster = state.facts, state.roster
     delivery = Delivery.decode(event.envelope.data)
     sharers = check_delivery(
         facts.parameters,
-        roster_size=len(state.roster),
-        graph=state.graph,
-        index=state.index,
+        roster_size=roster.size,
+        graph=roster.graph,
+        index=roster.index,
         delivery=delivery,
     )
-    # Bundles are opened now and not in round 6 as in [Bon17]: a client that could not
+    # Bundles are opened now and not in Unmasking as in [Bon17]: a client that could not
     # answer later must leave before its input is in (PROTOCOL §5.3).
     held = share_bundles.collect(
         facts.parameters,
         session_id=facts.session_id,
-        ctx1=state.ctx1,
-        roster=state.roster,
-        graph=state.graph,
-        index=state.index,
+        roster=roster,
         sharers=sharers,
         channels=state.channels,
         own_shares=state.own_shares,
@@ -318,7 +296,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
     )
     noise = noise_terms(facts.parameters, len(sharers), facts.read_noise)
     ctx2 = context.mask_context(
-        state.ctx1,
+        roster.ctx1,
         delivery.sharers,
         facts.parameters.suite,
         noise_context=noise.context,
@@ -328,12 +306,12 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         mask_context=ctx2,
         modulus=facts.parameters.modulus,
         suite=facts.parameters.suite,
-        index=state.index,
+        index=roster.index,
         self_mask_seed=state.self_mask_seed,
         mask_private_key=state.mask_private_key,
         peers=tuple(
-            (peer, state.roster.adverts[peer].masking_key)
-            for peer in state.graph.neighbors(state.index)
+            (peer, roster.adverts[peer].masking_key)
+            for peer in roster.graph.neighbors(roster.index)
             if peer in sharers
         ),
     )
@@ -344,9 +322,9 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
             facts,
             _with(state.accepted, event),
             Delivered(
-                roster_size=len(state.roster),
-                graph=state.graph,
-                index=state.index,
+                roster_size=roster.size,
+                graph=roster.graph,
+                index=roster.index,
                 sharers=sharers,
                 noise=noise,
                 ctx2=ctx2,
@@ -432,7 +410,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     return Step(state, outputs, is_repeat=True)
 
 
-# --- round 5 ------------------------------------------------------------------------
+# --- Unmasking ----------------------------------------------------------------------
 
 
 def _checked_survivors(state: Masked, event: Received) -> frozenset[int]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from secagg.errors import ErrorCode
-from secagg.messages import Advert, Bundles, Released, Roster, Round
+from secagg.messages import Advert, Bundles, Released, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.protocol.agreement import Signers
+from secagg.protocol.checks import RosterView
 from secagg.protocol.membership import Member
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
@@ -65,7 +66,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """Round 1 is done: the advert is out, the roster is awaited."""
+    """AdvertiseKeys is done: the advert is out, the roster is awaited."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -85,16 +86,13 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Round 3 is done: bundles are out, those of the others are awaited."""
+    """ShareKeys is done: bundles are out, those of the others are awaited."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
     facts: SessionFacts
     accepted: Accepted
-    roster: Roster
-    graph: SharingGraph
-    index: int
-    ctx1: bytes
+    roster: RosterView
     channels: Mapping[int, SecretBytes] = field(repr=False)
     own_shares: bytes = field(repr=False)
     mask_private_key: SecretBytes
@@ -106,7 +104,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What round 4 has brought: U2 and the shares of others.
+    """What MaskedInputCollection has brought: U2 and the shares of others.
 
     Attributes:
         roster_size: |U1|.
@@ -135,7 +133,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class ReadyForInput:
-    """Round 4 is open: an input is wanted, for the first time or again."""
+    """Uploads are open: an input is wanted, for the first time or again."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 

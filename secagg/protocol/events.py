@@ -74,7 +74,7 @@ class RoundClosed:
 
     Attributes:
         round: The round that is closed; a stale event is refused.
-        graph_seed: 32 fresh random bytes when round 1 is closed, else b"".
+        graph_seed: 32 fresh random bytes when AdvertiseKeys is closed, else b"".
     """
 
     round: Round

@@ -46,7 +46,7 @@ class RoundRow:
     """One round.
 
     Attributes:
-        opened_by: Updates that open it; none for round 1, which an offer opens.
+        opened_by: Updates that open it; none for AdvertiseKeys, which an offer opens.
         message: What each client sends in it, if anything.
         deadline: Name of its field in `RoundDeadlines`; "" if it has no end.
         title: What clients do in it, for people.

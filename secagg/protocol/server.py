@@ -48,7 +48,7 @@ from secagg.messages import (
     Shares,
     Upload,
 )
-from secagg.parameters import SessionDescriptor
+from secagg.parameters import Graph, SessionDescriptor
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol.events import (
     AbortRequested,
@@ -310,7 +310,7 @@ class Progress:
     Attributes:
         round: Which one.
         answered: Clients whose message is in.
-        expected: Clients that may still answer, those included; in round 1 the
+        expected: Clients that may still answer, those included; in AdvertiseKeys the
             largest roster.
         needed: Clients without whom the round cannot be closed in success.
     """
@@ -413,6 +413,8 @@ def _opening(
     """Return what opens the current round for a client of the roster."""
     match state:
         case ShareKeys():
+            if state.session.descriptor.parameters.graph is Graph.RING:
+                return state.cohort.neighbourhood(index)
             return state.opening
         case MaskedInputCollection():
             return _delivery(state, index)

@@ -27,6 +27,7 @@ from secagg.messages import (
     Quorum,
     Released,
     Roster,
+    RosterFrame,
     Round,
     Shares,
     Survivors,
@@ -94,7 +95,7 @@ __all__ = [
 _SEED_BYTES: Final = 32
 
 
-# --- round 1 ------------------------------------------------------------------------
+# --- AdvertiseKeys ------------------------------------------------------------------
 
 
 def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
@@ -107,6 +108,14 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             sender=sender,
         )
     advert = Advert.decode(event.envelope.data)
+    layers = state.session.descriptor.parameters.noise_layers
+    if len(advert.noise_commitments) != layers:
+        raise RemoteProtocolError(
+            f"{sender!r} commits to {len(advert.noise_commitments)} layers of noise, "
+            f"the session has {layers}",
+            code=ErrorCode.BAD_ENCODING,
+            sender=sender,
+        )
     if advert.identity != sender:
         raise RemoteProtocolError(
             f"{sender!r} sent an advert of another identity",
@@ -174,19 +183,23 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
             ErrorCode.ROSTER_TOO_SMALL,
         )
     if not parameters.is_complete_graph and len(event.graph_seed) != _SEED_BYTES:
-        raise LocalProtocolError("closing round 1 on a ring takes a 32-byte seed")
+        raise LocalProtocolError("closing AdvertiseKeys on a ring takes a 32-byte seed")
     roster = Roster(
         tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
         b"" if parameters.is_complete_graph else event.graph_seed,
     )
     opening = Envelope.of(roster)
+    frame = RosterFrame.decode(opening.data)
     ctx0 = context.session_context(descriptor)
+    tree = context.roster_tree(ctx0, frame, parameters.suite)
     cohort = Cohort(
         signers=Signers.of(roster.adverts) if state.enrolment is not None else None,
         roster=roster,
+        frame=frame,
+        tree=tree,
         index_of={advert.identity: i for i, advert in enumerate(roster.adverts)},
-        graph=sharing_graph(parameters, roster),
-        ctx1=context.roster_context(ctx0, opening.data, parameters.suite),
+        graph=sharing_graph(parameters, len(roster), roster.graph_seed),
+        ctx1=context.context_of_tree(ctx0, tree, roster.graph_seed, parameters.suite),
     )
     return Step(
         ShareKeys(
@@ -198,7 +211,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     )
 
 
-# --- round 3 ------------------------------------------------------------------------
+# --- ShareKeys ----------------------------------------------------------------------
 
 
 def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
@@ -279,7 +292,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     )
 
 
-# --- round 4 ------------------------------------------------------------------------
+# --- MaskedInputCollection ----------------------------------------------------------
 
 
 def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:

@@ -20,11 +20,13 @@ from secagg.messages import (
     Message,
     Released,
     Roster,
+    RosterFrame,
     Round,
     Shares,
     Upload,
 )
 from secagg.parameters import SessionDescriptor
+from secagg.primitives.merkle import MerkleTree
 from secagg.protocol.agreement import Signers
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
@@ -67,7 +69,7 @@ class Session:
         packed_bytes: Exact size of one packed vector.
         accepted: SHA-256 of every accepted message, by round and sender; holds the
             rounds up to the open one, which is the only one that grows.
-        complaints: By accuser and index of the accused; they grow in round 4.
+        complaints: By accuser and index of the accused; they grow while inputs come.
         read_noise: Reads the noise block for a U2.
     """
 
@@ -128,6 +130,8 @@ class Cohort:
 
     Attributes:
         roster: U1.
+        frame: The same as published, advert by advert.
+        tree: Over its adverts; proves neighbourhoods.
         index_of: Roster index of each identity.
         graph: Who shares with whom.
         ctx1: Context of the roster.
@@ -135,10 +139,27 @@ class Cohort:
     """
 
     roster: Roster
+    frame: RosterFrame = field(repr=False)
+    tree: MerkleTree = field(repr=False, compare=False)  # follows from the frame
     index_of: Mapping[str, int]
     graph: SharingGraph
     ctx1: bytes
     signers: Signers | None = None
+
+    def has(self, identity: str) -> bool:
+        """Whether a client is in the roster."""
+        return identity in self.index_of
+
+    def neighbourhood(self, index: int) -> Envelope:
+        """Return what one client needs of the roster, with its proof (R5.2-23)."""
+        shown = sorted((index, *self.graph.neighbors(index)))
+        frame = replace(
+            self.frame,
+            adverts={each: self.frame.adverts[each] for each in shown},
+            reader=index,
+            proof=self.tree.proof(shown),
+        )
+        return Envelope(Roster, frame.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +177,7 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True)
 class AdvertiseKeys:
-    """Round 1: invited clients advertise their public keys."""
+    """Invited clients advertise their public keys."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -176,7 +197,7 @@ class AdvertiseKeys:
 
 @dataclass(frozen=True, slots=True)
 class Rostered:
-    """What the states behind round 1 have in common."""
+    """What the states behind AdvertiseKeys have in common."""
 
     session: Session
     cohort: Cohort
@@ -184,7 +205,7 @@ class Rostered:
 
 @dataclass(frozen=True, slots=True)
 class ShareKeys(Rostered):
-    """Round 3: clients of U1 send sealed shares to their neighbours."""
+    """Clients of U1 send sealed shares to their neighbours."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
@@ -194,7 +215,7 @@ class ShareKeys(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class MaskedInputCollection(Rostered):
-    """Round 4: clients of U2 upload their masked inputs."""
+    """Clients of U2 upload their masked inputs."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -224,7 +245,7 @@ class ConsistencyCheck(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class Unmasking(Rostered):
-    """Round 6: clients of U3 reveal one share per dealer."""
+    """Clients of U3 reveal one share per dealer."""
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 

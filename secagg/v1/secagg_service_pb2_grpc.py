@@ -97,56 +97,57 @@ class SecAggServiceServicer(object):
     """
 
     def GetOffer(self, request, context):
-        """Before round 1: ask whether a session of a task is open to the caller.
+        """Before any round: ask whether a session of a task is open to the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdvertiseKeys(self, request, context):
-        """Round 1: send public keys.
+        """AdvertiseKeys: send public keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShareKeys(self, request, context):
-        """Round 3: send one sealed bundle of shares for each neighbour.
+        """ShareKeys: send one sealed bundle of shares for each neighbour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportViolation(self, request, context):
-        """Round 4: report a client whose bundle is of no use, and go on.
+        """MaskedInputCollection: report a client whose bundle is of no use, and go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Round 4: ask from where to send, before the first chunk and after every break.
+        """MaskedInputCollection: ask from where to send, before the first chunk and after
+        every break.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadChunk(self, request, context):
-        """Round 4: send one chunk of the masked input.
+        """MaskedInputCollection: send one chunk of the masked input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SignConsistency(self, request, context):
-        """Round 5: send a signature over the sets of clients.
+        """ConsistencyCheck: send a signature over the sets of clients.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevealShares(self, request, context):
-        """Round 6: send one share for each client whose shares the caller holds.
+        """Unmasking: send one share for each client whose shares the caller holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,6 +39,7 @@ from secagg.messages import (
     Round,
     Shares,
     Survivors,
+    is_neighbourhood,
 )
 from secagg.parameters import MAX_CLIENTS, MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.profiles import MAX_DEADLINE_SECONDS
@@ -97,8 +98,9 @@ class Blob(IntEnum):
     SUM = 2
     ROSTER = 3
     DELIVERY = 4
-    QUORUM = 5
-    REVOCATIONS = 6
+    NEIGHBOURHOOD = 5
+    QUORUM = 6
+    REVOCATIONS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,9 @@ class Wait:
     Attributes:
         retry_after_seconds: When asking again makes sense; on the wire between 0.001
             and 3600.
-        joined: In round 1, to those who have joined: how many clients have; else 0.
-        needed: How many the session needs before round 1 can close; 0 with `joined`.
-        closes_in_seconds: Until round 1 closes if enough have joined by then; None
+        joined: In AdvertiseKeys, to those who have joined: how many have; else 0.
+        needed: How many the session needs before that round can close; 0 with `joined`.
+        closes_in_seconds: Until that round closes if enough have joined by then; None
             where nobody has said so.
     """
 
@@ -154,31 +156,32 @@ class Reference:
         kind: Class of the message, `Roster`, `Delivery` or `Quorum`.
         digest: SHA-256 of its canonical bytes.
         size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
+        blob: Under which name the message is fetched.
     """
 
     kind: type[Message]
     digest: bytes
     size: int
+    blob: Blob
 
     @classmethod
     def instead_of(cls, update: Envelope) -> Self:
         """Refer to a message that exceeds `MAX_INLINE_BYTES`."""
-        return cls(update.kind, update.digest, len(update.data))
-
-    @property
-    def blob(self) -> Blob:
-        """Under which name the message is fetched."""
-        return _LARGE[self.kind]
+        blob = _LARGE[update.kind][0]
+        if is_neighbourhood(update):
+            blob = Blob.NEIGHBOURHOOD
+        return cls(update.kind, update.digest, len(update.data), blob)
 
 
-# What a server may send, and the part of it that grows with the cohort.
+# What a server may send, and what of it grows with the cohort, by the names
+# under which they are fetched.
 _UPDATES: Final[frozenset[type[Message]]] = frozenset(
     {Roster, Delivery, Survivors, Quorum, Released, Aborted}
 )
-_LARGE: Final[Mapping[type[Message], Blob]] = {
-    Roster: Blob.ROSTER,
-    Delivery: Blob.DELIVERY,
-    Quorum: Blob.QUORUM,
+_LARGE: Final[Mapping[type[Message], tuple[Blob, ...]]] = {
+    Roster: (Blob.ROSTER, Blob.NEIGHBOURHOOD),
+    Delivery: (Blob.DELIVERY,),
+    Quorum: (Blob.QUORUM,),
 }
 
 
@@ -200,7 +203,7 @@ class Request(Generic[_Answer_co]):
         """Return the protobuf bytes."""
         values = {each: getattr(self, each) for each in _names(type(self))}
         if "after" in values:
-            values["after"] = values["after"] or 0  # no round has the number 0
+            values["after"] = values["after"] or 0
         return cast("bytes", self.WIRE(**values).SerializeToString())
 
     @classmethod
@@ -213,7 +216,8 @@ class Request(Generic[_Answer_co]):
         message = parse(cls.WIRE(), data)
         values = {each: getattr(message, each) for each in _names(cls)}
         if "after" in values:
-            values["after"] = _round_of(values["after"])
+            number = in_range(values["after"], "round", at_most=Round.FINISHED)
+            values["after"] = Round(number) if number else None
         if "blob" in values:
             number = in_range(values["blob"], "blob", at_least=1, at_most=len(Blob))
             values["blob"] = Blob(number)
@@ -248,7 +252,7 @@ def _check_after(after: Round | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GetOffer(Request[SessionDescriptor | Wait]):
-    """Before round 1: is a session of the task open to me?
+    """Before any round: is a session of the task open to me?
 
     Attributes:
         task_id: 1 to 256 bytes of UTF-8.
@@ -292,7 +296,7 @@ class SendMessage(Request[None]):
 
 
 class AdvertiseKeys(SendMessage):
-    """Round 1: my public keys."""
+    """AdvertiseKeys: my public keys."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.AdvertiseKeysRequest
@@ -301,7 +305,7 @@ class AdvertiseKeys(SendMessage):
 
 
 class ShareKeys(SendMessage):
-    """Round 3: one sealed bundle for each neighbour."""
+    """ShareKeys: one sealed bundle for each neighbour."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ShareKeysRequest
@@ -309,7 +313,7 @@ class ShareKeys(SendMessage):
 
 
 class ReportViolation(SendMessage):
-    """Round 4: a client's bundle is of no use to me."""
+    """MaskedInputCollection: a client's bundle is of no use to me."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ReportViolationRequest
@@ -327,7 +331,7 @@ class SignConsistency(SendMessage):
 
 
 class RevealShares(SendMessage):
-    """Round 6: one share for each client of U2 whose shares I hold."""
+    """Unmasking: one share for each client of U2 whose shares I hold."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.RevealSharesRequest
@@ -336,7 +340,7 @@ class RevealShares(SendMessage):
 
 @dataclass(frozen=True, slots=True)
 class GetUploadStatus(Request[UploadStatus]):
-    """Round 4: from where shall I send?"""
+    """MaskedInputCollection: from where shall I send?"""
 
     WIRE = secagg_service_pb2.GetUploadStatusRequest
 
@@ -345,7 +349,7 @@ class GetUploadStatus(Request[UploadStatus]):
 
 @dataclass(frozen=True, slots=True)
 class UploadChunk(Request[UploadStatus]):
-    """Round 4: one chunk of my masked input.
+    """MaskedInputCollection: one chunk of my masked input.
 
     Attributes:
         session_id: 32 bytes.
@@ -544,8 +548,10 @@ def _update_message(update: Envelope | Reference) -> messages_pb2.ServerUpdate:
     if isinstance(update, Envelope):
         message.message = update.data
     else:
-        message.reference.digest = update.digest
-        message.reference.size = update.size
+        reference = messages_pb2.BlobReference(
+            digest=update.digest, size=update.size, blob=f"BLOB_{update.blob.name}"
+        )
+        message.reference.CopyFrom(reference)
     return message
 
 
@@ -567,7 +573,10 @@ def _read_update(message: messages_pb2.ServerUpdate) -> Envelope | Reference:
                 at_most=MAX_OBJECT_BYTES,
             )
             digest = exact_bytes(message.reference.digest, DIGEST_BYTES, "digest")
-            return Reference(kind, digest, size)
+            number = int(message.reference.blob)
+            if number not in _LARGE[kind]:
+                raise refuse(f"a {kind.__name__} is not read as blob {number}")
+            return Reference(kind, digest, size, Blob(number))
         case _:
             raise refuse(
                 "ServerUpdate holds no message, nor a reference to a large one"

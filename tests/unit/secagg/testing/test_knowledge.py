@@ -267,7 +267,8 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
     bitmap = encode_set(range(4), 4)
     for number, vector in enumerate(list(session.facts.vectors)):
         to = (session.session_id, vector.sender)
-        session.facts.said_roster(*to, vector.view.roster.roster.encode())
+        roster = session.server_state.cohort.roster
+        session.facts.said_roster(*to, roster.encode())
         (answer,) = session.tell(number, Survivors(bitmap))
         session.facts.said_sharers(*to, bitmap)
         session.facts.heard_vector(*to, vector.residues)
