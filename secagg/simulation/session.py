@@ -38,6 +38,7 @@ from secagg.protocol.events import (
     ServerEvent,
     SessionOffered,
 )
+from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import (
     ClientOutput,
@@ -160,6 +161,7 @@ class _MeasuredSession(InProcessSession):
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._roster: Roster | None = None
+        self._graph: SharingGraph | None = None
         noise_block = self.parameters.noise_block
         self._task = (
             NoisedTask.from_parameters(self.parameters) if noise_block else None
@@ -208,7 +210,10 @@ class _MeasuredSession(InProcessSession):
         if isinstance(state, client.Shared):
             # Equal rosters of n clients would take O(n^2) memory in one process.
             self._roster = self._roster or state.roster
-            self.clients[number] = replace(state, roster=self._roster)
+            self._graph = self._graph or state.graph
+            self.clients[number] = replace(
+                state, roster=self._roster, graph=self._graph
+            )
         return outputs
 
     def fetch(self, number: int) -> Envelope | None:
