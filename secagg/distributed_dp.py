@@ -492,13 +492,13 @@ class NoisedTask:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor.
         """
         rule = self.mechanism.parameters.noise_rule
+        fraction = floors.colluder_fraction(self.parameters.profile)
         _insist(
             (
-                rule.colluder_fraction >= Fraction(str(floors.min_colluder_fraction)),
+                rule.colluder_fraction >= Fraction(str(fraction)),
                 (
                     f"the noise takes {float(rule.colluder_fraction):.4g} of a roster "
-                    f"for colluders, at least {floors.min_colluder_fraction:.4g} is "
-                    "demanded"
+                    f"for colluders, at least {fraction:.4g} is demanded"
                 ),
             ),
             (

@@ -61,7 +61,7 @@ class SessionFacts:
 class Idle:
     """No session yet."""
 
-    read_noise: NoiseReader = field(default=no_noise, repr=False)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Session:
     packed_bytes: int
     accepted: Mapping[Round, dict[str, bytes]]
     complaints: dict[tuple[str, int], Complaint] = field(default_factory=dict)
-    read_noise: NoiseReader = field(default=no_noise, repr=False)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
     def has_accepted(self, sender: str, envelope: Envelope) -> bool:
         """Whether a message repeats one that was accepted.

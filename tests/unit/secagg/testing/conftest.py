@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.messages import (
     BUNDLE_BYTES,
     Delivery,
@@ -30,7 +31,7 @@ from secagg.protocol.neighbors import sharing_graph
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 from secagg.testing import observed_session
-from secagg.testing.cohorts import any_noise, parameters_for
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.knowledge import Facts
 
 MODULUS = 1 << 20
@@ -145,19 +146,23 @@ def observe():
         corrupt=(),
         garbage=None,
         number=1,
+        ladder=None,
+        read_noise=read_noise_terms,
         **parameters,
     ):
         fields = {"dimension": 4, "modulus": MODULUS, "min_clients": clients}
         fields |= {"min_survivors": max(threshold, len(corrupt) + 2)}
         fields |= {"colluders": len(corrupt)} | parameters
         settings = parameters_for(clients, threshold=threshold, **fields)
+        if ladder is not None:
+            settings = with_noise(settings, ladder=ladder)
         return ObservedSession(
             settings,
             [_input(n, number, settings) for n in range(clients)],
             session_number=number,
             seed_of=lambda n: _digest(b"seed", n, number),
             facts=facts or Facts(),
-            read_noise=any_noise,
+            read_noise=read_noise,
             corrupt=frozenset(corrupt),
             garbage=garbage or {},
         )
