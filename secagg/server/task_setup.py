@@ -62,7 +62,8 @@ class Cohort:
         min_survivors: Fewest inputs that a released sum adds up.
         threshold: Shares that rebuild a secret; None for one more than half of
             max_clients (of the degree on a ring), so that two disjoint groups cannot
-            both rebuild secrets, or with degree "auto" for the fewest that are safe.
+            both rebuild secrets; with degree "auto", or against a server that lies, for
+            the fewest that are safe.
         max_dropouts: Most clients lost after sharing; None for as many as
             `max_losses`.
         max_losses: Most clients lost after joining; None for as many as the survivors
@@ -105,10 +106,10 @@ class Cohort:
         Raises:
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
-        degree, threshold = self._graph()
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)
+        degree, threshold = self._graph(max_losses)
         if max_dropouts is None:
             max_dropouts = max_losses
         # The other profiles need more than a cohort says.
@@ -128,20 +129,25 @@ class Cohort:
             deadlines=self.deadlines,
         )
 
-    def _graph(self) -> tuple[int, int]:
+    def _graph(self, max_losses: int) -> tuple[int, int]:
         """Return degree and threshold, found where they are left open."""
-        if self.degree != "auto":
+        is_honest = self.profile is Profile.HONEST_CURIOUS_SERVER
+        is_open = self.degree == "auto" or (
+            # Half of the cohort is not enough for clients that must agree on U3.
+            self.degree == 0 and self.threshold is None and not is_honest
+        )
+        if self.degree != "auto" and not is_open:
             half = (self.degree or self.max_clients) // 2
             return self.degree, self.threshold or half + 1
         demand = GraphDemand(
             min_clients=self.min_clients,
             max_clients=self.max_clients,
             min_survivors=self.min_survivors,
-            max_losses=self.max_clients - self.min_survivors,
+            max_losses=max_losses,
             colluders=self.colluders,
             graph_bits=self.graph_bits,
         )
-        if self.profile is Profile.HONEST_CURIOUS_SERVER:
+        if is_honest:
             chosen = choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
         else:  # a server that lies would draw a ring that it can cut
             chosen = complete_graph(
@@ -340,6 +346,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
         loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
         colluder_fraction=noise.colluder_fraction,
+        ladder=noise.ladder,
         accountant=noise.accountant,
         rotation=noise.rotation,
     )

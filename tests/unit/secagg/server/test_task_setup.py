@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from secagg.config import load_server_settings
 from secagg.distributed_dp import plan
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.profiles import Profile
 from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
 from secagg.server.task_setup import Cohort, PreparedTask, prepare_task, settle_task
 from secagg.storage.stored import Task, TaskState
@@ -113,6 +115,21 @@ def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
         prepare(tmp_path, WIDE.replace("colluders = 100", 'degree = "car"'))
     with pytest.raises(ServiceError, match='whole number or "auto"'):
         prepare(tmp_path, WIDE, "cohort.degree=")
+
+
+@pytest.mark.parametrize("degree", [0, "auto"])
+def test_against_a_server_that_lies_more_than_half_is_needed(degree):
+    cohort = Cohort(
+        min_clients=80,
+        max_clients=100,
+        min_survivors=65,
+        colluders=9,
+        degree=degree,
+        profile=Profile.MALICIOUS_SERVER,
+    )
+    assert cohort._graph(max_losses=35) == (0, 55)  # 2 * 55 > 100 + 9
+    with pytest.raises(ServiceError, match="at least 70 shares"):
+        replace(cohort, colluders=39)._graph(max_losses=35)
 
 
 def test_without_a_safe_ring_an_open_degree_means_the_complete_graph(tmp_path):
