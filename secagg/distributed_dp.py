@@ -351,7 +351,9 @@ class NoisedTask:
                 ],
             )
         except NoiseInputError as error:
-            raise InputError(str(error)) from None
+            raise InputError(
+                str(error), next_step="Correct the vector; nothing of it was sent."
+            ) from None
         return NoisedInput(
             NoisedVector(encoded.residues, self.parameters.noise_block),
             encoded.shortened_by,

@@ -52,3 +52,12 @@ async def test_every_client_gives_one_vector():
     async with secagg.local(prepared(), clients=3, floors=floors) as cohort:
         with pytest.raises(secagg.LocalProtocolError, match="2 vectors"):
             await cohort.sum([np.ones(4)] * 2)
+
+
+@pytest.mark.parametrize("clients", [2, 4])
+async def test_as_many_clients_are_opened_as_a_session_takes(clients):
+    """Fewer would wait for others for ever, more for a place."""
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    with pytest.raises(secagg.LocalProtocolError, match=f"not {clients}"):
+        async with secagg.local(prepared(), clients=clients, floors=floors):
+            pass
