@@ -1,4 +1,4 @@
-"""The aggregator: many sessions behind one front door, on any transport.
+"""The aggregator: many sessions, whose clients call on any transport.
 
 Rule 1: a call is answered for the identity that the transport has authenticated, and
         touches only what that client may see.

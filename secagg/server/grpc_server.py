@@ -1,4 +1,4 @@
-"""The aggregator's gRPC front door: decode, hand over, encode.  It decides nothing.
+"""The aggregator's gRPC service: decode, hand over, encode.  It decides nothing.
 
 Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
         protobuf's own failures never reach gRPC.

@@ -1,4 +1,4 @@
-"""The front door: what clients may ask, and what hostile ones get."""
+"""The aggregator: what clients may ask, and what hostile ones get."""
 
 import asyncio
 import hashlib
