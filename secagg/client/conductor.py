@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 # The server says that a message came too late; its next update says what that means.
-_TOO_LATE: Final = frozenset(
+TOO_LATE: Final = frozenset(
     {ErrorCode.DEADLINE, ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE}
 )
 
@@ -257,7 +257,7 @@ class Conductor:
                     raise SessionAbortedError(
                         str(error), code=error.code, next_step=error.next_step
                     ) from None
-                if error.code not in _TOO_LATE:
+                if error.code not in TOO_LATE:
                     raise
 
     async def _send(self, envelope: Envelope) -> None:
@@ -291,7 +291,7 @@ class Conductor:
                 GetUploadStatus(self._session.session_id), self._deadline
             )
         except RemoteProtocolError as error:
-            if error.code not in _TOO_LATE:
+            if error.code not in TOO_LATE:
                 raise
             return True
         return status.complete

@@ -19,8 +19,8 @@ into `secagg.storage.spool`.  Books are opened by `secagg.storage.open_book`.
 
 from typing import Final, Protocol
 
-from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, ServiceError
+from secagg.profiles import Trust
 from secagg.storage.change import Behind, Change, Committed, Ended, Role
 from secagg.storage.charges import ChargeRow, Settlement
 from secagg.storage.stored import (
@@ -131,11 +131,11 @@ class Book(Protocol):
 
     async def seen_revocations(
         self, enrolment_key: bytes, trust_domain: str
-    ) -> SeenRevocations | None:
-        """Return the newest revocation list that this client has read, or None."""
+    ) -> Trust | None:
+        """Return what names the newest revocation list that was read, or None."""
         ...
 
-    async def see_revocations(self, seen: SeenRevocations) -> None:
+    async def see_revocations(self, trust: Trust) -> None:
         """Remember a revocation list that was read whole; it is never forgotten.
 
         Raises:

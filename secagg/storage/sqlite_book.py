@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
+from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
 from secagg.storage.change import Change, Role
 from secagg.storage.charges import ChargeRow, Settlement
@@ -182,7 +182,7 @@ class SQLiteBook:
 
     async def seen_revocations(
         self, enrolment_key: bytes, trust_domain: str
-    ) -> SeenRevocations | None:
+    ) -> Trust | None:
         """Return the newest revocation list that this client has read."""
         return await self._read(
             lambda database: sqlite_queries.read_revocations(
@@ -190,10 +190,10 @@ class SQLiteBook:
             )
         )
 
-    async def see_revocations(self, seen: SeenRevocations) -> None:
+    async def see_revocations(self, trust: Trust) -> None:
         """Remember a revocation list that was read whole."""
         await self._write(
-            lambda database: sqlite_changes.see_revocations(database, seen)
+            lambda database: sqlite_changes.see_revocations(database, trust)
         )
 
     async def purge(self, policy: Retention) -> Purged:

@@ -9,8 +9,9 @@ import dataclasses
 import sqlite3
 from typing import Final, TypeAlias
 
-from secagg.enrolment.revocation import SeenRevocations
+from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
+from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
@@ -303,16 +304,19 @@ def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -
     return True
 
 
-def see_revocations(database: sqlite3.Connection, seen: SeenRevocations) -> None:
+def see_revocations(database: sqlite3.Connection, trust: Trust) -> None:
     """See `Book.see_revocations`."""
-    before = read_revocations(database, seen.enrolment_key, seen.trust_domain)
-    if before is not None:
-        before.refuse_older(number=seen.number, digest=seen.digest)
-    if seen != before:
+    seen = read_revocations(database, trust.enrolment_key, trust.trust_domain)
+    if seen is not None:
+        refuse_older(trust, seen=seen)
+    if seen != trust:
         REVOCATIONS.put(
             database,
             RevocationColumns(
-                seen.enrolment_key, seen.trust_domain, seen.number, seen.digest
+                trust.enrolment_key,
+                trust.trust_domain,
+                trust.revocation_number,
+                trust.revocation_hash,
             ),
         )
 

@@ -6,8 +6,8 @@ business of `secagg.storage.sqlite_file`.
 
 import sqlite3
 
-from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import LocalProtocolError
+from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import NewSession, Record, Role
@@ -177,18 +177,13 @@ def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ..
 
 def read_revocations(
     database: sqlite3.Connection, enrolment_key: bytes, trust_domain: str
-) -> SeenRevocations | None:
+) -> Trust | None:
     """See `Book.seen_revocations`."""
     where = "enrolment_key = ? AND trust_domain = ?"
     row = next(REVOCATIONS.find(database, where, enrolment_key, trust_domain), None)
     if row is None:
         return None
-    return SeenRevocations(
-        enrolment_key=row.enrolment_key,
-        trust_domain=row.trust_domain,
-        number=row.number,
-        digest=row.digest,
-    )
+    return Trust(row.trust_domain, row.enrolment_key, row.number, row.digest)
 
 
 def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:

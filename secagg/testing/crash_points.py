@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope
+from secagg.profiles import Trust
 from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.book import Book
 from secagg.storage.change import Behind, Change, Committed, Ended, Role
@@ -115,14 +115,14 @@ class CrashingBook:
         with self._switch.around("put task"):
             return await self._inner.put_task(task, expect_version=expect_version)
 
-    async def see_revocations(self, seen: SeenRevocations) -> None:
+    async def see_revocations(self, trust: Trust) -> None:
         """See `Book.see_revocations`."""
         with self._switch.around("see revocations"):
-            await self._inner.see_revocations(seen)
+            await self._inner.see_revocations(trust)
 
     async def seen_revocations(
         self, enrolment_key: bytes, trust_domain: str
-    ) -> SeenRevocations | None:
+    ) -> Trust | None:
         """See `Book.seen_revocations`."""
         self._switch.check()
         return await self._inner.seen_revocations(enrolment_key, trust_domain)

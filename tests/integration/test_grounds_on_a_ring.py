@@ -15,6 +15,7 @@ import pytest
 from secagg.client.conductor import SessionOutcome
 from secagg.distributed_dp import NoisedTask
 from secagg.policy import ClientPolicy
+from secagg.profiles import HonestTail
 from secagg.protocol.ring_safety import RingRisk
 from secagg.server.receipt import SessionReceipt
 from secagg.server.server import ReleasedSum
@@ -30,9 +31,9 @@ POLICY: ClientPolicy = replace(LENIENT_POLICY, min_graph_bits=1)
 COMPLETE = parameters_for(
     CLIENTS, dimension=4, threshold=6, min_clients=CLIENTS, min_survivors=10
 )
-SAFE = replace(COMPLETE, degree=4, threshold=4, graph_bits=40, colluders=1)
+SAFE = replace(COMPLETE, degree=4, threshold=4, tail=HonestTail(40), colluders=1)
 # C(12, 4) choices of colluders, 42 of which cut the ring: 2^-3.6 where 2^-3 is wanted.
-DOUBTFUL = replace(SAFE, graph_bits=2, colluders=4)
+DOUBTFUL = replace(SAFE, tail=HonestTail(2), colluders=4)
 
 
 def run(parameters, **options):

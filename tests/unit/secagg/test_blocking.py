@@ -45,12 +45,7 @@ def test_server_and_clients_of_a_script(tmp_path):
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
 
     def identity(name, role):
-        return secagg.TLSIdentity.load(
-            certificate=tmp_path / f"{name}.pem",
-            private_key=tmp_path / f"{name}.key",
-            authority=tmp_path / "ca.pem",
-            role=role,
-        )
+        return secagg.TLSIdentity.in_directory(tmp_path, name, role=role)
 
     def give(name):
         authority.issue_client(name).write(tmp_path, name)

@@ -202,7 +202,7 @@ def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
     word = str(task.report().server.status)
     assert task.report().grounds() == word
     on_ring = replace(
-        task, parameters=replace(task.parameters, degree=4, graph_bits=40)
+        task, parameters=replace(task.parameters, degree=4, tail=HonestTail(40))
     )
     report = on_ring.report()
     assert report.grounds() == f"{word}, with {on_ring.graph_delta:.3g} added to delta"

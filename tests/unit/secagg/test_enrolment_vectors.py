@@ -17,6 +17,7 @@ from secagg.errors import RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey, SignatureError, verify
+from secagg.profiles import Trust
 
 ENROLMENT = read_vectors("enrolment")
 
@@ -30,21 +31,18 @@ def rows(key):
 
 
 def trust_of(record):
-    """The four fields of a trust, in the order of PROTOCOL §3.2."""
     reader = Reader(bytes_of(record, "trust"), "trust")
-    fields = {
-        "trust_domain": reader.text(max_bytes=255),
-        "enrolment_key": reader.fixed(32),
-        "number": reader.u32(),
-        "digest": reader.fixed(32),
-    }
+    trust = Trust.decode_from(reader)
     reader.end()
-    return fields
+    return trust
 
 
 def listed(record):
-    revocations = read_revocations(bytes_of(record, "revocations"), **trust_of(record))
-    return [] if revocations is None else list(revocations.serials)
+    revocations = read_revocations(bytes_of(record, "revocations"), trust_of(record))
+    if revocations is None:
+        return []
+    assert revocations.encode() == bytes_of(record, "revocations")
+    return list(revocations.serials)
 
 
 @rows("signatures")
@@ -87,8 +85,8 @@ def test_credentials(row):
     named = next(r for r in ENROLMENT["revocation_lists"] if r["success"])
     assert named["trust"] == ENROLMENT["trust"]
     rules = EnrolmentRules(
-        trust_domain=trust["trust_domain"],
-        enrolment_key=trust["enrolment_key"],
+        trust_domain=trust.trust_domain,
+        enrolment_key=trust.enrolment_key,
         session_end=ENROLMENT["session_end"],
         revoked=frozenset(named["serials"]),
     )

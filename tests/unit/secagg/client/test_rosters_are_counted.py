@@ -17,7 +17,7 @@ from secagg.protocol import client
 from secagg.protocol.events import Received
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
-from secagg.simulation.driver import InProcessSession, accepting
+from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.storage.change import Role
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.inline_book import inline_book
@@ -72,6 +72,7 @@ class Party:
             workers=Workers(general=InlineExecutor()),
             policy=accepting(self.parameters),
             entropy=SystemEntropy(),
+            now=OFFERED_AT,
         )
         return self
 

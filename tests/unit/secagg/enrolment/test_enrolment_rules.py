@@ -9,7 +9,6 @@ from secagg.enrolment.revocation import (
     MAX_REVOCATION_BYTES,
     NO_DIGEST,
     RevocationList,
-    SeenRevocations,
     read_revocations,
 )
 from secagg.enrolment.rules import (
@@ -22,6 +21,7 @@ from secagg.enrolment.rules import (
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
+from secagg.profiles import Trust
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
 CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))
@@ -226,29 +226,33 @@ def test_the_memory_is_bounded_and_forgets_the_least_used(monkeypatch):
 # --- the revocation list of an offer --------------------------------------------------
 
 
+def trusting(number, digest, domain=DOMAIN, key=ISSUER.public_bytes):
+    return Trust(domain, key, number, digest)
+
+
 def read(data, **changes):
-    arguments = {
-        "trust_domain": DOMAIN,
-        "enrolment_key": ISSUER.public_bytes,
-        "number": 3,
-        "digest": sha256(data).digest(),
-    }
-    return read_revocations(data, **(arguments | changes))
+    offered = trusting(3, sha256(data).digest())
+    return read_revocations(data, dataclasses.replace(offered, **changes))
 
 
 def test_the_list_that_an_offer_names_is_read():
     assert read(LIST.encode()) == LIST
-    assert read(b"", number=0, digest=NO_DIGEST) is None
+    assert read(b"", revocation_number=0, revocation_hash=NO_DIGEST) is None
 
 
 FOREIGN_LIST = dataclasses.replace(LIST).signed_by(FOREIGN)
 BAD_LISTS = [
-    ("missing", b"", {"digest": LIST.digest}, "missing"),
-    ("other digest", LIST.encode(), {"digest": bytes(32)}, "not the one"),
+    ("missing", b"", {"revocation_hash": LIST.digest}, "missing"),
+    ("other digest", LIST.encode(), {"revocation_hash": bytes(32)}, "not the one"),
     ("no list, number", b"", {}, "no revocation list"),
-    ("list without number", LIST.encode(), {"number": 0}, "names none"),
-    ("digest without number", b"", {"number": 0, "digest": LIST.digest}, "names none"),
-    ("other number", LIST.encode(), {"number": 4}, "it is number 3"),
+    ("list without number", LIST.encode(), {"revocation_number": 0}, "names none"),
+    (
+        "digest without number",
+        b"",
+        {"revocation_number": 0, "revocation_hash": LIST.digest},
+        "names none",
+    ),
+    ("other number", LIST.encode(), {"revocation_number": 4}, "it is number 3"),
     ("other domain", LIST.encode(), {"trust_domain": "b.example"}, "trust domain"),
     ("other key", LIST.encode(), {"enrolment_key": FOREIGN.public_bytes}, "not signed"),
     ("foreign issuer", FOREIGN_LIST.encode(), {}, "not signed"),
@@ -271,33 +275,24 @@ def test_another_list_is_refused(data, changes, complaint):
 
 # --- what an offer says of enrolment --------------------------------------------------
 
-SEEN = SeenRevocations(
-    enrolment_key=ISSUER.public_bytes,
-    trust_domain=DOMAIN,
-    number=3,
-    digest=LIST.digest,
-)
+SEEN = trusting(3, LIST.digest)
 
 
-def judge(**changes):
-    arguments = {
-        "trust_domain": DOMAIN,
-        "enrolment_key": ISSUER.public_bytes,
-        "revocation_number": 3,
-        "revocation_digest": LIST.digest,
-        "pinned_domain": DOMAIN,
-        "pinned_key": ISSUER.public_bytes,
-        "seen": SEEN,
-        "demands_list": False,
-    }
-    judge_trust(**(arguments | changes))
+def judge(seen=SEEN, *, demands_list=False, **changes):
+    judge_trust(
+        dataclasses.replace(SEEN, **changes),
+        pinned_domain=DOMAIN,
+        pinned_key=ISSUER.public_bytes,
+        seen=seen,
+        demands_list=demands_list,
+    )
 
 
 def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
     judge()
-    judge(revocation_number=4, revocation_digest=bytes(32))
+    judge(revocation_number=4, revocation_hash=bytes(32))
     judge(seen=None)
-    judge(seen=None, revocation_number=0, revocation_digest=NO_DIGEST)
+    judge(seen=None, revocation_number=0, revocation_hash=NO_DIGEST)
     judge(seen=None, demands_list=True)
 
 
@@ -316,12 +311,12 @@ def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
         ),
         ({"revocation_number": 2}, ErrorCode.POLICY_VIOLATION, "has seen list 3"),
         (
-            {"revocation_number": 0, "revocation_digest": NO_DIGEST},
+            {"revocation_number": 0, "revocation_hash": NO_DIGEST},
             ErrorCode.POLICY_VIOLATION,
             "goes by no revocation list",
         ),
         (
-            {"revocation_digest": bytes(32)},
+            {"revocation_hash": bytes(32)},
             ErrorCode.POLICY_VIOLATION,
             "another revocation list 3",
         ),

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from secagg.conformance import read_vectors
+
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.merkle import MerkleTree, ProofError, proven_top
 from secagg.primitives.transcript import hash_parts

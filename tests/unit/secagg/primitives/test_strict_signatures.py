@@ -134,6 +134,13 @@ def test_a_scalar_of_l_or_more_is_refused_whatever_the_library_says(key, multipl
 
 
 @pytest.mark.usefixtures("any_library")
+def test_a_scalar_of_l_is_refused_whatever_the_library_says(key):
+    signed = key.sign(b"message")[:32] + L.to_bytes(32, "little")
+    with pytest.raises(SignatureError, match="not reduced"):
+        verify(key.public_bytes, b"message", signed)
+
+
+@pytest.mark.usefixtures("any_library")
 def test_a_scalar_of_l_less_one_is_left_to_the_equation(key):
     good = key.sign(b"message")
     verify(key.public_bytes, b"message", good[:32] + (L - 1).to_bytes(32, "little"))

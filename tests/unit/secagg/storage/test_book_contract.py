@@ -8,7 +8,6 @@ import itertools
 
 import pytest
 
-from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -16,6 +15,7 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
+from secagg.profiles import Trust
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
     Behind,
@@ -780,9 +780,7 @@ async def test_a_task_is_put_by_whoever_knows_its_version(book):
 
 
 def seen(number, digest=b"a" * 32, key=b"k" * 32, domain="a.example"):
-    return SeenRevocations(
-        enrolment_key=key, trust_domain=domain, number=number, digest=digest
-    )
+    return Trust(domain, key, number, digest)
 
 
 async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(book):

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from secagg.enrolment.revocation import SeenRevocations
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import Trust
 from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
@@ -531,11 +531,7 @@ async def filled(path):
     await book.put_task(
         Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50), expect_version=0
     )
-    await book.see_revocations(
-        SeenRevocations(
-            enrolment_key=bytes(32), trust_domain="a.b", number=7, digest=bytes(32)
-        )
-    )
+    await book.see_revocations(Trust("a.b", bytes(32), 7, bytes(32)))
     await book.close()
     return await everything(path)
 
