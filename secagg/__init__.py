@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from secagg.messages import (
         Round,
     )
+    from secagg.noise_certificate import (
+        NoiseCertificate,
+    )
     from secagg.one_process import (
         LocalCohort,
         local,
@@ -152,6 +155,7 @@ __all__ = [
     "LocalProtocolError",
     "MaliciousTail",
     "NoiseBudget",
+    "NoiseCertificate",
     "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
@@ -219,6 +223,7 @@ _MODULES: Final = {
         "SessionAbortedError",
     ),
     "messages": ("Round",),
+    "noise_certificate": ("NoiseCertificate",),
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",

@@ -42,7 +42,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
         clients: n, size of the roster.
     """
     signature = b"" if choice.quorum is None else bytes(_SIGNATURE)
-    advert = Advert("x" * _NAME, bytes(32), bytes(32), bytes(32), signature)
+    advert = Advert("x" * _NAME, bytes(32), bytes(32), bytes(32), signature=signature)
     seed = b"" if choice.kind is GraphKind.COMPLETE else bytes(32)
     every = len(Roster((advert,)).encode()) - len(Roster(()).encode())
     roster = len(Roster((), seed).encode()) + clients * every

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import ClassVar, Final, Self, TypeVar
 
 from secagg.errors import ErrorCode, RemoteProtocolError, error_code, printable
-from secagg.parameters import MAX_CLIENTS
+from secagg.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS
 from secagg.primitives.canonical import Reader, Writer
 
 __all__ = [
@@ -116,6 +116,8 @@ class Advert:
         encryption_key: X25519 public key c^PK for share bundles, 32 bytes.
         masking_key: X25519 public key s^PK for pairwise masks, 32 bytes.
         self_mask_commitment: Hash of the self-mask seed b_u, 32 bytes.
+        noise_commitments: Hashes of the seeds g_i of noise layers, 32 bytes each, as
+            many as the parameters have layers.
         signature: Ed25519 over ctx0 and the rest; empty in profiles without
             identities of their own.
     """
@@ -127,6 +129,7 @@ class Advert:
     encryption_key: bytes
     masking_key: bytes
     self_mask_commitment: bytes
+    noise_commitments: tuple[bytes, ...] = ()
     signature: bytes = b""
 
     def signed_part(self) -> bytes:
@@ -136,6 +139,9 @@ class Advert:
         writer.fixed(self.encryption_key)
         writer.fixed(self.masking_key)
         writer.fixed(self.self_mask_commitment)
+        writer.u8(len(self.noise_commitments))
+        for commitment in self.noise_commitments:
+            writer.fixed(commitment)
         return writer.getvalue()
 
     def encode(self) -> bytes:
@@ -161,10 +167,14 @@ class Advert:
             raise ValueError("the identity is empty")
         keys = [reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES)]
         commitment = reader.fixed(COMMITMENT_BYTES)
+        count = reader.u8()
+        if count > MAX_NOISE_LAYERS:
+            raise ValueError(f"{count} noise commitments, at most {MAX_NOISE_LAYERS}")
+        noise = tuple(reader.fixed(COMMITMENT_BYTES) for _ in range(count))
         signature = reader.blob(max_bytes=SIGNATURE_BYTES)
         if len(signature) not in (0, SIGNATURE_BYTES):
             raise ValueError(f"a signature has 0 or 64 bytes, not {len(signature)}")
-        return cls(identity, keys[0], keys[1], commitment, signature)
+        return cls(identity, keys[0], keys[1], commitment, noise, signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +239,8 @@ class Shares:
     Attributes:
         revealed: Over the dealers of U2 whose shares the sender should hold, in order
             of index: the bitmap of those it could not open, then one share of 34 bytes
-            for each, zeros for the absent, without separators.
+            for each, zeros for the absent, without separators; then the seeds of the
+            noise layers that |U2 minus U3| asks for, 32 bytes each.
     """
 
     KIND: ClassVar[int] = 4

@@ -10,8 +10,10 @@ Rule 2: `present` counts only what nobody can take away: neither the noise of
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Self
 
 __all__ = ["NoiseCertificate"]
 
@@ -90,6 +92,30 @@ class NoiseCertificate:
             "removed": list(self.removed),
             "given": None if self.given is None else list(self.given),
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the certificate that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a certificate can have, or one that
+                follows from the others does not.
+        """
+        given = document["given"]
+        made = cls(
+            sharers=int(document["sharers"]),
+            survivors=int(document["survivors"]),
+            colluders=int(document["colluders"]),
+            required=Fraction(document["noise_required"]),
+            base=Fraction(document["base"]),
+            layers=tuple(Fraction(layer) for layer in document["layers"]),
+            removed=tuple(int(layer) for layer in document["removed"]),
+            given=None if given is None else tuple(int(count) for count in given),
+        )
+        if made.to_dict() != dict(document):
+            raise ValueError("the certificate contradicts itself")
+        return made
 
     def encode(self) -> bytes:
         """Return the canonical bytes: JSON with sorted keys and no white space."""

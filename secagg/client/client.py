@@ -45,6 +45,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
@@ -82,6 +83,9 @@ class Contribution:
             something about the vector: tell its owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
+        noise: What noise the sum holds at least, computed by this client from the sets
+            for which it has answered; None for a task that releases exact sums, and
+            where it was not asked to answer.
     """
 
     session_number: int
@@ -91,6 +95,7 @@ class Contribution:
     grounds: str
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
+    noise: NoiseCertificate | None = None
 
 
 @dataclass(slots=True)
@@ -480,13 +485,17 @@ def _contribution(
     descriptor, residues = outcome.descriptor, outcome.residues
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
-    privacy = None
+    privacy = noise = None
     grounds = ""
     if parameters.noise_block:
         task = NoisedTask.from_parameters(parameters)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
+        if outcome.sharers is not None:
+            noise = task.certificate(
+                sharers=outcome.sharers, survivors=outcome.survivors
+            )
         added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
         grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:
@@ -499,4 +508,5 @@ def _contribution(
         grounds=grounds,
         shortened_by=turn.shortened_by,
         sessions_left=None,
+        noise=noise,
     )

@@ -145,12 +145,14 @@ class SessionOutcome:
             process when it answers, and not known after a restart.
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
+        sharers: |U2|; None for a client that was not asked to unmask.
     """
 
     descriptor: SessionDescriptor
     released: Released
     is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
+    sharers: int | None = None
 
     @property
     def survivors(self) -> int:
@@ -187,6 +189,7 @@ class Conductor:
         self._payload: bytes | None = None
         self._uploaded = False
         self._deadline = 0.0
+        self._sharers: int | None = None
         self._ended_by_server = False
         self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
@@ -223,6 +226,8 @@ class Conductor:
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
         before = self._session.state
+        if isinstance(before, client.Answered):
+            self._sharers = before.sharers
         outputs = await self._session.apply(Received(update))
         if isinstance(before, client.Masked):
             await self._judge_graph(before)
@@ -338,6 +343,7 @@ class Conductor:
                 state.outcome,
                 is_certain=self._is_certain,
                 residues=residues,
+                sharers=self._sharers,
             )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")

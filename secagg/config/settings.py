@@ -298,6 +298,14 @@ class NoiseSection:
         low=0.0,
         high=0.999999,
     )
+    ladder: int = setting(
+        "Rungs by which survivors take back noise that no loss has made necessary; 0 "
+        "for none, 4 comes within 2.5 percent of what the losses require.",
+        default=0,
+        low=0,
+        high=8,
+        unit="rungs",
+    )
     colluder_fraction: float = setting(
         "Part of the clients of one session that is taken for colluders where that "
         "is more than cohort.colluders; clients may demand it.",

@@ -38,7 +38,7 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
 
     Raises:
         RemoteProtocolError: ROSTER_TOO_SMALL, ROSTER_TOO_LARGE, SELF_MISSING,
-            BAD_SIGNATURE, BAD_PUBLIC_KEY or DUPLICATE_KEY.
+            BAD_ENCODING, BAD_SIGNATURE, BAD_PUBLIC_KEY or DUPLICATE_KEY.
     """
     if len(roster) < parameters.min_clients:
         raise RemoteProtocolError(
@@ -62,6 +62,14 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
     # PROTOCOL §5.1: a profile without signatures leaves no room for bytes that nobody
     # checks; the server refuses them too.
     for advert in roster.adverts:
+        if len(advert.noise_commitments) != parameters.noise_layers:
+            raise RemoteProtocolError(
+                f"the advert of {advert.identity!r} commits to "
+                f"{len(advert.noise_commitments)} noise seeds, the session has "
+                f"{parameters.noise_layers} layers",
+                code=ErrorCode.BAD_ENCODING,
+                sender=advert.identity,
+            )
         if advert.signature:
             raise RemoteProtocolError(
                 f"this profile has no signatures, the advert of {advert.identity!r} "

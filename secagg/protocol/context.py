@@ -13,6 +13,7 @@ from secagg.primitives.transcript import hash_parts
 
 __all__ = [
     "mask_context",
+    "noise_commitment",
     "roster_context",
     "self_mask_commitment",
     "session_context",
@@ -47,6 +48,20 @@ def mask_context(
 def unmask_context(ctx2: bytes, survivors: bytes, suite: CipherSuite) -> bytes:
     """Return ctx3: ctx2 and the bitmap of U3."""
     return hash_parts("ctx3", ctx2, survivors, suite=suite)
+
+
+def noise_commitment(
+    session_id: bytes, identity: str, layer: int, seed: bytes, suite: CipherSuite
+) -> bytes:
+    """Return com_i, the commitment to the seed g_i of a noise layer (PROTOCOL §5.1)."""
+    return hash_parts(
+        "noise-commit",
+        session_id,
+        identity.encode(),
+        layer.to_bytes(4, "big"),
+        seed,
+        suite=suite,
+    )
 
 
 def self_mask_commitment(

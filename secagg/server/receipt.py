@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Fate, Released
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.ring_safety import RingRisk
 
@@ -20,6 +21,7 @@ __all__ = ["SessionReceipt"]
 
 _FORMAT: Final = 1
 _UNREADABLE: Final = (
+    ArithmeticError,  # of a rational that is none
     ValueError,
     KeyError,
     TypeError,
@@ -53,6 +55,8 @@ class SessionReceipt:
             before U3 was fixed.
         sessions_left: Sessions that the budget of the task covers after this one, spare
             ones included; None without a budget.
+        noise: What noise the sum holds; None for a task without noise, and where
+            nothing was unmasked.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -73,6 +77,7 @@ class SessionReceipt:
     is_failure_proven: bool = False
     ring: RingRisk | None = None
     sessions_left: int | None = None
+    noise: NoiseCertificate | None = None
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -115,6 +120,7 @@ class SessionReceipt:
             "ring": None if self.ring is None else self.ring.to_dict(),
             "is_failure_proven": self.is_failure_proven,
             "sessions_left": self.sessions_left,
+            "noise": None if self.noise is None else self.noise.to_dict(),
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -175,6 +181,9 @@ class SessionReceipt:
                 sessions_left=None
                 if fields["sessions_left"] is None
                 else int(fields["sessions_left"]),
+                noise=None
+                if fields["noise"] is None
+                else NoiseCertificate.from_dict(fields["noise"]),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

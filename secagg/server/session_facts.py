@@ -4,12 +4,17 @@ States of the core keep only what their round needs; what an operator and a rece
 want to know besides is gathered here while the session goes on.
 """
 
+from collections import Counter
+
+from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
 from secagg.messages import Round
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, server
 from secagg.protocol.outputs import (
+    ComputeSum,
     DealerFailed,
     DropClient,
     ServerOutput,
@@ -49,6 +54,7 @@ class SessionFacts:
         self._sharers = 0
         self._disputed: list[ShareDisputed] = []
         self._failed: DealerFailed | None = None
+        self._noise_given: Counter[int] | None = None
         self._ring: RingRisk | None = None
         self.dropped: list[Dropped] = []
 
@@ -96,6 +102,9 @@ class SessionFacts:
                 self._disputed.append(output)
             elif isinstance(output, DealerFailed):
                 self._failed = output
+            elif isinstance(output, ComputeSum):
+                seeds = () if output.noise is None else output.noise.seeds
+                self._noise_given = Counter(layer for layer, _ in seeds)
         return lost
 
     def tell(self, state: server.ServerState, identity: str) -> None:
@@ -163,9 +172,19 @@ class SessionFacts:
             ring=self._ring,
             is_failure_proven=self._failed is not None and self._failed.is_proven,
             sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
+            noise=self._noise(len(state.survivors)),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),
+        )
+
+    def _noise(self, survivors: int) -> NoiseCertificate | None:
+        """Return what noise the sum holds, if one was computed and has any."""
+        if self._noise_given is None or not self._descriptor.parameters.noise_block:
+            return None
+        task = NoisedTask.from_parameters(self._descriptor.parameters)
+        return task.certificate(
+            sharers=self._sharers, survivors=survivors, given=self._noise_given
         )
 
     def _disputes(

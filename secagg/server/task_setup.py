@@ -346,6 +346,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
         loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
         colluder_fraction=noise.colluder_fraction,
+        ladder=noise.ladder,
         accountant=noise.accountant,
         rotation=noise.rotation,
     )

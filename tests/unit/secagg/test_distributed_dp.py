@@ -319,6 +319,24 @@ def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
         task.check(replace(LENIENT, min_colluder_fraction=0.01))
 
 
+def test_a_certificate_follows_from_the_sets():
+    made = made_plan(ladder=3)
+    task = NoisedTask.from_plan(made, protocol())
+    assert task.parameters.noise_layers == 4
+    noise = task.session_noise(6)
+    for losses in (0, 1, 2):
+        certificate = task.certificate(sharers=6, survivors=6 - losses)
+        assert certificate.kept == noise.kept(losses)
+        assert certificate.removed == noise.removed_layers(losses)
+        assert certificate.required == noise.counted_variance
+        assert certificate.suffices
+    for given in ({0: 7}, {9: 1}):
+        with pytest.raises(RemoteProtocolError, match="nobody was asked"):
+            task.certificate(sharers=6, survivors=6, given=given)
+    with pytest.raises(RemoteProtocolError, match="losses"):
+        task.certificate(sharers=6, survivors=3)
+
+
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])
 def test_an_accountant_that_cannot_judge_the_mechanism_is_the_servers_fault(
     task, accountant

@@ -22,7 +22,7 @@ from secagg.primitives.canonical import Writer
 from secagg.profiles import RoundDeadlines
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, ROUNDS
 
-ADVERT = Advert("clïent", b"e" * 32, b"m" * 32, b"c" * 32, b"s" * 64)
+ADVERT = Advert("clïent", b"e" * 32, b"m" * 32, b"c" * 32, signature=b"s" * 64)
 SAMPLES = [
     ADVERT,
     Bundles(b"sealed"),

@@ -30,6 +30,7 @@ from reference_roster import (
     leaf,
     noise_commitment,
     proof_for,
+    proven_top,
     top_of,
 )
 from reference_signature import sign
@@ -205,6 +206,36 @@ def trees() -> list[dict[str, Any]]:
     return result
 
 
+def bad_proofs() -> list[dict[str, Any]]:
+    """Proofs for leaf 3 of 11 that do not fit, or give another top."""
+    leaves = [bytes([place]) * 32 for place in range(11)]
+    top, good = top_of(1, leaves), proof_for(1, leaves, {3})
+    result: list[dict[str, Any]] = []
+    for name, count, proof, fits in (
+        ("one hash more", 11, [*good, bytes(32)], False),
+        ("one hash fewer", 11, good[:-1], False),
+        ("no hashes", 11, [], False),
+        ("hashes in reverse", 11, good[::-1], True),
+        ("another hash", 11, [*good[:-1], bytes(32)], True),
+        ("other leaves, so that fewer hashes are due", 4, good, False),
+        ("another number of leaves, and the same top", 12, good, True),
+    ):
+        row = {"name": name, "leaves": count, "shown": [3]}
+        row["proof"] = [part.hex() for part in proof]
+        try:
+            found = proven_top(1, count, {3: leaves[3]}, proof)
+        except ref.Refused as refused:
+            if fits or refused.code != ref.BAD_PROOF:
+                raise AssertionError(name) from None
+            row |= {"success": False, "code": refused.code}
+        else:
+            if not fits or (found == top) != (count == 12):
+                raise AssertionError(name)
+            row["top"] = found.hex()
+        result.append(row)
+    return result
+
+
 def adverts() -> list[dict[str, Any]]:
     result = []
     for identity, layers, is_signed in (
@@ -310,6 +341,7 @@ def encodings() -> dict[str, Any]:
         "offers": offers(),
         "context_chains": chains(),
         "trees": trees(),
+        "proofs": bad_proofs(),
         "sets": [
             {"size": n, "members": sorted(s), "bitmap": ref.bitmap(s, n).hex()}
             for n, s in sets

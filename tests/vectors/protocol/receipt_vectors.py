@@ -106,6 +106,7 @@ def bad_encodings(whole: Receipt) -> dict[str, bytes]:
         "cut short": data[:-1],
         "one byte more": data + b"\0",
         "another magic": flipped(data, 15),
+        "another outcome": replace(whole, outcome=3).encode(),
         "another view": data.replace(whole.offer + bytes([WHOLE]), whole.offer + b"\3"),
     }
 
@@ -240,10 +241,6 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
             ),
         ],
         "outcome": [
-            (
-                "outcome 3",
-                replace(whole, outcome=3, code=1, size=0, sum_hash=bytes(32)),
-            ),
             ("a sum with a code", replace(whole, code=ref.NO_QUORUM)),
             ("an abort without a code", aborted(whole, 0)),
             ("a sum without U3", replace(whole, survivors=b"")),

@@ -100,6 +100,8 @@ class Receipt:
             graph_seed = decoder.blob(32, least=32)
         sets = [decoder.blob(most) for _ in range(4)]
         outcome, code = decoder.number(1), decoder.number(2)
+        if outcome > DISCARDED:
+            raise Refused(BAD_ENCODING)
         sum_hash, size = decoder.take(32), decoder.number(8)
         certificate = decoder.blob(65536)
         disputes = []
@@ -229,8 +231,7 @@ class Verifier:
         size = packed_size(rules.dim, residue_bits(rules.modulus))
         pairs = [(accuser, accused) for accuser, accused, _ in receipt.disputes]
         return (
-            receipt.outcome in {RELEASED, ABORTED, DISCARDED}
-            and (receipt.outcome == ABORTED or receipt.survivors != b"")
+            (receipt.outcome == ABORTED or receipt.survivors != b"")
             and (receipt.code == 0) == (receipt.outcome == RELEASED)
             and (
                 receipt.size == size

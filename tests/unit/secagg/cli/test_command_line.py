@@ -172,6 +172,16 @@ def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
     assert profile in error_of(capsys)["message"]
 
 
+def test_a_simulation_with_layers_says_what_noise_it_needed_and_what_was_there(capsys):
+    words = ["simulate", "--clients", "20", "--dimension", "16", "--xnoise"]
+    assert main([*words, "--dropout-rate", "0.2", "--seed", "5", "--json"]) == 0
+    result = last_line(capsys)
+    assert result["exact"]
+    ratio = result["noise_present"] / result["noise_required"]
+    assert 1.0 <= ratio <= 1.05
+    assert result["noise_certificate"]["survivors"] == result["survivors"]
+
+
 # --- plan ---------------------------------------------------------------------------
 
 PLAN = [

@@ -38,7 +38,7 @@ def test_sizes_follow_from_the_parameters():
 
 def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
     adverts = tuple(
-        Advert(f"{i:0255d}", bytes(32), bytes(32), bytes(32), bytes(64))
+        Advert(f"{i:0255d}", bytes(32), bytes(32), bytes(32), signature=bytes(64))
         for i in range(100)
     )
     assert len(adverts[0].identity) == MAX_IDENTITY_BYTES
