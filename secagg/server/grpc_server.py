@@ -13,7 +13,6 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -253,12 +252,7 @@ class GrpcServer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop(0.0)
 
     async def stop(self, grace_seconds: float) -> None:
