@@ -8,8 +8,9 @@ messages are not all part of this release they follow PROTOCOL's layouts.
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.graph_choice import GraphChoice, GraphKind
+from secagg.graph_choice import GraphChoice
 from secagg.messages import BUNDLE_BYTES, Advert, Delivery, Roster, Survivors
+from secagg.parameters import Graph
 from secagg.primitives.share_encoding import SHARE_SIZE
 
 __all__ = ["KeyTraffic", "key_traffic"]
@@ -43,7 +44,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     """
     signature = b"" if choice.quorum is None else bytes(_SIGNATURE)
     advert = Advert("x" * _NAME, bytes(32), bytes(32), bytes(32), signature=signature)
-    seed = b"" if choice.kind is GraphKind.COMPLETE else bytes(32)
+    seed = b"" if choice.graph is Graph.COMPLETE else bytes(32)
     every = len(Roster((advert,)).encode()) - len(Roster(()).encode())
     roster = len(Roster((), seed).encode()) + clients * every
     bitmap = bytes(-(-clients // 8))
@@ -56,7 +57,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     if choice.quorum is not None:
         up += 2 * _SIGNATURE  # over the bundles and over U3
         down += _INDEX + choice.quorum * (_INDEX + _SIGNATURE)
-    if choice.kind is GraphKind.K_OUT:
+    if choice.graph is Graph.K_OUT:
         chosen = choice.degree * _INDEX + _SIGNATURE
         up += chosen
         # As many draw this client as it draws, on average; each shows its signed list.

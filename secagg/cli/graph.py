@@ -73,6 +73,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     """
     from secagg.graph_choice import Adversary, GraphDemand, choose_graph
     from secagg.key_traffic import key_traffic
+    from secagg.parameters import Graph
 
     output = Output(as_json=as_json)
     try:
@@ -90,13 +91,15 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         liveness_bits=eta,
     )
     chosen = choose_graph(demand, server)
+    # By the name that the literature has for a ring with k neighbours.
+    kind = "harary" if chosen.graph is Graph.RING else str(chosen.graph)
     traffic = key_traffic(chosen, clients=clients)
     if chosen.why:
         output.line(f"the complete graph: {chosen.why}")
     if server is Adversary.SEMI_MALICIOUS:
         output.line("no profile defends against a semi-malicious server: figures only")
     shown = [
-        ("graph", str(chosen.kind)),
+        ("graph", kind),
         ("degree", str(chosen.degree or clients - 1)),
         ("threshold", f"{chosen.threshold} to {chosen.max_threshold}"),
         ("quorum", "" if chosen.quorum is None else str(chosen.quorum)),
@@ -110,7 +113,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     ]
     output.pairs([(name, value) for name, value in shown if value], title="Graph")
     result: dict[str, object] = {
-        "graph": str(chosen.kind),
+        "graph": kind,
         "degree": chosen.degree,
         "threshold": chosen.threshold,
         "threshold_max": chosen.max_threshold,
