@@ -5,6 +5,7 @@ import shutil
 import socket
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,12 @@ from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.failures import to_json_line
 from secagg.cli.output import Output
 from secagg.cli.plan import error_figure
+from secagg.cli.server import _graph_of
 from secagg.errors import ErrorCode, ServiceError
+from secagg.graph_choice import odds_of
+from secagg.profiles import HonestTail
 from secagg.storage.spool import MIN_FREE_BYTES
+from secagg.testing.cohorts import parameters_for
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"
 VERBS = [
@@ -407,6 +412,27 @@ def test_graph_fails_where_no_graph_is_safe(capsys):
 def test_graph_refuses_what_is_no_fraction_and_no_adversary(words, capsys):
     assert main(["graph", "--clients", "100", *words]) == 2
     assert words[-1].split("=")[-1] in capsys.readouterr().err
+
+
+def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
+    complete = parameters_for(60, dimension=2, threshold=31)
+    assert "everybody shares with everybody" in _graph_of(complete)
+    ring = replace(
+        complete,
+        min_clients=60,
+        min_survivors=50,
+        max_losses=10,
+        max_dropouts=10,
+        degree=30,
+        threshold=14,
+        colluders=15,
+        tail=HonestTail(6),
+    )
+    line = _graph_of(ring.validate())
+    assert "ring of degree 30" in line
+    assert "above 2^-6 are not summed up" in line
+    odds = odds_of(ring)
+    assert f"2^-{odds.holder_bits:.1f} for too many colluders" in line
 
 
 # --- pki ----------------------------------------------------------------------------
