@@ -354,7 +354,7 @@ def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys):
     assert found["holder_bits"] >= 41 <= found["cut_bits"]
     assert found["liveness_bits"] >= 30
     assert 0 < found["bytes_up_per_client"] < found["bytes_down_per_client"]
-    assert found["reason"] == ""
+    assert (found["profile"], found["reason"]) == ("honest-curious-server", "")
     assert "quorum" not in found
 
 
@@ -363,6 +363,11 @@ def test_graph_against_a_malicious_server_names_the_quorum(capsys):
     found = last_line(capsys)
     assert (found["graph"], found["degree"], found["threshold"]) == ("k-out", 108, 42)
     assert (found["quorum"], found["left_out_unseen"]) == (551, 3)
+    assert found["profile"] == "malicious-server-sparse"
+    assert (
+        main(["graph", "--clients", "500", "--adversary", "malicious", "--json"]) == 0
+    )
+    assert last_line(capsys)["profile"] == "malicious-server"
 
 
 def test_graph_obeys_its_two_levels(capsys):
@@ -389,6 +394,20 @@ def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
     shown = capsys.readouterr().out
     assert "no profile" in shown
     assert "90" in shown.split("degree")[1].splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--clients", "1000", "--adversary", "malicious"],
+        ["--clients", "65536"],
+    ],
+)
+def test_graph_says_what_this_release_cannot_run(words, capsys):
+    assert main(["graph", *words]) == 0
+    assert "figures only: this release has no profile" in capsys.readouterr().out
+    assert main(["graph", "--clients", "65535"]) == 0
+    assert "figures only" not in capsys.readouterr().out
 
 
 def test_graph_fails_where_no_graph_is_safe(capsys):
