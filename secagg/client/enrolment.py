@@ -3,7 +3,7 @@
 Rule 1: before anything is fetched or said, the offer is held to the pinned key and to
         the newest revocation list that this client has read (R5.0-1, R5.0-3).
 Rule 2: a list is remembered after it was read whole, and before the advert leaves: an
-        offer that names a number without a list locks nobody out (R2.1-0).
+        offer that names a number without a list locks nobody out (R2.1-0, R5.0-5).
 Rule 3: this client's own credential is judged as others will judge it.
 """
 

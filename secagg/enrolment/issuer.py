@@ -257,6 +257,8 @@ class Issuer:
     def _issue(
         self, name: str, identity_key: bytes, *, now: int, days: int
     ) -> IssuedCredential:
+        if not is_name(name):  # decoded requests have one; others may be made by hand
+            raise _refused(not_a_name(name), "Have the request made again.")
         if not 1 <= days <= MAX_CREDENTIAL_DAYS:
             raise _refused(
                 f"a credential is valid for 1 to {MAX_CREDENTIAL_DAYS} days, not "

@@ -92,6 +92,7 @@ async def test_an_offer_gives_the_rules_of_its_session(book):
     ids=["none", "older", "other"],
 )
 async def test_no_server_goes_back_behind_a_list_that_was_read(book, later):
+    # R5.0-3
     await rules(book, revocations(2, 3, 9))
     await refusal(ErrorCode.POLICY_VIOLATION, rules(book, later))
     await rules(book, revocations(2, 3, 9))
@@ -99,6 +100,7 @@ async def test_no_server_goes_back_behind_a_list_that_was_read(book, later):
 
 
 async def test_a_number_without_a_list_locks_nobody_out(book):
+    # R2.1-0 comes before R5.0-5.
     huge = dataclasses.replace(
         trusting(None), revocation_number=(1 << 32) - 1, revocation_hash=bytes(32)
     )

@@ -72,26 +72,26 @@ def test_a_credential_will_do_for_a_session_that_ends_while_it_is_valid(session_
 
 
 BAD = [
-    ("none", None, RULES, "there is none"),
-    ("name", signed(name="phone 7"), RULES, "is not 1 to 255 of the characters"),
-    ("early", CREDENTIAL, ruled(session_end=999), "it becomes valid at 1000"),
-    ("late", CREDENTIAL, ruled(session_end=2_001), "it is valid until 2000"),
-    ("revoked", CREDENTIAL, ruled(revoked=frozenset({7})), "serial 7 was revoked"),
-    ("key", signed(identity_key=NEUTRAL), RULES, "small order"),
+    ("R2.1-1", None, RULES, "there is none"),
+    ("R2.1-2", signed(name="phone 7"), RULES, "is not 1 to 255 of the characters"),
+    ("R2.1-3 early", CREDENTIAL, ruled(session_end=999), "it becomes valid at 1000"),
+    ("R2.1-3 late", CREDENTIAL, ruled(session_end=2_001), "it is valid until 2000"),
+    ("R2.1-4", CREDENTIAL, ruled(revoked=frozenset({7})), "serial 7 was revoked"),
+    ("R2.1-5", signed(identity_key=NEUTRAL), RULES, "small order"),
     (
-        "issuer",
+        "R2.1-6 issuer",
         UNSIGNED.signed_by(FOREIGN, DOMAIN),
         RULES,
         "does not fit message and signer",
     ),
     (
-        "trust domain",
+        "R2.1-6 trust domain",
         CREDENTIAL,
         ruled(trust_domain="other.example"),
         "does not fit message and signer",
     ),
     (
-        "pinned key",
+        "R2.1-6 pinned key",
         CREDENTIAL,
         ruled(enrolment_key=FOREIGN.public_bytes),
         "does not fit message and signer",
@@ -186,6 +186,7 @@ def verifications(monkeypatch):
 
 
 def test_a_credential_is_verified_once(verifications):
+    # R2.1-8
     verified = VerifiedCredentials()
     for _ in range(3):
         check_credential(CREDENTIAL, RULES, identity="phone-7", verified=verified)
@@ -247,6 +248,12 @@ BAD_LISTS = [
     ("no list, number", b"", {}, "no revocation list"),
     ("list without number", LIST.encode(), {"revocation_number": 0}, "names none"),
     (
+        "list without number and digest",
+        LIST.encode(),
+        {"revocation_number": 0, "revocation_hash": NO_DIGEST},
+        "names none",
+    ),
+    (
         "digest without number",
         b"",
         {"revocation_number": 0, "revocation_hash": LIST.digest},
@@ -268,6 +275,7 @@ BAD_LISTS = [
     ids=[row[0] for row in BAD_LISTS],
 )
 def test_another_list_is_refused(data, changes, complaint):
+    # R2.1-0
     error = refusal(read, data, **changes)
     assert error.code is ErrorCode.BAD_CREDENTIAL
     assert complaint in str(error)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import stat
 from contextlib import contextmanager
@@ -5,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from secagg.enrolment.credential import CredentialRequest
+from secagg.enrolment.documents import enrolment_tag
 from secagg.enrolment.issuer import ISSUER_SEED, RECORD, REVOCATIONS, Issuer
 from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import RevocationList
@@ -123,6 +125,18 @@ def test_a_request_that_its_key_did_not_sign_is_refused(directory):
     data[-1] ^= 1
     with refused(ErrorCode.BAD_SIGNATURE, "not signed by the key"):
         signed(directory, CredentialRequest.decode(bytes(data)))
+
+
+def test_a_request_made_by_hand_for_a_name_that_is_none_is_refused(directory):
+    key = new_key()
+    unsigned = dataclasses.replace(request("phone-7", key), name="a b", signature=b"")
+    tag = enrolment_tag("client", "enrolment request")
+    by_hand = dataclasses.replace(unsigned, signature=key.sign(tag + unsigned.encode()))
+    by_hand.check()
+    with refused(ErrorCode.BAD_CREDENTIAL, "is not 1 to 255"):
+        signed(directory, by_hand)
+    with Issuer.open(directory) as issuer:
+        assert issuer.issued() == ()
 
 
 def test_a_request_for_another_key_than_was_confirmed_is_refused(directory):

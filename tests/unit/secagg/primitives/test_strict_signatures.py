@@ -1,4 +1,4 @@
-"""The classes of keys and signatures on which libraries disagree.
+"""The classes of keys and signatures on which libraries disagree (R6.6-1, R6.6-2).
 
 The curve is written out here a second time, slowly, so that each class is made from
 its definition and not from a list.
