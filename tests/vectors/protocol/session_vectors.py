@@ -218,9 +218,10 @@ class Game:
     def share(self, name: str) -> bytes:
         """Return the bundles of a client, which read all of the roster or its part."""
         roster = self.announced["roster"]
-        if name == self.plan.partial:
-            roster = self.server.neighbourhood(self.index[name])
-            self.rows[name]["neighbourhood"] = roster
+        if self.plan.parameters.degree > 0:
+            part = self.server.neighbourhood(self.index[name])
+            self.rows[name]["neighbourhood"] = part
+            roster = part if name == self.plan.partial else roster
         return self.clients[name].take(SHARE, roster)
 
     def send(self, round_number: int, name: str, field: str, message: bytes) -> None:
