@@ -9,7 +9,6 @@ import secagg
 
 async def main() -> None:
     """Release one noisy sum of twenty vectors, in this process."""
-    cohort = secagg.Cohort(min_clients=20, max_clients=20, min_survivors=18)
     noise = secagg.plan(
         clients=20,
         min_survivors=18,
@@ -19,7 +18,7 @@ async def main() -> None:
         delta=1e-6,
         mechanism="skellam",
     )
-    task = secagg.PreparedTask.from_plan(noise, cohort)
+    task = secagg.PreparedTask.from_plan(noise)
     floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-6)
     async with secagg.local(task, clients=20, floors=floors) as people:
         total = await people.sum([np.full(4, number / 20) for number in range(20)])

@@ -1,123 +1,85 @@
 """Twelve clients train one model over mutual TLS; the server sees noisy sums alone.
 
-Everything that is needed stands in `secagg.__all__`; certificates would come from
-``secagg pki``.  In real life the server and each client are programs of their own.
+Everything that is needed stands in `secagg.__all__`.  In real life the server and each
+client are programs of their own, and the certificates come from ``secagg pki``.
 """
 
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.datasets import load_digits
 
 import secagg
 
-CLIENTS: Final = 12
-SESSIONS: Final = 5
-FLOORS: Final = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-Floats = npt.NDArray[np.float64]
+CLIENTS = 12
+FLOORS = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+PICTURES, DIGITS = load_digits(return_X_y=True)
+PICTURES = PICTURES.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16) / 16
 
 
-def pictures_and_labels() -> tuple[Floats, npt.NDArray[Any]]:
-    """Return small pictures of digits, shape (n, 16), entries in [0, 1]."""
-    pictures, labels = load_digits(return_X_y=True)
-    small = pictures.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16)
-    return small / 16, labels
+def update(session: secagg.SessionInfo, mine: slice) -> np.ndarray:
+    """Return how a client would change the session's model, shape (160,)."""
+    given = np.frombuffer(session.payload).reshape(16, 10)
+    model, pictures, answers = given.copy(), PICTURES[mine], np.eye(10)[DIGITS[mine]]
+    for _ in range(30):  # steps of gradient descent on the squared error
+        model -= 0.4 * pictures.T @ (pictures @ model - answers) / len(pictures)
+    return (model - given).ravel()
 
 
-def gradient(weights: Floats, pictures: Floats, labels: npt.NDArray[Any]) -> Floats:
-    """Return the mean gradient of a softmax model, shape (160,)."""
-    scores = pictures @ weights.reshape(16, 10)
-    chances = np.exp(scores - scores.max(axis=1, keepdims=True))
-    chances /= chances.sum(axis=1, keepdims=True)
-    mean: Floats = pictures.T @ (chances - np.eye(10)[labels]) / len(labels)
-    return mean.ravel()
-
-
-def issue(directory: Path) -> None:
-    """Write certificates of a server and its clients."""
-    authority = secagg.Authority.create()
-    authority.issued().write(directory, "ca")
-    authority.issue_server("server", ["127.0.0.1"]).write(directory, "server")
-    for number in range(CLIENTS):
-        authority.issue_client(f"client-{number}").write(directory, f"client-{number}")
-
-
-def identity(directory: Path, name: str, role: secagg.Role) -> secagg.TLSIdentity:
-    """Load a certificate."""
-    return secagg.TLSIdentity.load(
-        certificate=directory / f"{name}.pem",
-        private_key=directory / f"{name}.key",
-        authority=directory / "ca.pem",
-        role=role,
-    )
-
-
-async def client(number: int, address: str, directory: Path) -> None:
+async def client(name: str, address: str, directory: Path, mine: slice) -> None:
     """Give every session the update that this client's pictures make."""
-    pictures, labels = pictures_and_labels()
-    mine = slice(number, 1600, CLIENTS)
-
-    def step(session: secagg.SessionInfo) -> Floats:
-        given = np.frombuffer(session.payload)
-        weights = given.copy()
-        for _ in range(30):
-            weights -= gradient(weights, pictures[mine], labels[mine])
-        return weights - given
-
     async with secagg.Client(
         address,
         task="digits",
         floors=FLOORS,
-        identity=identity(directory, f"client-{number}", secagg.Role.CLIENT),
-        state_dir=directory / f"state-{number}",
-        fetch_sum=False,
+        identity=secagg.TLSIdentity.in_directory(
+            directory, name, role=secagg.Role.CLIENT
+        ),
+        state_dir=directory / f"state-{name}",
     ) as one:
-        for _ in range(SESSIONS):
-            await one.contribute(step)
+        async for given in one.contributions(lambda session: update(session, mine)):
+            print(f"{name}: in session {given.session_number}")
 
 
 async def main(directory: Path) -> None:
     """Train for five sessions and print the accuracy after each."""
-    issue(directory)
-    pictures, labels = pictures_and_labels()
-    weights = np.zeros(160)
-    noise = await asyncio.to_thread(
-        secagg.plan,
+    secagg.Authority.create().issue_all(directory, hosts=["127.0.0.1"], clients=CLIENTS)
+    noise = secagg.plan(
         clients=CLIENTS,
-        dimension=weights.size,
-        l2_clip=3.0,
+        dimension=160,
+        l2_clip=0.5,
         epsilon=8.0,
         delta=1e-5,
-        steps=SESSIONS,
+        steps=5,
         mechanism="skellam",
     )
-    cohort = secagg.Cohort(
-        min_clients=CLIENTS, max_clients=CLIENTS, min_survivors=CLIENTS
-    )
+    model = np.zeros(160)
     async with secagg.Server(
         "127.0.0.1:0",
-        identity=identity(directory, "server", secagg.Role.SERVER),
+        identity=secagg.TLSIdentity.in_directory(
+            directory, "server", role=secagg.Role.SERVER
+        ),
         state_dir=directory / "server-state",
     ) as server:
         task = await server.add_task(
             "digits",
-            secagg.PreparedTask.from_plan(noise, cohort),
-            payload=lambda _: weights.tobytes(),
+            secagg.PreparedTask.from_plan(noise),
+            payload=lambda _: model.tobytes(),
         )
+        address = str(server.address)
         clients = [
-            asyncio.create_task(client(number, str(server.address), directory))
-            for number in range(CLIENTS)
+            client(f"client-{n + 1}", address, directory, slice(n, 1600, CLIENTS))
+            for n in range(CLIENTS)
         ]
+        giving = asyncio.gather(*clients)
         async for total in task.sums():
-            weights += total.values / total.inputs
-            guesses = (pictures[1600:] @ weights.reshape(16, 10)).argmax(axis=1)
-            accuracy = (guesses == labels[1600:]).mean()
+            model += total.values / total.inputs
+            guesses = (PICTURES[1600:] @ model.reshape(16, 10)).argmax(axis=1)
+            accuracy = (guesses == DIGITS[1600:]).mean()
             print(f"session {total.session_number}: accuracy {accuracy:.2f}")
-        await asyncio.gather(*clients)
+        await giving
 
 
 if __name__ == "__main__":

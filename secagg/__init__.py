@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from secagg.client.judge import (
         SessionInfo,
     )
+    from secagg.client.taken_part import (
+        TakenPart,
+    )
     from secagg.distributed_dp import (
         CurvePoint,
         NoiseBudget,
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
     )
     from secagg.messages import (
         Round,
+    )
+    from secagg.noise_certificate import (
+        NoiseCertificate,
     )
     from secagg.one_process import (
         LocalCohort,
@@ -149,6 +155,7 @@ __all__ = [
     "LocalProtocolError",
     "MaliciousTail",
     "NoiseBudget",
+    "NoiseCertificate",
     "NoiseSecrets",
     "NoisedInput",
     "NoisedTask",
@@ -181,6 +188,7 @@ __all__ = [
     "SparseTail",
     "TLSFiles",
     "TLSIdentity",
+    "TakenPart",
     "Trust",
     "error_curve",
     "local",
@@ -192,6 +200,7 @@ _MODULES: Final = {
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
+    "client.taken_part": ("TakenPart",),
     "distributed_dp": (
         "CurvePoint",
         "NoiseBudget",
@@ -214,6 +223,7 @@ _MODULES: Final = {
         "SessionAbortedError",
     ),
     "messages": ("Round",),
+    "noise_certificate": ("NoiseCertificate",),
     "one_process": ("LocalCohort", "local"),
     "parameters": (
         "Graph",

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from secagg.client.client import Client as AsyncClient
 from secagg.client.client import Contribution, VectorMaker
 from secagg.client.judge import SessionInfo
+from secagg.client.taken_part import TakenPart
 from secagg.errors import LocalProtocolError
 from secagg.one_process import LocalCohort
 from secagg.one_process import local as async_local
@@ -152,6 +153,23 @@ class BlockingClient(_Blocking[AsyncClient]):
         """Give one vector to one session; see `secagg.Client.contribute`."""
         loop, client = self._parts()
         return loop.run(client.contribute(vector, accept=accept))
+
+    def contributions(
+        self,
+        vector: VectorMaker,
+        *,
+        accept: Callable[[SessionInfo], None] | None = None,
+    ) -> Iterator[Contribution]:
+        """Give a vector to every session; see `secagg.Client.contributions`."""
+        loop, client = self._parts()
+        given = client.contributions(vector, accept=accept)
+        while (one := loop.run(anext(given, None))) is not None:
+            yield one
+
+    def last_part(self) -> TakenPart | None:
+        """Return the latest session taken part in; see `secagg.Client.last_part`."""
+        loop, client = self._parts()
+        return loop.run(client.last_part())
 
 
 class BlockingTask:

@@ -23,7 +23,7 @@ It does no input or output.
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -44,9 +44,11 @@ from dpnoise.mechanisms import (
 )
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES, ProtocolParameters
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.modular import subtract_into
 from secagg.primitives.transcript import hash_parts
 from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets, NoiseTerms
@@ -67,6 +69,7 @@ __all__ = [
     "error_curve",
     "plan",
     "read_noise_terms",
+    "subtract_layers",
 ]
 
 _BLOCK_VERSION: Final = 2
@@ -76,6 +79,8 @@ _EPSILON_SLACK: Final = 1e-6
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
 MAX_STEPS: Final = 1_000_000
+# Draws of all clients for so many entries stay in the processor's cache.
+_LAYER_CHUNK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +134,20 @@ class PrivacyReport:
     spare: int
     graph_delta: float = 0.0
 
+    def grounds(self, *, graph_delta: float | None = None) -> str:
+        """Say how the figure against the server is known, never without the graph.
+
+        The accountant's word is about the noise alone.  On a ring it holds but for the
+        chance that a session unmasks more than one sum.
+
+        Args:
+            graph_delta: That chance; by default over the whole task.  For one session
+                2^-graph_bits, or 0 if nobody could have cut its ring.
+        """
+        added = self.graph_delta if graph_delta is None else graph_delta
+        word = str(self.server.status)
+        return f"{word}, with {added:.3g} added to delta" if added else word
+
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return {
@@ -139,6 +158,7 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
             "graph_delta": self.graph_delta,
+            "grounds": self.grounds(),
         }
 
     @classmethod
@@ -219,6 +239,7 @@ class NoisedTask:
             protocol,
             modulus=mechanism.modulus,
             dimension=mechanism.encoded_dim,
+            noise_layers=_layers(mechanism.parameters.noise_rule.ladder),
             noise_block=_encode_block(
                 mechanism, budget, mechanism.sampler_digest.hex()
             ),
@@ -248,8 +269,11 @@ class NoisedTask:
         for holds, complaint in (
             # R3.2-10
             (
-                ours.noise_layers == 0,
-                f"it has no ladder, the session has {ours.noise_layers} noise layers",
+                ours.noise_layers == _layers(rule.ladder),
+                (
+                    f"its ladder of {rule.ladder} needs {_layers(rule.ladder)} noise "
+                    f"layers, the session has {ours.noise_layers}"
+                ),
             ),
             (
                 not self.mechanism.noise_is_central,
@@ -278,10 +302,6 @@ class NoisedTask:
                     f"noise tolerates {rule.colluders} colluders, the session "
                     f"{ours.colluders}"
                 ),
-            ),
-            (
-                not rule.ladder,
-                f"its noise has a ladder of {rule.ladder}, the session no layers",
             ),
             # Of larger rosters the rule says nothing.
             (
@@ -326,6 +346,9 @@ class NoisedTask:
                 private_seed=secrets.seed.reveal(),
                 public_seed=_rotation_seed(session_id, self.parameters.suite),
                 session_noise=noise,
+                layer_seeds=[
+                    seed.reveal() for seed in secrets.layers[: len(noise.layers)]
+                ],
             )
         except NoiseInputError as error:
             raise InputError(str(error)) from None
@@ -355,6 +378,42 @@ class NoisedTask:
             return self.mechanism.session(sharers)
         except DPNoiseError as error:
             raise _bad_block(str(error)) from None
+
+    def certificate(
+        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+    ) -> NoiseCertificate:
+        """Return what noise a sum holds.
+
+        Args:
+            sharers: |U2|.
+            survivors: |U3|.
+            given: From how many survivors each layer was subtracted; None where only
+                the server knows.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for such sets, or
+                more was subtracted than survivors can have given.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            removed = noise.removed_layers(sharers - survivors)
+        except DPNoiseError as error:
+            raise _bad_block(str(error)) from None
+        counts = None
+        if given is not None:
+            counts = tuple(given.get(layer, 0) for layer in removed)
+            if not given.keys() <= set(removed) or max(counts, default=0) > survivors:
+                raise _bad_block("noise was subtracted that nobody was asked for")
+        return NoiseCertificate(
+            sharers=sharers,
+            survivors=survivors,
+            colluders=noise.colluders,
+            required=noise.counted_variance,
+            base=noise.base,
+            layers=noise.layers,
+            removed=removed,
+            given=counts,
+        )
 
     def noise_context(self, sharers: int) -> bytes:
         """Return 32 bytes that cover how noise is drawn for so many sharers.
@@ -507,6 +566,11 @@ class NoisedTask:
         return report
 
 
+def _layers(ladder: int) -> int:
+    """Return how many layers a ladder of so many rungs has."""
+    return ladder + 1 if ladder else 0
+
+
 def _insist(*demands: tuple[bool, str]) -> None:
     """Raise POLICY_VIOLATION for the first demand that does not hold."""
     for holds, complaint in demands:
@@ -517,6 +581,39 @@ def _insist(*demands: tuple[bool, str]) -> None:
                 next_step="Ask the operator for more noise or fewer steps, or change "
                 "[policy] in the client's settings if that is what you want.",
             )
+
+
+def subtract_layers(
+    total: npt.NDArray[np.unsignedinteger[Any]],
+    *,
+    noise_block: bytes,
+    sharers: int,
+    seeds: Sequence[tuple[int, bytes]],
+) -> None:
+    """Subtract layers of noise from a sum, or from a part of it, in place.
+
+    Args:
+        total: Residues of shape (d,), words of the modulus.
+        noise_block: Of the session.
+        sharers: |U2|.
+        seeds: Number of the layer and seed bound to ctx2, for each layer of each
+            client.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is no block, or has no such layer.
+    """
+    if not seeds:
+        return
+    mechanism, _, _ = _decode_block(noise_block)
+    try:
+        noise = mechanism.session(sharers)
+        layers = [(noise.layers[layer], seed) for layer, seed in seeds]
+    except (DPNoiseError, IndexError) as error:
+        raise _bad_block(str(error)) from None
+    for start in range(0, total.size, _LAYER_CHUNK):
+        target = total[start : start + _LAYER_CHUNK]
+        drawn = mechanism.layer_noise(layers, start=start, count=target.size)
+        subtract_into(target, drawn, mechanism.modulus)
 
 
 @lru_cache(maxsize=256)  # every client of a simulated session asks the same
@@ -532,9 +629,12 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
             for so many sharers.
     """
     task = NoisedTask.from_parameters(parameters)
+    noise = task.session_noise(sharers)
+    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
     return NoiseTerms(
         context=task.noise_context(sharers),
-        tolerated_losses=task.session_noise(sharers).tolerated_losses,
+        tolerated_losses=noise.tolerated_losses,
+        reveals=tuple(reveals) if noise.layers else (),
     )
 
 
@@ -568,7 +668,7 @@ def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
 
 
 def _encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
-    """Return the canonical bytes of a noise block (PROTOCOL §3.2).
+    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
 
     JSON with sorted keys, no white space, floats in their shortest form, rationals as
     "p/q" in lowest terms.

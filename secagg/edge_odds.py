@@ -10,7 +10,7 @@ set of holders is a uniform choice of k among n - 1.  E2 becomes
 
 for any s from a smallest size on, up to half of them.  Smaller sets are left to the
 threshold: their members cannot be unmasked while it exceeds the shares that the set and
-the colluders hold together (`secagg.graph_choice`).
+the colluders hold together.
 
 Corruption has to be settled before the edges are drawn.  The argument is ours and
 unreviewed.  Rounding is
@@ -22,17 +22,76 @@ Source:
 """
 
 import math
+from bisect import bisect_left
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["log_set_apart"]
+from secagg.ring_odds import bits_of, log_corrupt_holders
+
+__all__ = ["EdgeJudgement", "judge_edges", "log_set_apart"]
 
 _Floats = npt.NDArray[np.floating[Any]]
 # A cohort's smallest and largest roster, for a task or two at a time.
 _KNOWN_TABLES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeJudgement:
+    """What an adversary can do to a graph of drawn edges, but for the odds demanded.
+
+    Attributes:
+        corrupt_holders: Colluders at most among the holders of any honest client.
+        set_apart: Honest survivors at most that have no edge to the others.  A server
+            that lies can leave as many out of the sum, and they do not see it.
+        cut_bits: -log2 of the chance that more stand apart.
+    """
+
+    corrupt_holders: int
+    set_apart: int
+    cut_bits: float
+
+    @property
+    def least_threshold(self) -> int:
+        """The smallest t at which no secret of those who stand apart can be rebuilt.
+
+        The holders of one of s are s - 1 of the set and the corrupt ones, at most.
+        """
+        return self.corrupt_holders + max(1, self.set_apart)
+
+
+def judge_edges(
+    *, clients: int, degree: int, colluders: int, losses: int, demanded_bits: float
+) -> EdgeJudgement:
+    """Judge a graph of drawn edges.
+
+    Args:
+        clients: n.
+        degree: k, how many others each client draws.
+        colluders: c, of all clients.
+        losses: D, of all clients, chosen by the adversary.
+        demanded_bits: Each of the two odds is at most 2^-demanded_bits.
+    """
+
+    def holds(corrupt: int) -> bool:
+        odds = log_corrupt_holders(
+            clients=clients, degree=degree, threshold=corrupt, colluders=colluders
+        )
+        return bits_of(odds) >= demanded_bits
+
+    logs = log_set_apart(
+        clients=clients, degree=degree, colluders=colluders, losses=losses
+    )
+    # Entry s is about s or more, so that what is met at s leaves s - 1.
+    met = bisect_left(logs, x=True, key=lambda log: bits_of(log) >= demanded_bits)
+    return EdgeJudgement(
+        corrupt_holders=bisect_left(range(1, degree + 1), x=True, key=holds),
+        set_apart=max(0, met - 1),
+        cut_bits=bits_of(float(logs[met])),
+    )
 
 
 def log_set_apart(

@@ -33,9 +33,9 @@ from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Final, Self
 
-from secagg.edge_odds import log_set_apart
+from secagg.edge_odds import EdgeJudgement, judge_edges
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import MAX_CLIENTS, ProtocolParameters
+from secagg.parameters import MAX_CLIENTS, MAX_SPARSE_CLIENTS, ProtocolParameters
 from secagg.ring_odds import (
     bits_of,
     log_corrupt_holders,
@@ -61,10 +61,10 @@ __all__ = [
 DEFAULT_LIVENESS_BITS: Final = 30
 # Up to here the odds are exact to 1e-8.
 MAX_RING_CLIENTS: Final = 1 << 20
-# Each client reads a quorum of more than half of all signatures.
-MAX_OUT_EDGE_CLIENTS: Final = 10_000
 # Below, the complete graph costs a client little, and rests on counting alone.
 _MIN_OUT_EDGE_CLIENTS: Final = 1_000
+# Each client would send three megabytes of bundles: no longer a sparse graph.
+_MAX_DEGREE: Final = 1 << 15
 # One share would be the secret, and the sum of one client is its input.
 _LEAST_THRESHOLD: Final = 2
 _LEAST_COHORT: Final = 2
@@ -234,17 +234,17 @@ def choose_graph(
     chosen: GraphChoice | None = None
     if adversary is not Adversary.MALICIOUS:
         chosen = _ring(demand, adversary, threshold)
-        why = "no ring with degree up to half of the cohort is safe"
+        why = f"no ring with degree up to {_max_degree(demand)} is safe"
     elif demand.min_clients < _MIN_OUT_EDGE_CLIENTS:
         why = f"below {_MIN_OUT_EDGE_CLIENTS} clients the complete graph costs little"
-    elif demand.max_clients > MAX_OUT_EDGE_CLIENTS:
+    elif demand.max_clients > MAX_SPARSE_CLIENTS:
         why = (
-            f"beyond {MAX_OUT_EDGE_CLIENTS} clients a quorum has too many signatures "
+            f"beyond {MAX_SPARSE_CLIENTS} clients a quorum has too many signatures "
             "for each client to read"
         )
     else:
         chosen = _out_edges(demand, threshold)
-        why = "no k-out graph with degree up to half of the cohort is safe"
+        why = f"no k-out graph with degree up to {_max_degree(demand)} is safe"
     return chosen or complete_graph(demand, adversary, threshold=threshold, why=why)
 
 
@@ -311,7 +311,7 @@ def odds_of(parameters: ProtocolParameters) -> GraphOdds:
         min_clients=parameters.min_clients,
         max_clients=parameters.max_clients,
         min_survivors=parameters.min_survivors,
-        max_losses=parameters.max_clients - parameters.min_survivors,
+        max_losses=parameters.max_losses,
         colluders=parameters.colluders,
     )
     return GraphOdds(
@@ -329,7 +329,7 @@ def _ring(
 ) -> GraphChoice | None:
     wanted = server_demand(demand.graph_bits)
     # E2 falls with the degree and knows no threshold: begin where it is met.
-    degrees = range(2, demand.min_clients // 2 + 1, 2)
+    degrees = range(2, _max_degree(demand) + 1, 2)
     met = bisect_left(
         degrees, x=True, key=lambda k: _ring_cut_bits(demand, k) >= wanted
     )
@@ -371,33 +371,37 @@ def _out_edges(demand: GraphDemand, threshold: int | None) -> GraphChoice | None
     if quorum > demand.min_survivors:
         return None  # the complete graph cannot be had either, and says so
     degree = 4
-    while degree <= demand.min_clients // 2:
-        corrupt = _most_corrupt_holders(demand, degree)
+    while degree <= _max_degree(demand):
         highest = _highest_live_threshold(demand, degree)
-        missing = max(_LEAST_THRESHOLD, corrupt + 1) - highest
+        missing = _most_corrupt_holders(demand, degree) + 1 - highest
         if missing > 0:
             degree += _hopeless(missing)
             continue
-        apart, cut_bits = _largest_set_apart(demand, degree)
-        # A set of `apart` holds apart - 1 shares of each of its members.
-        lowest = max(_LEAST_THRESHOLD, corrupt + max(1, apart))
-        chosen = lowest if threshold is None else threshold
+        judged = [_judged(demand, degree, size) for size in demand.sizes]
+        lowest = max(each.least_threshold for each in judged)
+        chosen = threshold or max(_LEAST_THRESHOLD, lowest)
         if lowest <= chosen <= highest:
+            corrupt = max(each.corrupt_holders for each in judged)
             return GraphChoice(
                 kind=GraphKind.K_OUT,
                 degree=degree,
                 threshold=chosen,
                 max_threshold=highest,
                 quorum=quorum,
-                unseen=apart,
+                unseen=max(each.set_apart for each in judged),
                 odds=GraphOdds(
                     _holder_bits(demand, degree, corrupt + 1),
-                    cut_bits,
+                    min(each.cut_bits for each in judged),
                     _liveness_bits(demand, degree, chosen),
                 ),
             )
         degree += 2
     return None
+
+
+def _max_degree(demand: GraphDemand) -> int:
+    """Return the largest degree of a graph that is worth being called sparse."""
+    return min(demand.min_clients // 2, _MAX_DEGREE)
 
 
 def _hopeless(missing: int) -> int:
@@ -471,21 +475,15 @@ def _liveness_bits(demand: GraphDemand, degree: int, threshold: int) -> float:
     )
 
 
-def _largest_set_apart(demand: GraphDemand, degree: int) -> tuple[int, float]:
-    """Return the most survivors that may stand apart, and -log2 of more doing so."""
-    wanted = server_demand(demand.graph_bits)
-    largest, bits = 0, math.inf
-    for size in demand.sizes:
-        logs = log_set_apart(
-            clients=size,
-            degree=degree,
-            colluders=demand.colluders,
-            losses=demand.losses(size),
-        )
-        met = bisect_left(logs, x=True, key=lambda log: bits_of(log) >= wanted)
-        # Entry s is about s or more.
-        largest, bits = max(largest, met - 1), min(bits, bits_of(float(logs[met])))
-    return largest, bits
+def _judged(demand: GraphDemand, degree: int, clients: int) -> EdgeJudgement:
+    """Judge drawn edges on a roster of one size."""
+    return judge_edges(
+        clients=clients,
+        degree=degree,
+        colluders=demand.colluders,
+        losses=demand.losses(clients),
+        demanded_bits=server_demand(demand.graph_bits),
+    )
 
 
 def _least_agreement(demand: GraphDemand) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final, Self
 
+from secagg.edge_odds import judge_edges
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
@@ -37,6 +38,7 @@ __all__ = [
     "MAX_CLIENTS",
     "MAX_DIMENSION",
     "MAX_NOISE_BLOCK_BYTES",
+    "MAX_SPARSE_CLIENTS",
     "PROTOCOL_VERSION",
     "Graph",
     "ProtocolParameters",
@@ -195,6 +197,8 @@ class ProtocolParameters:
                     raise _impossible(complaint)
         if self.graph is Graph.RING:
             self._check_ring_odds(demanded_bits(self.graph_bits))
+        if isinstance(self.tail, SparseTail):
+            self._check_edge_odds(self.tail, demanded_bits(self.graph_bits))
         return self
 
     def _ranges(self) -> Iterator[tuple[bool, str]]:
@@ -350,7 +354,7 @@ class ProtocolParameters:
         )
 
     def _sparse_rules(self, tail: SparseTail) -> Iterator[tuple[bool, str]]:
-        """R3.2-9, as far as it needs no sums over sets of clients."""
+        """R3.2-9, without the odds."""
         t, k = self.threshold, self.degree
         yield (
             1 <= tail.graph_bits <= MAX_GRAPH_BITS,
@@ -403,6 +407,32 @@ class ProtocolParameters:
                 f"with probability 2^-{bits:.1f}; at most 2^-{demanded_bits:.2f} is "
                 "allowed: raise threshold and degree, or count on fewer colluders"
             )
+
+    def _check_edge_odds(self, tail: SparseTail, demanded_bits: float) -> None:
+        """R3.2-9: on the smallest roster and on the largest one."""
+        for clients in (self.min_clients, self.max_clients):
+            judged = judge_edges(
+                clients=clients,
+                degree=self.degree,
+                colluders=self.colluders,
+                losses=min(self.max_losses, clients - self.min_survivors),
+                demanded_bits=demanded_bits,
+            )
+            if self.threshold < judged.least_threshold:
+                raise _impossible(
+                    f"of {clients} clients that draw {self.degree} others each, "
+                    f"{judged.set_apart} may stand apart with "
+                    f"{judged.corrupt_holders} colluders among the holders of each, "
+                    f"with probability above 2^-{demanded_bits:.2f}: threshold must be "
+                    f"at least {judged.least_threshold}, not {self.threshold}"
+                )
+            # As many may be left out of a sum unseen by those who sign for it.
+            if tail.quorum < self.min_survivors + judged.set_apart:
+                raise _impossible(
+                    f"quorum must be at least {self.min_survivors + judged.set_apart} "
+                    f"(min_survivors and {judged.set_apart} that may stand apart), not "
+                    f"{tail.quorum}"
+                )
 
     def encode(self) -> bytes:
         """Return the canonical encoding (PROTOCOL §3.2)."""

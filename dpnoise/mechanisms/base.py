@@ -22,7 +22,7 @@ the caller draws one with `dpnoise.samplers.fresh_seed`.
 import abc
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -377,27 +377,29 @@ class Mechanism(abc.ABC):
             ),
         )
 
-    def layer_residues(
-        self, variance: Fraction, seed: bytes, *, start: int, count: int
+    def layer_noise(
+        self, layers: Iterable[tuple[Fraction, bytes]], *, start: int, count: int
     ) -> Residues:
-        """Draw a stretch of one layer again, as `encode` has added it.
+        """Draw a stretch of layers again, as `encode` has added them.
 
         Args:
-            variance: Of the layer, grid steps²: an entry of `SessionNoise.layers`.
-            seed: The layer's seed.
+            layers: For each layer its variance, an entry of `SessionNoise.layers`, and
+                its seed. They may be those of many clients.
             start: First coordinate.
             count: Number of coordinates.
 
         Returns:
-            Residues modulo m, shape (count,), to be subtracted from a sum that holds
-            this client's vector. Stretches in any order give the same noise.
+            Residues of the sum of the layers modulo m, shape (count,): subtract them
+            from a sum that holds these clients' vectors. Stretches in any order give
+            the same noise.
 
         Raises:
-            InputError: The seed is not 32 bytes.
+            InputError: A seed is not 32 bytes.
         """
-        check_seed("seed", seed)
         steps = np.zeros(count, np.int64)
-        self.sampler(variance).add_to(steps, seed, LAYER_LABEL, start=start)
+        for variance, seed in layers:
+            check_seed("seed", seed)
+            self.sampler(variance).add_to(steps, seed, LAYER_LABEL, start=start)
         return wrap(steps, self.modulus)
 
     def decode(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from secagg.client.client import Contribution
     from secagg.client.file_input import FileInput
     from secagg.client.runner import ClientProgress
+    from secagg.client.taken_part import TakenPart
     from secagg.config import ClientSettings
 
 __all__ = ["client"]
@@ -74,7 +75,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
 
     The vector never leaves this machine as it is: it is clipped, gets a share of
     noise, and is masked. A client that was stopped goes on where it stood when it is
-    started again with the same input. With client.sessions above one, every session
+    started again with the same input; once the task is over, it says where its last
+    sum lies. With client.sessions above one, every session
     takes a file of its own, such as x-{session}.npy.
 
     Example: secagg client --config client.toml --input x.npy --output sum.npy
@@ -123,16 +125,19 @@ def client(  # noqa: PLR0913 - one parameter per flag
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),
     )
-    contributions = asyncio.run(
+    contributions, last = asyncio.run(
         _contribute(settings, source, files, output, accept_restored=accept_restored)
     )
     output.result(
         {
+            "task_over": last is not None,
+            "last_part": None if last is None else _shown(last, files, output),
             "sessions": [
                 {
                     "session_number": each.session_number,
                     "inputs": each.inputs,
                     "privacy": None if each.privacy is None else each.privacy.to_dict(),
+                    "grounds": each.grounds,
                     "shortened_by": each.shortened_by,
                     "sessions_left": each.sessions_left,
                     **files.of(each.session_number),
@@ -174,6 +179,24 @@ def _accepts(sentence: str | None) -> bool:
     return sentence is not None
 
 
+def _shown(last: "TakenPart", files: _Files, output: Output) -> dict[str, object]:
+    """Say what a client has to show whose task is over."""
+    path = files.of(last.session_number)["output"]
+    if path is not None and not Path(path).exists():
+        output.line(f"its sum was not written to {path} while it could be fetched")
+        path = None
+    where = "" if path is None else f"; it lies in {path}"
+    output.line(
+        f"the task is over; the last sum with this client's vector is that of session "
+        f"{last.session_number} and adds up {last.inputs} inputs{where}"
+    )
+    return {
+        "session_number": last.session_number,
+        "inputs": last.inputs,
+        "output": path,
+    }
+
+
 async def _contribute(
     settings: "ClientSettings",
     source: "FileInput",
@@ -181,8 +204,10 @@ async def _contribute(
     output: Output,
     *,
     accept_restored: bool,
-) -> "list[Contribution]":
+) -> "tuple[list[Contribution], TakenPart | None]":
+    """Return what was given, and the client's last part if the task is over."""
     from secagg.client.program import client_of
+    from secagg.errors import ErrorCode, ServiceError
     from secagg.storage.vector_files import write_vector
 
     def show(progress: "ClientProgress") -> None:
@@ -210,7 +235,13 @@ async def _contribute(
         on_progress=show,
     ) as one:
         while len(contributions) < settings.client.sessions:
-            given = await one.contribute(source.vector, accept=source.check)
+            try:
+                given = await one.contribute(source.vector, accept=source.check)
+            except ServiceError as error:
+                last = await one.last_part()
+                if error.code is not ErrorCode.TASK_OVER or last is None:
+                    raise
+                return contributions, last
             contributions.append(given)
             _describe(given, output)
             if files.sum_path is not None and given.values is not None:
@@ -218,7 +249,7 @@ async def _contribute(
             for path in files.of(given.session_number).values():
                 if path is not None:
                     output.line(f"wrote {path}")
-    return contributions
+    return contributions, None
 
 
 def _describe(given: "Contribution", output: Output) -> None:
@@ -233,6 +264,6 @@ def _describe(given: "Contribution", output: Output) -> None:
         stated = given.privacy.server
         output.line(
             f"the task costs this client epsilon {stated.epsilon:.4g} at delta "
-            f"{stated.delta:.3g} against the server ({stated.status}, "
+            f"{stated.delta:.3g} against the server ({given.grounds}, "
             f"{stated.accountant}); sessions left in its budget: {given.sessions_left}"
         )

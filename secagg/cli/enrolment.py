@@ -77,13 +77,21 @@ def init(
 
 
 @enrol.command("sign")
-def sign(
+def sign(  # noqa: PLR0913 - one parameter per flag
     *,
     directory: IssuerArgument,
     request: Annotated[
         Path, typer.Argument(metavar="REQUEST", help="What the client has sent.")
     ],
     days: DaysOption = 90,
+    confirmed: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="ed25519:...",
+            help="The key as the client's owner says it; any other is refused.",
+        ),
+    ] = None,
     destination: Annotated[
         Path | None,
         typer.Option(
@@ -96,8 +104,8 @@ def sign(
 ) -> None:
     """Issue the credential that a client asks for.
 
-    Compare the key with the one that the client shows, on another way than the one
-    that the request came.
+    Give the key as `pki identity new` showed it to the client's owner, who tells it on
+    another way than the request comes; or compare it before the credential goes out.
 
     Example: secagg pki enrol sign issuer request.bin --days 90
     """
@@ -107,12 +115,14 @@ def sign(
         write_credential,
     )
     from secagg.enrolment.issuer import Issuer
+    from secagg.enrolment.keys import parse_key
 
     output = Output(as_json=as_json)
     asked = read_request(request)
+    key = None if confirmed is None else parse_key(confirmed)
     path = destination or request.with_name(CREDENTIAL)
     with Issuer.open(directory) as issuer:
-        issued = issuer.sign(asked, now=_now(), days=days)
+        issued = issuer.sign(asked, now=_now(), days=days, confirmed=key)
     write_credential(path, issued)
     _report_credential(output, issued, path)
 

@@ -71,15 +71,11 @@ def init(  # noqa: PLR0913 - one parameter per flag
     from secagg.transport.certificates import Authority
 
     output = Output(as_json=as_json)
-    authority, names = Authority.create(trust_domain), []
-    written = list(authority.issued().write(directory, AUTHORITY_STEM))
     hosts = tuple(host or _LOOPBACK)
-    server = authority.issue_server("aggregator", hosts, days=days)
-    written += server.write(directory, "server")
-    for number in range(1, clients + 1):
-        name = f"client-{number}"
-        names.append(name)
-        written += authority.issue_client(name, days=days).write(directory, name)
+    written = Authority.create(trust_domain).issue_all(
+        directory, hosts=hosts, clients=clients, days=days
+    )
+    names = [f"client-{number}" for number in range(1, clients + 1)]
     output.line(f"{directory}: an authority, a server for {', '.join(hosts)}")
     output.line(f"and {clients} clients, valid for {days} days.")
     output.line(

@@ -80,6 +80,30 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             help="Clients whose noise does not count because they know it.",
         ),
     ] = 0,
+    loss_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--loss-fraction",
+            help="Part of a session's clients that may be lost; default: what "
+            "--min-survivors leaves of --clients.",
+        ),
+    ] = None,
+    colluder_fraction: Annotated[
+        float,
+        typer.Option(
+            "--colluder-fraction",
+            help="Part of a session's clients taken for colluders where that is more "
+            "than --colluders.",
+        ),
+    ] = 0.0,
+    ladder: Annotated[
+        int,
+        typer.Option(
+            "--ladder",
+            help="Rungs by which survivors take back noise that no loss has made "
+            "necessary; 0 for none, 4 comes within 2.5 percent.",
+        ),
+    ] = 0,
     accountant: Annotated[
         str | None,
         typer.Option("--accountant", help="Accountant by name; default: a proven one."),
@@ -120,7 +144,10 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             steps=steps,
             sampling_rate=sampling_rate,
             min_survivors=min_survivors,
+            loss_fraction=loss_fraction,
             colluders=colluders,
+            colluder_fraction=colluder_fraction,
+            ladder=ladder,
             accountant=accountant,
             rotation=rotation,
         )

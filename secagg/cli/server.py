@@ -139,5 +139,5 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
         f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
         f"server for {budget.steps} session(s) and {budget.spare} spare one(s) "
         "together; accountant "
-        f"{budget.accountant} ({report.server.status})"
+        f"{budget.accountant} ({report.grounds()})"
     )

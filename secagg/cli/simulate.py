@@ -1,12 +1,16 @@
 """`secagg simulate`: one session of many clients in this process, measured."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
+
+if TYPE_CHECKING:
+    from secagg.noise_certificate import NoiseCertificate
+    from secagg.parameters import ProtocolParameters
 
 __all__ = ["simulate"]
 
@@ -50,6 +54,14 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             help="Fraction of clients that vanish, spread over all rounds.",
         ),
     ] = 0.0,
+    xnoise: Annotated[
+        bool,
+        typer.Option(
+            "--xnoise",
+            help="Add noise for epsilon 1, enough for the loss of all but --threshold "
+            "clients, and take back what no loss has made necessary.",
+        ),
+    ] = False,
     modulus_bits: Annotated[
         int,
         typer.Option("--modulus-bits", min=1, max=62, help="Add modulo 2^bits."),
@@ -102,7 +114,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     shares = threshold or (degree or clients) // 2 + 1
     # The cohort promises no more than what the chosen losses leave.
     left = clients - len(losses.losses)
-    survivors = min(clients, max(2, shares, left))
+    survivors = max(2, shares) if xnoise else min(clients, max(2, shares, left))
     try:
         check_supported(named_profile)
         parameters = ProtocolParameters(
@@ -117,6 +129,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             max_dropouts=clients - shares,
             max_losses=clients - shares,
         ).validate()
+        if xnoise:
+            parameters = _with_ladder(parameters)
     except RemoteProtocolError as error:
         # Raised for what no session can be; here it comes from the command line.
         raise ServiceError(
@@ -125,7 +139,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             next_step="Correct that option; see secagg simulate --help.",
         ) from None
     output.line(
-        f"{clients} clients, {dimension} entries modulo 2^{modulus_bits}, "
+        f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "
         f"{len(losses.losses)} will vanish"
     )
     session = simulate_session(
@@ -136,6 +150,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         (
             ("exact", "yes" if session.is_exact else "NO"),
             ("inputs in the sum", str(session.survivors)),
+            *_about(session.noise),
             ("client CPU, mean", f"{costs.client_cpu_seconds_mean:.4f} s"),
             ("client CPU, max", f"{costs.client_cpu_seconds_max:.4f} s"),
             *(
@@ -164,7 +179,45 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "bytes_up": costs.bytes_up,
             "bytes_down": costs.bytes_down,
             "peak_rss_bytes": costs.peak_rss_bytes,
+            **_figures(session.noise),
         }
     )
     if not session.is_exact:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
+    """Return parameters of a task with noise that survivors can take back."""
+    from secagg.distributed_dp import NoisedTask, plan
+
+    made = plan(
+        clients=parameters.max_clients,
+        dimension=parameters.dimension,
+        l2_clip=1.0,
+        epsilon=1.0,
+        delta=1e-5,
+        mechanism="skellam",
+        min_survivors=parameters.min_survivors,
+        ladder=4,
+    )
+    return NoisedTask.from_plan(made, parameters).parameters
+
+
+def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
+    if noise is None:
+        return ()
+    ratio = float(noise.present / noise.required)
+    return (
+        ("noise required", f"variance {float(noise.required):.6g} steps²"),
+        ("noise present", f"{ratio:.4f} of it after {noise.losses} losses"),
+    )
+
+
+def _figures(noise: "NoiseCertificate | None") -> dict[str, object]:
+    if noise is None:
+        return {}
+    return {
+        "noise_required": float(noise.required),
+        "noise_present": float(noise.present),
+        "noise_certificate": noise.to_dict(),
+    }

@@ -9,10 +9,12 @@ Rule 3: a task gets as many sessions of this client as its budget covers, counte
 Rule 4: what a session released is decoded by the parameters of that session.
 Rule 5: a client may be cancelled at any await.  What it has done is on the disk, and
         the next `contribute` goes on there.
+Rule 6: no vector is given twice without being told to: whoever gives to all sessions
+        of a task gives a function.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +35,7 @@ from secagg.client.runner import (
     SessionOutcome,
 )
 from secagg.client.storage import ClientStorage, open_storage
+from secagg.client.taken_part import TakenPart, last_part
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import (
     ErrorCode,
@@ -42,6 +45,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
@@ -71,19 +75,27 @@ class Contribution:
             from a task without noise; None for a client that does not fetch sums.
         privacy: What the whole task costs this client, computed by itself; None for a
             task that releases exact sums.
+        grounds: How the privacy figure is known for this session: "certified", or
+            "certified, with 9.09e-13 added to delta" where its ring may have been cut
+            with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
             if it fitted; None when the vector had left before a restart.  It says
             something about the vector: tell its owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
+        noise: What noise the sum holds at least, computed by this client from the sets
+            for which it has answered; None for a task that releases exact sums, and
+            where it was not asked to answer.
     """
 
     session_number: int
     inputs: int
     values: npt.NDArray[Any] | None = field(repr=False)
     privacy: PrivacyReport | None
+    grounds: str
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
+    noise: NoiseCertificate | None = None
 
 
 @dataclass(slots=True)
@@ -137,6 +149,13 @@ class Client:
             state_dir=Path("client-state"),
         ) as client:
             contribution = await client.contribute(np.ones(64))
+
+    or, for every session of the task::
+
+            async for contribution in client.contributions(
+                lambda session: my_step(session.payload)
+            ):
+                print(contribution.values, contribution.sessions_left)
     """
 
     def __init__(  # noqa: PLR0913 - one argument per decision of the client's owner
@@ -287,6 +306,60 @@ class Client:
         finally:
             self._turn = None
 
+    async def contributions(
+        self,
+        vector: VectorMaker,
+        *,
+        accept: Callable[[SessionInfo], None] | None = None,
+    ) -> AsyncIterator[Contribution]:
+        """Give a vector to every session of the task, one after the other.
+
+        The next session is joined when the loop asks for its contribution.  The loop
+        may be left at any time, and another one goes on; it ends by itself when the
+        task is over, or its budget covers no further session of this client.
+
+        A task whose sessions are days apart takes a client with ``wait_seconds=None``.
+
+        Args:
+            vector: Makes the vector of a session, on a thread; its argument has the
+                session's payload.
+            accept: As in `contribute`.
+
+        Yields:
+            What every session gave back.
+
+        Raises:
+            SecAggError: As in `contribute`, but for the end of the task.
+        """
+        if not callable(vector):
+            raise LocalProtocolError(
+                "one vector would be given to every session",
+                next_step="Give a function that makes a vector for each, or call "
+                "contribute.",
+            )
+        while True:
+            try:
+                given = await self.contribute(vector, accept=accept)
+            except ServiceError as error:
+                if error.code is ErrorCode.TASK_OVER:
+                    return
+                raise
+            yield given
+            if given.sessions_left == 0:
+                return
+
+    async def last_part(self) -> TakenPart | None:
+        """Return the latest session whose sum holds a vector of this client.
+
+        Whatever process gave it; None when there is none, or its record is purged.
+
+        Raises:
+            LocalProtocolError: The client is not open.
+            ServiceError: STORAGE_FAILED.
+        """
+        _, storage = self._parts()
+        return await last_part(storage.book, self._task)
+
     def _parts(self) -> tuple[ClientRunner, ClientStorage]:
         if self._opened is None:
             raise LocalProtocolError(
@@ -412,12 +485,19 @@ def _contribution(
     descriptor, residues = outcome.descriptor, outcome.residues
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
-    privacy = None
+    privacy = noise = None
+    grounds = ""
     if parameters.noise_block:
         task = NoisedTask.from_parameters(parameters)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
+        if outcome.sharers is not None:
+            noise = task.certificate(
+                sharers=outcome.sharers, survivors=outcome.survivors
+            )
+        added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
+        grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:
         values = decode_integers(residues, parameters.modulus)
     return Contribution(
@@ -425,6 +505,8 @@ def _contribution(
         inputs=outcome.survivors,
         values=values,
         privacy=privacy,
+        grounds=grounds,
         shortened_by=turn.shortened_by,
         sessions_left=None,
+        noise=noise,
     )

@@ -32,12 +32,14 @@ from secagg.errors import (
 from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.modular import BadVectorError
+from secagg.primitives.transcript import decode_set
 from secagg.profiles import RoundDeadlines
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
+from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
@@ -55,7 +57,7 @@ __all__ = [
 ]
 
 # The server says that a message came too late; its next update says what that means.
-_TOO_LATE: Final = frozenset(
+TOO_LATE: Final = frozenset(
     {ErrorCode.DEADLINE, ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE}
 )
 
@@ -138,13 +140,19 @@ class SessionOutcome:
     Attributes:
         descriptor: The session.
         released: Hash and size of the sum, number of survivors.
+        is_certain: No choice of colluders could have had more than this one sum
+            unmasked.  Always so on the complete graph; on a ring it is judged by this
+            process when it answers, and not known after a restart.
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
+        sharers: |U2|; None for a client that was not asked to unmask.
     """
 
     descriptor: SessionDescriptor
     released: Released
+    is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
+    sharers: int | None = None
 
     @property
     def survivors(self) -> int:
@@ -181,7 +189,9 @@ class Conductor:
         self._payload: bytes | None = None
         self._uploaded = False
         self._deadline = 0.0
+        self._sharers: int | None = None
         self._ended_by_server = False
+        self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
         has_masked = isinstance(session.state, client.Masked | client.Answered)
         self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
@@ -215,9 +225,26 @@ class Conductor:
 
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
+        before = self._session.state
+        if isinstance(before, client.Answered):
+            self._sharers = before.sharers
         outputs = await self._session.apply(Received(update))
+        if isinstance(before, client.Masked):
+            await self._judge_graph(before)
         self._enter_round()
         await self._send_all(outputs)
+
+    async def _judge_graph(self, masked: client.Masked) -> None:
+        """Judge what an answer may have shown to colluders, whoever they are."""
+        state = self._session.state
+        if not isinstance(state, client.Answered):
+            return
+        delivered = masked.delivered
+        survivors = frozenset(decode_set(state.survivors, delivered.roster_size))
+        risk = await self._parts.workers.run(
+            graph_risk, state.facts.parameters, delivered.graph, survivors
+        )
+        self._is_certain = risk is None or risk.worst_case_safe
 
     async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
         for output in outputs:
@@ -235,7 +262,7 @@ class Conductor:
                     raise SessionAbortedError(
                         str(error), code=error.code, next_step=error.next_step
                     ) from None
-                if error.code not in _TOO_LATE:
+                if error.code not in TOO_LATE:
                     raise
 
     async def _send(self, envelope: Envelope) -> None:
@@ -269,7 +296,7 @@ class Conductor:
                 GetUploadStatus(self._session.session_id), self._deadline
             )
         except RemoteProtocolError as error:
-            if error.code not in _TOO_LATE:
+            if error.code not in TOO_LATE:
                 raise
             return True
         return status.complete
@@ -311,7 +338,13 @@ class Conductor:
             residues = None
             if self._parts.settings.fetch_sum:
                 residues = await self._fetch_sum(state.outcome)
-            return SessionOutcome(self._session.descriptor, state.outcome, residues)
+            return SessionOutcome(
+                self._session.descriptor,
+                state.outcome,
+                is_certain=self._is_certain,
+                residues=residues,
+                sharers=self._sharers,
+            )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
         code, reason = state.code, state.reason

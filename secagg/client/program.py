@@ -120,6 +120,7 @@ def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepte
             max_delta=section.max_delta,
             statuses=frozenset(section.grounds),
             min_local_noise_stddev=section.min_local_noise_stddev,
+            min_colluder_fraction=section.min_colluder_fraction,
         )
     if not section.require_noise:
         return ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors)

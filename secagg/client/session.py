@@ -29,7 +29,6 @@ from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SEED_SIZE, Entropy
-from secagg.primitives.kdf import noise_seed
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client, refund
 from secagg.protocol.events import (
@@ -220,16 +219,7 @@ class ClientSession:
         """What this client's noise is drawn from: the same after a restart."""
         if not isinstance(self._state, client.ReadyForInput) or self._seed is None:
             raise InternalError("noise is drawn when the set U2 is known")
-        delivered = self._state.delivered
-        return NoiseSecrets(
-            sharers=len(delivered.sharers),
-            seed=noise_seed(
-                self._seed,
-                context=delivered.ctx2,
-                component=0,
-                suite=self.descriptor.parameters.suite,
-            ),
-        )
+        return client.noise_secrets(self._state, self._seed)
 
     def pending_outputs(self) -> tuple[ClientOutput, ...]:
         """Return what must be sent, perhaps again."""

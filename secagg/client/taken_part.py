@@ -22,11 +22,11 @@ class TakenPart:
 
     Attributes:
         session_number: Its number within the task.
-        survivors: How many inputs the sum adds up.
+        inputs: How many vectors the sum adds up, this client's included.
     """
 
     session_number: int
-    survivors: int
+    inputs: int
 
 
 async def last_part(book: Book, task_id: str) -> TakenPart | None:

@@ -290,6 +290,29 @@ class NoiseSection:
         "mechanism.",
         default=None,
     )
+    loss_fraction: float | None = setting(
+        "Part of the clients of one session that may be lost after sharing; empty "
+        "means what min_survivors leaves of max_clients. Less of it is less noise in "
+        "sessions that are not full.",
+        default=None,
+        low=0.0,
+        high=0.999999,
+    )
+    ladder: int = setting(
+        "Rungs by which survivors take back noise that no loss has made necessary; 0 "
+        "for none, 4 comes within 2.5 percent of what the losses require.",
+        default=0,
+        low=0,
+        high=8,
+        unit="rungs",
+    )
+    colluder_fraction: float = setting(
+        "Part of the clients of one session that is taken for colluders where that "
+        "is more than cohort.colluders; clients may demand it.",
+        default=0.0,
+        low=0.0,
+        high=0.999999,
+    )
     rotation: str = setting(
         "How vectors are spread before rounding.",
         default="hadamard",
@@ -519,6 +542,14 @@ class PolicySection:
         low=0.0,
         high=1e300,
         unit="caller's units",
+    )
+    min_colluder_fraction: float = setting(
+        "Part of every roster that the noise must take for colluders. An absolute "
+        "number alone is thinned out by a larger roster, and inventing clients makes "
+        "it larger.",
+        default=0.0,
+        low=0.0,
+        high=0.999999,
     )
 
 

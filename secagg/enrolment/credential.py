@@ -10,7 +10,7 @@ Rule 3: what is signed starts with a domain tag of its own.  Enrolment is older 
 Whether a credential will do for a session is judged in `secagg.enrolment.rules`.
 
 Source:
-    PROTOCOL, section on enrolment.
+    PROTOCOL §2.1.
 """
 
 from dataclasses import dataclass, replace

@@ -5,7 +5,7 @@ issued and revoked, ``revocations.bin`` the newest list, for the aggregator to p
 
 Rule 1: record, then hand out.
 Rule 2: one live key for a name and one name for a live key.  A key that was revoked
-        never comes back, or an old request could be sent again.
+        never comes back, or an old request could be sent again (R2.1-7).
 Rule 3: revoking a credential revokes all of its key: an older one would do as well.
 Rule 4: a record that is older than its own list was put back from a backup and is
         refused: its next serials would be given out a second time.
@@ -29,7 +29,12 @@ from secagg.enrolment.credential import (
     IssuedCredential,
 )
 from secagg.enrolment.documents import is_name, not_a_name
-from secagg.enrolment.keys import is_readable_by_others, read_key, write_key
+from secagg.enrolment.keys import (
+    is_readable_by_others,
+    key_text,
+    read_key,
+    write_key,
+)
 from secagg.enrolment.record import IssuerRecord, disk
 from secagg.enrolment.revocation import RevocationList
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
@@ -159,14 +164,21 @@ class Issuer:
         return tuple(self._issued(each) for each in self._record.credentials)
 
     def sign(
-        self, request: CredentialRequest, *, now: int, days: int = CREDENTIAL_DAYS
+        self,
+        request: CredentialRequest,
+        *,
+        now: int,
+        days: int = CREDENTIAL_DAYS,
+        confirmed: bytes | None = None,
     ) -> IssuedCredential:
         """Issue the credential that a client asks for.
 
         Args:
-            request: What the client made, on a way that shows whose it is.
+            request: What the client made.
             now: Unix seconds.
             days: How long the credential is valid, 1 to 398.
+            confirmed: The key as the client's owner has said it on another way than
+                the request came; None if the way of the request shows whose it is.
 
         Raises:
             SecAggError: BAD_SIGNATURE for a request that its key did not sign;
@@ -178,6 +190,12 @@ class Issuer:
                 f"the request is for the trust domain {request.trust_domain!r}, this "
                 f"issuer's is {self.trust_domain!r}",
                 "Have it made again with `--trust-domain`, or use the other issuer.",
+            )
+        if confirmed is not None and confirmed != request.identity_key:
+            raise _refused(
+                f"the request asks for another key than the one that was confirmed, "
+                f"{key_text(request.identity_key)}",
+                "Find out who made this request: it is not who confirmed the key.",
             )
         return self._issue(request.name, request.identity_key, now=now, days=days)
 
@@ -239,6 +257,8 @@ class Issuer:
     def _issue(
         self, name: str, identity_key: bytes, *, now: int, days: int
     ) -> IssuedCredential:
+        if not is_name(name):  # decoded requests have one; others may be made by hand
+            raise _refused(not_a_name(name), "Have the request made again.")
         if not 1 <= days <= MAX_CREDENTIAL_DAYS:
             raise _refused(
                 f"a credential is valid for 1 to {MAX_CREDENTIAL_DAYS} days, not "

@@ -55,10 +55,10 @@ def parse_key(text: str) -> bytes:
 
 def _no_key(text: str, complaint: str) -> ServiceError:
     return ServiceError(
-        f"{text[:80]!r} is no enrolment key: {complaint}",
+        f"{text[:80]!r} is no public key: {complaint}",
         code=ErrorCode.BAD_SETTINGS,
-        next_step="Copy it from `secagg pki enrol list` of the issuer, on a way that "
-        "the aggregator's operator does not control.",
+        next_step="Copy it as `secagg pki` prints it, on a way that the aggregator's "
+        "operator does not control.",
     )
 
 

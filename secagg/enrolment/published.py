@@ -10,10 +10,10 @@ from typing import Self
 
 from secagg.enrolment.revocation import (
     MAX_REVOCATION_BYTES,
-    NO_DIGEST,
     RevocationList,
 )
 from secagg.errors import ErrorCode, ServiceError
+from secagg.profiles import Trust
 
 __all__ = ["PublishedEnrolment"]
 
@@ -33,14 +33,16 @@ class PublishedEnrolment:
     revocations: RevocationList | None
 
     @property
-    def revocation_number(self) -> int:
-        """Number of the list; 0 for none."""
-        return 0 if self.revocations is None else self.revocations.number
-
-    @property
-    def revocation_digest(self) -> bytes:
-        """SHA-256 of the list; zeros for none."""
-        return NO_DIGEST if self.revocations is None else self.revocations.digest
+    def trust(self) -> Trust:
+        """What the parameters of a session say."""
+        if self.revocations is None:
+            return Trust(self.trust_domain, self.enrolment_key)
+        return Trust(
+            self.trust_domain,
+            self.enrolment_key,
+            self.revocations.number,
+            self.revocations.digest,
+        )
 
     @classmethod
     def load(

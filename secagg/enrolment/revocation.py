@@ -7,7 +7,7 @@ Rule 3: it remembers a list only after having read it whole: an offer that names
         number without a list must not lock anybody out.
 
 Source:
-    PROTOCOL, section on enrolment.
+    PROTOCOL §2.1 (R2.1-0) and §5.0 (R5.0-3).
 """
 
 from dataclasses import dataclass, replace
@@ -30,13 +30,14 @@ from secagg.primitives.signature import (
     SignatureError,
     verify,
 )
+from secagg.profiles import Trust
 
 __all__ = [
     "MAX_REVOCATION_BYTES",
     "NO_DIGEST",
     "RevocationList",
-    "SeenRevocations",
     "read_revocations",
+    "refuse_older",
 ]
 
 MAX_REVOCATION_BYTES: Final = 4 << 20
@@ -136,22 +137,12 @@ class RevocationList:
         return writer.getvalue()
 
 
-def read_revocations(
-    data: bytes,
-    *,
-    trust_domain: str,
-    enrolment_key: bytes,
-    number: int,
-    digest: bytes,
-) -> RevocationList | None:
+def read_revocations(data: bytes, trust: Trust) -> RevocationList | None:
     """Read the list that an offer names, before anything is said in the session.
 
     Args:
         data: The list's bytes; empty where the offer names none.
-        trust_domain: Of the offer.
-        enrolment_key: Of the offer, which is the pinned one.
-        number: Of the offer; 0 where the issuer has revoked nothing.
-        digest: Of the offer; zeros where the number is 0.
+        trust: Of the offer; its enrolment key is the pinned one.
 
     Returns:
         The list, or None where there is none.
@@ -159,23 +150,28 @@ def read_revocations(
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL (R2.1-0).
     """
-    if number == 0:
-        if data or digest != NO_DIGEST:
+    if trust.revocation_number == 0:
+        if data or trust.revocation_hash != NO_DIGEST:
             raise _bad_list("the offer names none, yet says something of one")
         return None
     if len(data) > MAX_REVOCATION_BYTES:
         raise _bad_list(
             f"it has {len(data)} bytes, at most {MAX_REVOCATION_BYTES} are allowed"
         )
-    if sha256(data).digest() != digest:
+    if sha256(data).digest() != trust.revocation_hash:
         raise _bad_list("it is missing, or not the one that the offer names")
     try:
         revocations = RevocationList.decode(data)
     except RemoteProtocolError as error:
         raise _bad_list(str(error)) from None
-    if revocations.number != number:
-        raise _bad_list(f"it is number {revocations.number}, the offer says {number}")
-    revocations.check(trust_domain=trust_domain, enrolment_key=enrolment_key)
+    if revocations.number != trust.revocation_number:
+        raise _bad_list(
+            f"it is number {revocations.number}, the offer says "
+            f"{trust.revocation_number}"
+        )
+    revocations.check(
+        trust_domain=trust.trust_domain, enrolment_key=trust.enrolment_key
+    )
     return revocations
 
 
@@ -187,42 +183,33 @@ def _bad_list(complaint: str) -> RemoteProtocolError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRevocations:
-    """The newest list that a client has read under one key and trust domain.
+def refuse_older(trust: Trust, *, seen: Trust) -> None:
+    """Refuse a list that is older than one seen, or another of its number (R5.0-3).
 
-    Attributes:
-        enrolment_key: The pinned key, 32 bytes.
-        trust_domain: Whose names these are.
-        number: Of the list, from 1.
-        digest: SHA-256 of its bytes.
+    Args:
+        trust: Names a list.
+        seen: Names the newest that was read under the same key and trust domain.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
     """
-
-    enrolment_key: bytes
-    trust_domain: str
-    number: int
-    digest: bytes
-
-    def refuse_older(self, *, number: int, digest: bytes) -> None:
-        """Refuse a list that is older, or another one of the same number (R5.0-3).
-
-        Raises:
-            RemoteProtocolError: POLICY_VIOLATION.
-        """
-        if number < self.number:
-            named = f"revocation list {number}" if number else "no revocation list"
-            raise RemoteProtocolError(
-                f"the aggregator goes by {named}, this client has seen list "
-                f"{self.number}: who was revoked since would be back",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="The aggregator's operator must publish the issuer's newest "
-                "list.",
-            )
-        if number == self.number and digest != self.digest:
-            raise RemoteProtocolError(
-                f"the aggregator shows another revocation list {number} than this "
-                "client has seen",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="The issuer was put back from a backup, or signs for "
-                "somebody else: ask who runs it before you take part.",
-            )
+    number = trust.revocation_number
+    if number < seen.revocation_number:
+        named = f"revocation list {number}" if number else "no revocation list"
+        raise RemoteProtocolError(
+            f"the aggregator goes by {named}, this client has seen list "
+            f"{seen.revocation_number}: who was revoked since would be back",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="The aggregator's operator must publish the issuer's newest "
+            "list.",
+        )
+    if number == seen.revocation_number and (
+        trust.revocation_hash != seen.revocation_hash
+    ):
+        raise RemoteProtocolError(
+            f"the aggregator shows another revocation list {number} than this client "
+            "has seen",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="The issuer was put back from a backup, or signs for somebody "
+            "else: ask who runs it before you take part.",
+        )

@@ -5,10 +5,11 @@ Rule 1: no clock.  A credential is judged by the end of its session, which is a 
 Rule 2: server and clients run the same checks in the same order: the server when an
         advert arrives, each client when it gets the roster.
 Rule 3: what was verified is remembered under everything that was signed, the key that
-        signed it and the signature.  Revocation and time are judged anew each time.
+        signed it and the signature.  Revocation and time are judged anew each time
+        (R2.1-8).
 
 Source:
-    PROTOCOL, section on enrolment: R2.1-0 to R2.1-6 and R5.0-3.
+    PROTOCOL §2.1 (R2.1-1 to R2.1-6, R2.1-8) and §5.0.
 """
 
 from collections import OrderedDict
@@ -18,13 +19,14 @@ from typing import Final
 
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.documents import is_name, not_a_name
-from secagg.enrolment.revocation import RevocationList, SeenRevocations
+from secagg.enrolment.revocation import RevocationList, refuse_older
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.signature import (
     SignatureError,
     check_identity,
     verify,
 )
+from secagg.profiles import Trust
 
 __all__ = [
     "EnrolmentRules",
@@ -173,41 +175,36 @@ class _UnfitError(Exception):
         self.next_step = next_step
 
 
-def judge_trust(  # noqa: PLR0913 - the four fields of an offer, and what it is held to
+def judge_trust(
+    trust: Trust,
     *,
-    trust_domain: str,
-    enrolment_key: bytes,
-    revocation_number: int,
-    revocation_digest: bytes,
     pinned_domain: str,
     pinned_key: bytes,
-    seen: SeenRevocations | None,
+    seen: Trust | None,
     demands_list: bool,
 ) -> None:
     """Judge what an offer says of enrolment, before its list is fetched (R5.0-3).
 
     Args:
-        trust_domain: Of the offer.
-        enrolment_key: Of the offer.
-        revocation_number: Of the offer.
-        revocation_digest: Of the offer.
+        trust: Of the offer.
         pinned_domain: This client's own trust domain.
         pinned_key: The enrolment key in this client's settings.
-        seen: The newest list that this client has read under both; None for none.
+        seen: Names the newest list that this client has read under both; None for
+            none.
         demands_list: The client limits the age of lists, so that one must exist.
 
     Raises:
         RemoteProtocolError: UNAUTHENTICATED for another trust domain (R5.0-1), else
             POLICY_VIOLATION.
     """
-    if trust_domain != pinned_domain:
+    if trust.trust_domain != pinned_domain:  # R5.0-1
         raise RemoteProtocolError(
-            f"the aggregator enrols for the trust domain {trust_domain[:60]!r}, this "
-            f"client belongs to {pinned_domain!r}",
+            f"the aggregator goes by the trust domain {trust.trust_domain[:60]!r}, "
+            f"this client belongs to {pinned_domain!r}",
             code=ErrorCode.UNAUTHENTICATED,
             next_step="Check which aggregator this is.",
         )
-    if enrolment_key != pinned_key:
+    if trust.enrolment_key != pinned_key:
         raise RemoteProtocolError(
             "the aggregator goes by another enrolment key than the one in this "
             "client's settings",
@@ -215,7 +212,7 @@ def judge_trust(  # noqa: PLR0913 - the four fields of an offer, and what it is 
             next_step="Do not take part: whoever holds that key can invent clients. "
             "If the issuer has changed, have the new key confirmed on another way.",
         )
-    if revocation_number == 0 and demands_list:
+    if trust.revocation_number == 0 and demands_list:
         raise RemoteProtocolError(
             "the aggregator names no revocation list, and this client limits its age",
             code=ErrorCode.POLICY_VIOLATION,
@@ -223,7 +220,7 @@ def judge_trust(  # noqa: PLR0913 - the four fields of an offer, and what it is 
             "`secagg pki enrol revoke`.",
         )
     if seen is not None:
-        seen.refuse_older(number=revocation_number, digest=revocation_digest)
+        refuse_older(trust, seen=seen)
 
 
 def check_revocation_age(

@@ -7,7 +7,7 @@ Rule 2: whatever the message depends on is associated data.
 Rule 3: nothing of a ciphertext that does not authenticate is ever returned.
 
 A caller that restarts must resend the bytes it sealed before, or abort: a second
-message under the same key would reveal both.
+message under the same key would reveal both (R6.1-1).
 
 Source:
     RFC 8439 §2.8; PROTOCOL §6.1.

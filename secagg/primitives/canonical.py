@@ -4,7 +4,7 @@ Rule 1: integers are unsigned, big-endian and of fixed width.
 Rule 2: a byte string of variable length is preceded by its length as a u32; one
         of fixed length stands bare, because both sides know the length.
 Rule 3: a value has exactly one encoding, and a reader accepts nothing else:
-        truncation, trailing bytes and non-canonical values are errors.
+        truncation, trailing bytes and non-canonical values are errors (R3.1-1).
 Rule 4: a reader states the largest length it accepts before it takes a byte.
 
 It is no serialisation framework: there are no tags, no optional fields and no

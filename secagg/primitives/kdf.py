@@ -15,6 +15,7 @@ Source:
 """
 
 import hmac
+from functools import lru_cache
 from typing import Final
 
 from secagg.primitives.canonical import Writer
@@ -119,8 +120,8 @@ def share_channel_key(  # noqa: PLR0913 - the context of one derivation
     Source:
         PROTOCOL §6.1.
     """
-    info = _info(SHARE_CHANNEL, suite, context).u32(sender).u32(receiver)
-    return expand(extract(session_id, shared_secret), info.getvalue(), AEAD_KEY_SIZE)
+    info = _info(SHARE_CHANNEL, suite, context, sender, receiver)
+    return expand(extract(session_id, shared_secret), info, AEAD_KEY_SIZE)
 
 
 def pair_mask_key(  # noqa: PLR0913 - the context of one derivation
@@ -155,8 +156,8 @@ def pair_mask_key(  # noqa: PLR0913 - the context of one derivation
     """
     if low >= high:
         raise ValueError("expected the pair's roster indices in ascending order")
-    info = _info(PAIR_MASK, suite, context).u32(low).u32(high).u32(vector_id)
-    return _mask_key(extract(session_id, shared_secret), info.getvalue(), suite)
+    info = _info(PAIR_MASK, suite, context, low, high, vector_id)
+    return _mask_key(extract(session_id, shared_secret), info, suite)
 
 
 def self_mask_key(  # noqa: PLR0913 - the context of one derivation
@@ -184,8 +185,8 @@ def self_mask_key(  # noqa: PLR0913 - the context of one derivation
     Source:
         PROTOCOL §6.3.
     """
-    info = _info(SELF_MASK, suite, context).u32(client).u32(vector_id)
-    return _mask_key(extract(session_id, self_mask_seed), info.getvalue(), suite)
+    info = _info(SELF_MASK, suite, context, client, vector_id)
+    return _mask_key(extract(session_id, self_mask_seed), info, suite)
 
 
 def noise_seed(
@@ -198,17 +199,20 @@ def noise_seed(
     """Derive the seed of one noise component from a client's secret seed.
 
     Args:
-        seed: 32 uniform bytes.
+        seed: 32 uniform bytes: the client's own, or g_i of a layer, which the server
+            may be given.
         context: ctx2; another view of the session gives other noise.
-        component: Number of the component; 0 where noise has no components.
+        component: 0 for the noise that stays, i + 1 for layer i.
         suite: The session's suite.
 
     Returns:
-        A seed of 32 bytes.  It never leaves the client, so that no other
-        implementation has to derive the same one.
+        A seed of 32 bytes.
+
+    Source:
+        PROTOCOL §6.
     """
-    info = _info(NOISE_STREAM, suite, context).u32(component)
-    return expand(seed, info.getvalue(), _HASH_SIZE)
+    info = _info(NOISE_STREAM, suite, context, component)
+    return expand(seed, info, _HASH_SIZE)
 
 
 def entropy_stream_key(seed: SecretBytes, label: bytes) -> SecretBytes:
@@ -218,8 +222,18 @@ def entropy_stream_key(seed: SecretBytes, label: bytes) -> SecretBytes:
     return expand(extract(b"", seed), tag + Writer().blob(label).getvalue(), 32)
 
 
-def _info(purpose: tuple[str, str], suite: CipherSuite, context: bytes) -> Writer:
-    return Writer().fixed(domain_tag(*purpose, suite)).blob(context)
+def _info(
+    purpose: tuple[str, str], suite: CipherSuite, context: bytes, *numbers: int
+) -> bytes:
+    """Return what a key is for: tag and context, and numbers of four bytes."""
+    head = _info_head(purpose, suite, context)
+    return head + b"".join(number.to_bytes(4, "big") for number in numbers)
+
+
+# A client derives a key for each neighbour, a server one for each survivor.
+@lru_cache(maxsize=64)
+def _info_head(purpose: tuple[str, str], suite: CipherSuite, context: bytes) -> bytes:
+    return Writer().fixed(domain_tag(*purpose, suite)).blob(context).getvalue()
 
 
 def _mask_key(

@@ -70,7 +70,7 @@ def check_public_key(public_key: bytes) -> None:
             f"a public key has {PUBLIC_KEY_SIZE} bytes, this one {len(public_key)}"
         )
     # RFC 7748 ignores the top bit and reduces modulo the prime; a second encoding
-    # of the same point would defeat the comparison of keys by their bytes.
+    # of the same point would defeat the comparison of keys by their bytes (R6-1).
     if int.from_bytes(public_key, "little") >= _FIELD_PRIME:
         raise BadPublicKeyError("the public key is not encoded canonically")
     if public_key in _LOW_ORDER:
@@ -135,7 +135,7 @@ class KeyPair:
         try:
             return SecretBytes(self._private.exchange(peer))
         except ValueError:
-            # The library's own check for the all-zero secret.  The list above
+            # R6-1: the library's own check for the all-zero secret.  The list above
             # comes first, so that the answer does not depend on the library.
             raise BadPublicKeyError("the shared secret is zero") from None
 

@@ -10,7 +10,7 @@ Rule 3: any other m: let T be the largest multiple of m that a word can express,
         among the words d, d+1, ... in their order, again modulo m.
 Rule 4: the engine never shows.  AES-GCM ciphertext of zeros is the same keystream
         and faster where OpenSSL vectorises GCM better than CTR; which one runs is
-        decided once per process and changes no byte.
+        decided once per process and changes no byte; no tag is made (R6.4-2).
 Rule 5: no mask is ever held whole: chunks of the accumulator stay in cache while
         all masks pass over them through one buffer.
 
@@ -205,8 +205,8 @@ def _check_slice(
             f"coordinates {start} to {start + accumulator.size} do not lie in a"
             f" vector of dimension {whole}"
         )
-    # Refills lie behind the vector.  Fewer than half of all words are rejected, so
-    # that a vector of a quarter of the limit reaches it with negligible chance.
+    # R6.4-1: refills lie behind the vector.  Fewer than half of all words are rejected,
+    # so that a vector of a quarter of the limit reaches it with negligible chance.
     share = 1 if is_power_of_two(modulus) else 4
     if whole > MAX_STREAM_BYTES // share // accumulator.itemsize:
         raise ValueError(

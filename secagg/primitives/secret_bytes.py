@@ -25,11 +25,15 @@ class SecretBytes:
 
     __slots__ = ("_data", "_wiped")
 
+    _data: bytearray
+    _wiped: bool
+
     __hash__ = None  # type: ignore[assignment]  # a hash would be a short fingerprint
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self._data = bytearray(data)
-        self._wiped = False
+        # The only assignments, with those of `wipe`: see `__setattr__`.
+        object.__setattr__(self, "_data", bytearray(data))
+        object.__setattr__(self, "_wiped", False)
 
     def reveal(self) -> bytes:
         """Return a copy of the content.
@@ -44,7 +48,7 @@ class SecretBytes:
     def wipe(self) -> None:
         """Overwrite this copy with zeros; `reveal` fails from now on."""
         self._data[:] = bytes(len(self._data))
-        self._wiped = True
+        object.__setattr__(self, "_wiped", True)
 
     def __len__(self) -> int:
         return len(self._data)
@@ -68,12 +72,6 @@ class SecretBytes:
             "a secret is not copied or pickled; reveal() it where that is intended"
         )
 
-    def __setattr__(self, name: str, value: object) -> None:
-        # Set once, by __init__ and wipe: a shared secret must not change its value.
-        if name == "_wiped" or not hasattr(self, "_data"):
-            object.__setattr__(self, name, value)
-            return
-        self._refuse_assignment()
-
-    def _refuse_assignment(self) -> Never:
+    def __setattr__(self, name: str, value: object) -> Never:
+        # A secret that several hold must not change its value under them.
         raise AttributeError("SecretBytes is immutable")

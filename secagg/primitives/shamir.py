@@ -218,7 +218,7 @@ def decode_with_errors(
 
 
 def _uniform(entropy: Entropy, rows: int, columns: int) -> FieldArray:
-    """Draw uniform field elements (rule 2)."""
+    """Draw uniform field elements (rule 2; R7.1-1)."""
     wanted = rows * columns
     accepted = np.empty(0, np.uint32)
     while accepted.size < wanted:

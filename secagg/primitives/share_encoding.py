@@ -118,7 +118,7 @@ def flagged_limbs(
     flags = _flag_matrix(words[rows, columns, LIMBS])
     which, limbs = np.nonzero(flags)
     rows, columns = rows[which], columns[which]
-    if np.any(words[rows, columns, limbs]):
+    if np.any(words[rows, columns, limbs]):  # R7.2-1
         raise BadShareError("a share has a flag over a limb that is not zero")
     return rows, columns, limbs
 

@@ -7,7 +7,7 @@ Rule 3: honest clients agree on every signature, or a hostile one could split th
         Libraries differ on keys and signatures that no honest signer makes, hence
         these are refused here before a library sees them: a scalar of L or more, and
         points that are not canonical or of small order.  The equation itself is the
-        one without the cofactor, never in batches.
+        one without the cofactor (R6.6-1), never in batches (R6.6-2).
 
 Which identity may take part is decided in `secagg.enrolment`.
 

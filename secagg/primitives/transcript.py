@@ -130,7 +130,7 @@ def decode_set(data: bytes, n: int) -> tuple[int, ...]:
             f"a set over {n} clients takes {size} bytes, not {len(data)}"
         )
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    if bits[n:].any():
+    if bits[n:].any():  # R3.3-1
         raise CanonicalEncodingError(
             f"a set over {n} clients has padding bits that are not zero"
         )

@@ -22,7 +22,7 @@ from secagg.primitives.transcript import decode_set
 from secagg.protocol.context import roster_context
 from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseTerms
-from secagg.protocol.ring_safety import holder_bits, ring_risk
+from secagg.protocol.ring_safety import graph_risk, holder_bits
 from secagg.ring_odds import client_demand
 
 __all__ = [
@@ -347,14 +347,9 @@ def check_ring_survivors(
     Raises:
         RemoteProtocolError: TOO_MANY_DROPOUTS.
     """
-    if not isinstance(graph, HararyRing):
+    risk = graph_risk(parameters, graph, survivors)
+    if risk is None:
         return
-    risk = ring_risk(
-        graph,
-        survivors,
-        colluders=parameters.colluders,
-        threshold=parameters.threshold,
-    )
     shortcoming = risk.shortcoming(client_demand(parameters.graph_bits))
     if shortcoming is not None:
         raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)

@@ -41,6 +41,8 @@ from secagg.messages import (
 )
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import noise_terms
 from secagg.protocol.client_rounds import (
     advertise,
     complaints_of,
@@ -84,7 +86,7 @@ from secagg.protocol.events import (
     Received,
     SessionOffered,
 )
-from secagg.protocol.noise_terms import NoiseReader, no_noise
+from secagg.protocol.noise_terms import NoiseReader, NoiseSecrets, no_noise
 from secagg.protocol.outputs import ClientOutput, Send
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "Shared",
     "input_digest",
     "is_over",
+    "noise_secrets",
     "pending_outputs",
     "resume_answered",
     "start",
@@ -230,11 +233,29 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
             return ()
 
 
-def resume_answered(
+def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:
+    """Return what this client draws the noise of its input from.
+
+    Args:
+        state: Where an input is wanted, for the first time or again.
+        seed: Of `SessionOffered`.
+    """
+    delivered = state.delivered
+    return noise_terms.noise_secrets(
+        seed,
+        delivered.layer_seeds,
+        sharers=len(delivered.sharers),
+        context=delivered.ctx2,
+        suite=state.facts.parameters.suite,
+    )
+
+
+def resume_answered(  # noqa: PLR0913 - the fields of one state
     descriptor: SessionDescriptor,
     identity: str,
     *,
     accepted: Mapping[Round, bytes],
+    sharers: int,
     survivors: bytes,
     answer: bytes,
 ) -> Answered:
@@ -248,11 +269,14 @@ def resume_answered(
         descriptor: The offer.
         identity: The client's own name.
         accepted: `Answered.accepted`.
+        sharers: `Answered.sharers`.
         survivors: `Answered.survivors`.
         answer: `Answered.answer`.
     """
     facts = session_facts(descriptor, identity)
-    return Answered(facts, accepted, survivors=survivors, answer=answer)
+    return Answered(
+        facts, accepted, sharers=sharers, survivors=survivors, answer=answer
+    )
 
 
 def is_over(state: ClientState) -> bool:

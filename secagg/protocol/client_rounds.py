@@ -123,6 +123,12 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
         self_mask_commitment=context.self_mask_commitment(
             facts.session_id, event.identity, self_mask_seed, parameters.suite
         ),
+        noise_commitments=tuple(
+            context.noise_commitment(
+                facts.session_id, event.identity, layer, seed.reveal(), parameters.suite
+            )
+            for layer, seed in enumerate(_layer_seeds(facts, event.seed))
+        ),
     )
     return Step(Advertised(facts, event.seed, advert), (Send(Envelope.of(advert)),))
 
@@ -145,6 +151,14 @@ def _own_secrets(
         KeyPair.generate(_stream(facts, seed, b"encryption key")),
         KeyPair.generate(_stream(facts, seed, b"masking key")),
         SecretBytes(_stream(facts, seed, b"self-mask seed").token(32)),
+    )
+
+
+def _layer_seeds(facts: SessionFacts, seed: SecretBytes) -> tuple[SecretBytes, ...]:
+    """Derive g_i of each noise layer: independent, since some may be given away."""
+    return tuple(
+        SecretBytes(_stream(facts, seed, b"noise layer %d" % layer).token(32))
+        for layer in range(facts.parameters.noise_layers)
     )
 
 
@@ -186,6 +200,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
             self_mask_seed=self_mask_seed,
+            layer_seeds=_layer_seeds(facts, state.seed),
             bundles=dealing.bundles,
         ),
         (Send(Envelope.of(Bundles(dealing.bundles))),),
@@ -252,6 +267,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 noise=noise,
                 ctx2=ctx2,
                 held=held,
+                layer_seeds=state.layer_seeds,
                 job=job,
             ),
         ),
@@ -321,7 +337,7 @@ def rebind(state: ReadyForInput, event: InputBound, _: ClientPolicy) -> ClientSt
 
 def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     """Mask the bound input again after a restart; refuse any other."""
-    # Two inputs under one mask would reveal their difference (PROTOCOL §12).
+    # R5.3-2: two inputs under one mask would reveal their difference.
     if input_digest(event.vector) != state.bound_input:
         raise LocalProtocolError(
             "another input is already bound to this session",
@@ -335,7 +351,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
 
 
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
-    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    """Check U3, reveal one share per dealer and layers of noise (PROTOCOL §5.5)."""
     delivered = state.delivered
     survivors = check_survivors(
         state.facts.parameters,
@@ -348,11 +364,17 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         delivered.noise, sharers=len(delivered.sharers), survivors=len(survivors)
     )
     check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
-    answer = delivered.held.answer(survivors)
+    # The number of losses decides, and this client has counted them itself.
+    losses = len(delivered.sharers) - len(survivors)
+    answer = delivered.held.answer(survivors) + b"".join(
+        delivered.layer_seeds[layer].reveal()
+        for layer in delivered.noise.revealed(losses)
+    )
     return Step(
         Answered(
             state.facts,
             _with(state.accepted, event),
+            sharers=len(delivered.sharers),
             survivors=event.envelope.data,
             answer=answer,
         ),

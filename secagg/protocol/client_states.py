@@ -49,7 +49,7 @@ class SessionFacts:
     session_id: bytes
     ctx0: bytes
     identity: str
-    read_noise: NoiseReader = field(default=no_noise, repr=False)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ class Shared:
     own_shares: bytes = field(repr=False)
     mask_private_key: SecretBytes
     self_mask_seed: SecretBytes
+    layer_seeds: tuple[SecretBytes, ...]
     bundles: bytes = field(repr=False)
 
 
@@ -98,6 +99,7 @@ class Delivered:
         noise: What |U2| settles about the noise.
         ctx2: Context of U2.
         held: The shares of others.
+        layer_seeds: g_i of each noise layer; some of them may be given away.
         job: What masks the input.
     """
 
@@ -108,6 +110,7 @@ class Delivered:
     noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
+    layer_seeds: tuple[SecretBytes, ...]
     job: MaskJob
 
 
@@ -146,6 +149,7 @@ class Answered:
     Attributes:
         facts: Public facts.
         accepted: Digest of the message that opened each round.
+        sharers: |U2|.
         survivors: Bitmap of the U3 that was answered; no other may follow.
         answer: What was answered, as sent.
     """
@@ -154,6 +158,7 @@ class Answered:
 
     facts: SessionFacts
     accepted: Accepted
+    sharers: int
     survivors: bytes
     answer: bytes = field(repr=False)
 

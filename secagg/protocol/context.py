@@ -2,7 +2,8 @@
 
 ctx0 covers the configuration, ctx1 the roster, ctx2 the set U2, ctx3 the set U3
 (PROTOCOL §4).  Every key, mask and associated datum derives from one of them, so
-parties that were shown different things produce masks that do not cancel.
+parties that were shown different things produce masks that do not cancel.  Nobody
+takes one from a message (R4-1).
 """
 
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -122,6 +123,20 @@ def unmask_context(ctx2: bytes, survivors: bytes, suite: CipherSuite) -> bytes:
     return hash_parts("ctx3", ctx2, survivors, suite=suite)
 
 
+def noise_commitment(
+    session_id: bytes, identity: str, layer: int, seed: bytes, suite: CipherSuite
+) -> bytes:
+    """Return com_i, the commitment to the seed g_i of a noise layer (PROTOCOL §5.1)."""
+    return hash_parts(
+        "noise-commit",
+        session_id,
+        identity.encode(),
+        layer.to_bytes(4, "big"),
+        seed,
+        suite=suite,
+    )
+
+
 def self_mask_commitment(
     session_id: bytes, identity: str, seed: SecretBytes, suite: CipherSuite
 ) -> bytes:
@@ -131,21 +146,4 @@ def self_mask_commitment(
     """
     return hash_parts(
         "b-commit", session_id, identity.encode(), seed.reveal(), suite=suite
-    )
-
-
-def noise_commitment(
-    session_id: bytes, identity: str, layer: int, seed: SecretBytes, suite: CipherSuite
-) -> bytes:
-    """Return com_i, the commitment to the seed of one layer of noise (PROTOCOL §5.1).
-
-    Like `self_mask_commitment`, it needs no salt.
-    """
-    return hash_parts(
-        "noise-commit",
-        session_id,
-        identity.encode(),
-        layer.to_bytes(4, "big"),
-        seed.reveal(),
-        suite=suite,
     )

@@ -6,14 +6,24 @@ masks, the server before it delivers bundles.  What the function answers enters 
 parties that would draw other noise make masks that do not cancel (PROTOCOL §4).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from secagg.errors import LocalProtocolError
 from secagg.parameters import ProtocolParameters
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.kdf import noise_seed
 from secagg.primitives.secret_bytes import SecretBytes
 
-__all__ = ["NoiseReader", "NoiseSecrets", "NoiseTerms", "no_noise", "noise_terms"]
+__all__ = [
+    "NoiseReader",
+    "NoiseSecrets",
+    "NoiseTerms",
+    "layer_secret",
+    "no_noise",
+    "noise_secrets",
+    "noise_terms",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +35,17 @@ class NoiseTerms:
             without noise.
         tolerated_losses: Most clients of U2 that may be missing from U3: with more,
             the noise left in the sum would be less than was promised.
+        reveals: For 0, 1, ... `tolerated_losses` losses the layers of noise that
+            survivors give away, ascending; () for a task without layers.
     """
 
     context: bytes
     tolerated_losses: int
+    reveals: tuple[tuple[int, ...], ...] = ()
+
+    def revealed(self, losses: int) -> tuple[int, ...]:
+        """Return the layers that survivors give away after so many losses."""
+        return self.reveals[losses] if self.reveals else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +55,54 @@ class NoiseSecrets:
     Attributes:
         sharers: |U2|, which decides how much noise that is.
         seed: 32 bytes, bound to ctx2: another U2 gets other noise and other rounding.
+        layers: The same for each layer of noise, from the g_i of the advert.
     """
 
     sharers: int
     seed: SecretBytes = field(repr=False)
+    layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
+
+
+def noise_secrets(
+    seed: SecretBytes,
+    layer_seeds: Sequence[SecretBytes],
+    *,
+    sharers: int,
+    context: bytes,
+    suite: CipherSuite,
+) -> NoiseSecrets:
+    """Return what one client draws its noise from: the same after a restart.
+
+    Args:
+        seed: The client's seed of the session.
+        layer_seeds: g_i of each layer.
+        sharers: |U2|.
+        context: ctx2.
+        suite: The session's suite.
+    """
+    return NoiseSecrets(
+        sharers=sharers,
+        # Component 0 is the noise that stays, and the rounding.
+        seed=noise_seed(seed, context=context, component=0, suite=suite),
+        layers=tuple(
+            layer_secret(each, layer, context=context, suite=suite)
+            for layer, each in enumerate(layer_seeds)
+        ),
+    )
+
+
+def layer_secret(
+    seed: SecretBytes, layer: int, *, context: bytes, suite: CipherSuite
+) -> SecretBytes:
+    """Return what a layer's noise is drawn from: by its client, and to take it back.
+
+    Args:
+        seed: g_i.
+        layer: i.
+        context: ctx2.
+        suite: The session's suite.
+    """
+    return noise_seed(seed, context=context, component=layer + 1, suite=suite)
 
 
 NoiseReader = Callable[[ProtocolParameters, int], NoiseTerms]

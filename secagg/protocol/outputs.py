@@ -19,6 +19,7 @@ __all__ = [
     "Finish",
     "MaskAndUpload",
     "MaskJob",
+    "NoiseRemoval",
     "Send",
     "ServerOutput",
     "ShareDisputed",
@@ -91,8 +92,24 @@ class DroppedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class NoiseRemoval:
+    """Layers of noise that survivors have given away, to be subtracted from the sum.
+
+    Attributes:
+        noise_block: Of the session; says how noise is drawn.
+        sharers: |U2|; says how much.
+        seeds: For each layer of each client the number of the layer, and its seed
+            bound to ctx2.
+    """
+
+    noise_block: bytes
+    sharers: int
+    seeds: tuple[tuple[int, SecretBytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeSum:
-    """Add the uploads of U3, remove the masks, answer with `SumComputed`.
+    """Add the uploads of U3, remove masks and noise layers, answer `SumComputed`.
 
     Attributes:
         session_id: For key derivation.
@@ -103,6 +120,7 @@ class ComputeSum:
         uploads: Digest of each survivor's upload, by index.
         survivor_seeds: One per client of U3.
         dropped_keys: One per client of U2 but not in U3.
+        noise: What to subtract of the noise; None for nothing.
     """
 
     session_id: bytes
@@ -113,6 +131,7 @@ class ComputeSum:
     uploads: tuple[tuple[int, bytes], ...]
     survivor_seeds: tuple[SurvivorSeed, ...]
     dropped_keys: tuple[DroppedKey, ...]
+    noise: NoiseRemoval | None = None
 
 
 # The server sends nothing: clients fetch what `server.update_for` returns.

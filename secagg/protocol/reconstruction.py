@@ -1,7 +1,7 @@
 """Rebuilding the secrets of U2 from the answers of U5, checked and with blame.
 
 Rule 1: every rebuilt secret is compared with what its owner advertised: a mask key
-        with the public key s^PK, a self-mask seed with its commitment (PROTOCOL §7.3).
+        with the public key s^PK, a self-mask seed with its commitment (R7.3-1).
 Rule 2: wrong shares are corrected while there are enough right ones, and their
         holders named.  Blame is a report: without signatures a holder and a dealer
         can accuse each other.  They are in dispute only when the answers would bear
@@ -166,7 +166,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
                 )
             secrets[dealer], liars = corrected
             suspects |= liars
-            if bearable >= parameters.colluders:
+            if bearable >= parameters.colluders:  # R5.7-1
                 disputes |= {(dealer, liar) for liar in liars}
     return Rebuilt(
         survivor_seeds=tuple(
@@ -264,7 +264,7 @@ class _ShareTable:
 def _corrected(
     table: _ShareTable, dealer: int, holders: list[int], threshold: int
 ) -> tuple[SecretBytes, set[int]] | None:
-    """Return a dealer's secret and the holders of wrong shares; None if too many."""
+    """Return secret and the holders of wrong shares; None if too many (R7.3-2)."""
     try:
         secret, faulty = decode_with_errors(
             table.abscissae(dealer, holders), table.shares(dealer, holders), threshold

@@ -15,7 +15,7 @@ stays with fewer than t colluders as long as it follows the protocol.  In the ot
 profiles it need not, hence they give nothing back.
 
 Source:
-    PROTOCOL §5.6.
+    R5.6-3.
 """
 
 from collections.abc import Mapping

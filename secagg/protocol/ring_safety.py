@@ -6,7 +6,7 @@ sums then show one by one.  Losses are known when U3 is fixed; who is corrupt is
 What is known is that the order of the ring was drawn after the roster, so that corrupt
 clients are a uniform subset of the living ones, whoever lives.  The chance that a
 session like this one is unsafe is therefore a number both sides compute from public
-integers (PROTOCOL §11).
+integers, by one rule for all n (R11.2-1).
 
 How a ring is cut.  Masks reach k/2 places.  Parts exist exactly when nobody is honest
 and alive in two *windows* of k/2 neighbouring places that leave somebody honest and
@@ -28,18 +28,21 @@ drawn, and honest clients are lost independently of the order.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg.protocol.neighbors import HararyRing
+from secagg.parameters import ProtocolParameters
+from secagg.protocol.neighbors import HararyRing, SharingGraph
 from secagg.ring_odds import bits_of, log_corrupt_holders
 
 __all__ = [
     "RingRisk",
     "cannot_be_cut",
+    "graph_risk",
     "holder_bits",
     "log_cut",
     "ring_risk",
@@ -65,6 +68,28 @@ class RingRisk:
     holder_bits: float
     cut_bits: float
     worst_case_safe: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the judgement as JSON values; null bits are for the impossible."""
+        return {
+            "holder_bits": _finite(self.holder_bits),
+            "cut_bits": _finite(self.cut_bits),
+            "worst_case_safe": self.worst_case_safe,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the judgement that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a judgement can have.
+        """
+        holder, cut = (
+            math.inf if document[name] is None else float(document[name])
+            for name in ("holder_bits", "cut_bits")
+        )
+        return cls(holder, cut, worst_case_safe=bool(document["worst_case_safe"]))
 
     def shortcoming(self, demanded_bits: float) -> str | None:
         """Say why the session must not be unmasked; None if it may be.
@@ -136,6 +161,23 @@ def ring_risk(
         if uncuttable
         else bits_of(log_cut(living, degree=graph.degree, colluders=colluders)),
         worst_case_safe=uncuttable and colluders < threshold,
+    )
+
+
+def graph_risk(
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
+) -> RingRisk | None:
+    """Judge a session on any graph as `ring_risk` does; None on the complete graph.
+
+    There t > c and every survivor masks with every other one: nothing is left to judge.
+    """
+    if not isinstance(graph, HararyRing):
+        return None
+    return ring_risk(
+        graph,
+        survivors,
+        colluders=parameters.colluders,
+        threshold=parameters.threshold,
     )
 
 
@@ -227,3 +269,7 @@ def _pairs_by_living(living: _Living, reach: int) -> _Counts:
         close = held + around[step : step + held.size]
         pairs -= np.bincount(close, minlength=pairs.size)
     return pairs
+
+
+def _finite(bits: float) -> float | None:
+    return None if math.isinf(bits) else bits

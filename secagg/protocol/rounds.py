@@ -100,4 +100,5 @@ class DropReason(StrEnum):
     NO_INPUT = "sent no masked input in time"
     NO_ANSWER = "did not answer the unmask request in time"
     WITHHELD_SHARES = "withheld shares of clients that it had not complained about"
+    BAD_NOISE_REVEAL = "gave away noise seeds that contradict its advert"
     BAD_SHARES = "revealed shares that contradict its advert or those of others"

@@ -28,20 +28,22 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
-from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
-from secagg.protocol.noise_terms import noise_terms
+from secagg.protocol.neighbors import SharingGraph, sharing_graph
+from secagg.protocol.noise_terms import layer_secret, noise_terms
 from secagg.protocol.outputs import (
     ComputeSum,
     DealerFailed,
     DropClient,
+    NoiseRemoval,
     ServerOutput,
     ShareDisputed,
     Step,
 )
-from secagg.protocol.ring_safety import ring_risk
+from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
     AdvertiseKeys,
@@ -325,6 +327,7 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
             sharers=state.sharers,
             survivors=survivors,
             opening=Envelope.of(Survivors(encode_set(survivors, len(cohort.roster)))),
+            noise_layers=state.noise.revealed(len(lost)),
             ctx2=state.ctx2,
             uploads=dict(state.uploads),
             answers={},
@@ -387,14 +390,9 @@ def _shortcoming(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
 ) -> str | None:
     """Say why the sum over U3 would show more than itself; None if not (R5.3-9)."""
-    if not isinstance(graph, HararyRing):
+    risk = graph_risk(parameters, graph, survivors)
+    if risk is None:
         return None
-    risk = ring_risk(
-        graph,
-        survivors,
-        colluders=parameters.colluders,
-        threshold=parameters.threshold,
-    )
     return risk.shortcoming(server_demand(parameters.graph_bits))
 
 
@@ -407,7 +405,9 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     index = _member(state.cohort, sender, state.survivors)
     revealed = Shares.decode(event.envelope.data).revealed
     try:
-        answer = Answer.parse(revealed, _dealers(state, index))
+        answer = Answer.parse(
+            revealed, _dealers(state, index), noise_layers=len(state.noise_layers)
+        )
     except ValueError as error:
         raise RemoteProtocolError(
             f"the shares that {sender!r} revealed cannot be read: {error}",
@@ -455,6 +455,8 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
         return _abort(state.session, error.code, str(error), found, survivors=survivors)
     liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     liars += _drops(cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES)
+    noise, misfits = _noise_removal(state)
+    liars += _drops(cohort, misfits, DropReason.BAD_NOISE_REVEAL)
     job = ComputeSum(
         session_id=descriptor.session_id,
         mask_context=state.ctx2,
@@ -464,11 +466,43 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
         uploads=tuple(sorted(state.uploads.items())),
         survivor_seeds=rebuilt.survivor_seeds,
         dropped_keys=rebuilt.dropped_keys,
+        noise=noise,
     )
     return Step(
         Summing(state.session, cohort, survivors=state.survivors, job=job),
         (*silent, *liars, *_disputes(cohort, rebuilt.disputes), job),
     )
+
+
+def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int]]:
+    """Return what to subtract of the noise, and whose seeds do not fit its advert.
+
+    A seed that does not fit is not subtracted: more noise stays, and the sum is as
+    good as it was (PROTOCOL §5.5).
+    """
+    if not state.noise_layers:
+        return None, frozenset()
+    descriptor = state.session.descriptor
+    suite, seeds, misfits = descriptor.parameters.suite, [], set()
+    for index, answer in sorted(state.answers.items()):
+        advert = state.cohort.roster.adverts[index]
+        for layer, seed in zip(state.noise_layers, answer.noise_seeds, strict=True):
+            commitment = context.noise_commitment(
+                descriptor.session_id, advert.identity, layer, seed, suite
+            )
+            if commitment != advert.noise_commitments[layer]:
+                misfits.add(index)
+                continue
+            secret = layer_secret(
+                SecretBytes(seed), layer, context=state.ctx2, suite=suite
+            )
+            seeds.append((layer, secret))
+    removal = NoiseRemoval(
+        noise_block=descriptor.parameters.noise_block,
+        sharers=len(state.sharers),
+        seeds=tuple(seeds),
+    )
+    return removal, frozenset(misfits)
 
 
 def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[int]:

@@ -214,6 +214,7 @@ class Unmasking(Rostered):
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
     opening: Envelope  # U3, encoded once for everybody
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
     ctx2: bytes
     uploads: Mapping[int, bytes]
     answers: dict[int, Answer] = field(repr=False)  # U5, so far

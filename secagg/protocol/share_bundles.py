@@ -7,6 +7,7 @@ bound to ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ from secagg.protocol.checks import RosterView
 
 __all__ = ["Answer", "Dealing", "HeldShares", "collect", "deal"]
 
+NOISE_SEED_BYTES: Final = 32
 _PAIR_BYTES: Final = 2 * SHARE_SIZE
 
 
@@ -86,37 +88,48 @@ class Answer:
         dealers: Whose shares the holder should hold, ascending, shape (h,).
         rows: One share for each, canonical, shape (h, 34); zeros for the absent.
         absent: Dealers whose share the holder says it does not have.
+        noise_seeds: What it gives away of its noise, unchecked, in order of layers.
     """
 
     revealed: bytes = field(repr=False)
     dealers: npt.NDArray[np.uint16] = field(compare=False)
     rows: npt.NDArray[np.uint8] = field(repr=False, compare=False)
     absent: frozenset[int]
+    noise_seeds: tuple[bytes, ...] = field(default=(), repr=False)
 
     @classmethod
-    def parse(cls, revealed: bytes, dealers: Sequence[int]) -> Self:
-        """Read what `HeldShares.answer` wrote.
+    def parse(
+        cls, revealed: bytes, dealers: Sequence[int], *, noise_layers: int = 0
+    ) -> Self:
+        """Read what `HeldShares.answer` wrote, and the noise seeds behind it.
 
         Args:
             revealed: The answer.
             dealers: Whose shares the holder should hold, ascending.
+            noise_layers: How many noise seeds follow.
 
         Raises:
             ValueError: It has another size, a share is not canonical, or one that is
                 said to be absent is not zero.
         """
         head = -(-len(dealers) // 8)
-        expected = head + len(dealers) * SHARE_SIZE
+        tail = head + len(dealers) * SHARE_SIZE
+        expected = tail + noise_layers * NOISE_SEED_BYTES
         if len(revealed) != expected:
             raise ValueError(f"it has {len(revealed)} bytes, expected {expected}")
         places = list(decode_set(revealed[:head], len(dealers)))
-        rows = np.frombuffer(revealed, np.uint8, offset=head).reshape(-1, SHARE_SIZE)
+        rows = np.frombuffer(revealed[head:tail], np.uint8).reshape(-1, SHARE_SIZE)
         if not check_shares(rows).all():
             raise ValueError("a share is not canonical")
         if rows[places].any():
             raise ValueError("a share that is said to be absent is not zero")
         absent = frozenset(dealers[place] for place in places)
-        return cls(revealed, np.array(dealers, np.uint16), rows, absent)
+        noise_seeds = tuple(
+            revealed[at : at + NOISE_SEED_BYTES]
+            for at in range(tail, expected, NOISE_SEED_BYTES)
+        )
+        numbers = np.array(dealers, np.uint16)
+        return cls(revealed, numbers, rows, absent, noise_seeds)
 
     def shares_of(self, dealers: Sequence[int]) -> npt.NDArray[np.uint8]:
         """Return the shares of some dealers, shape (s, 34)."""
@@ -326,5 +339,11 @@ def _channel_key(  # noqa: PLR0913 - one direction of one pair in one context
 def _associated_data(
     ctx1: bytes, sender: int, receiver: int, suite: CipherSuite
 ) -> bytes:
+    head = _associated_head(ctx1, suite)
+    return head + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=16)  # the same for all bundles of a session
+def _associated_head(ctx1: bytes, suite: CipherSuite) -> bytes:
     tag = domain_tag("client", "share bundle", suite)
-    return Writer().fixed(tag).blob(ctx1).u32(sender).u32(receiver).getvalue()
+    return Writer().fixed(tag).blob(ctx1).getvalue()

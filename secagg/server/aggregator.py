@@ -135,6 +135,8 @@ class Aggregator:
         self._open_watches = 0
         self._stopping = asyncio.Event()
         self._last_call = self._context.clock.now()
+        # When those who wait for a session last asked for one.
+        self._waiting: dict[str, float] = {}
         # Each takes the identity and a request of its class: `answer` says so.
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
@@ -188,6 +190,8 @@ class Aggregator:
     async def _offer(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
+        self._waiting.pop(identity, None)
+        self._sessions.note_back(identity, request.task_id)
         task = self._tasks.get(request.task_id)
         if task is None and request.task_id in self._interrupted_tasks:
             raise _shutting_down(self._limits.join_poll_seconds)
@@ -222,6 +226,7 @@ class Aggregator:
                 identity
             ):
                 return descriptor
+        self._waiting[identity] = self._context.clock.now()
         return Wait(self._limits.join_poll_seconds)
 
     async def _take(self, identity: str, request: SendMessage) -> None:
@@ -403,21 +408,34 @@ class Aggregator:
         return self._sessions.ended_before()
 
     async def settle(self, *, at_most_seconds: float) -> None:
-        """Wait until the clients of ended sessions know how they ended.
+        """Wait until clients know how their sessions, or the tasks, have ended.
 
-        Returns when everybody who took part to the end has been told and nobody has
-        called for a moment, which is how long fetching a sum takes to begin; or when
-        the time is up.
+        Returns when everybody who took part to the end has been told, or is back for
+        the next session, when nobody has called for a moment, which is how long
+        fetching a sum takes to begin, and when whoever waits for a session has come
+        back to hear that there is none; or when the time is up.  The next process does
+        not wait again for those that all know.
         """
         clock = self._context.clock
         deadline = clock.now() + at_most_seconds
         while (now := clock.now()) < deadline:
             quiet_at = self._last_call + self._limits.quiet_seconds
-            if now >= quiet_at and not self._sessions.has_untold():
+            is_awaited = self._sessions.has_untold() or self._has_waiting(now)
+            if now >= quiet_at and not is_awaited:
+                try:
+                    await self._sessions.note_settled()
+                except ServiceError as error:  # the next process waits in vain
+                    _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
             )
+
+    def _has_waiting(self, now: float) -> bool:
+        """Whether somebody who was told to come back for a session still may."""
+        # Clients spread their polls by a quarter; the rest is for the way.
+        gone = now - 2 * self._limits.join_poll_seconds
+        return any(asked > gone for asked in self._waiting.values())
 
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""

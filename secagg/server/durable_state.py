@@ -19,7 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from secagg import telemetry
-from secagg.errors import InternalError, RemoteProtocolError, SecAggError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+)
 from secagg.messages import Round
 from secagg.protocol import server
 from secagg.protocol.events import Received, ServerEvent
@@ -117,6 +123,7 @@ class DurableState:
         self._on_message = on_message
         self._on_round = on_round
         self._waiting: list[_Waiting] = []
+        self._batch: list[_Waiting] = []
         self._judging: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
@@ -144,6 +151,7 @@ class DurableState:
         self._waiting.append(message)
         if self._judging is None:
             self._judging = asyncio.create_task(self._judge_waiting())
+            self._judging.add_done_callback(self._answer_all)
         # A sender that hangs up takes nobody else's message with it.
         return await message.answer
 
@@ -178,14 +186,30 @@ class DurableState:
         try:
             while self._waiting:
                 async with self._lock:
-                    batch, self._waiting = self._waiting, []
+                    self._batch, self._waiting = self._waiting, []
                     try:
-                        await self._judge(batch)
+                        await self._judge(self._batch)
                     except Exception as error:  # noqa: BLE001 - belongs to the senders
-                        for message in batch:
+                        for message in self._batch:
                             message.settle(error)
         finally:
             self._judging = None
+
+    def _answer_all(self, judging: "asyncio.Task[None]") -> None:
+        """Leave nobody waiting for a task that was cancelled: its loop ends."""
+        if not judging.cancelled():
+            return
+        self._judging = None  # it may not even have begun
+        unanswered = [*self._batch, *self._waiting]
+        self._batch, self._waiting = [], []
+        for message in unanswered:
+            message.settle(
+                ServiceError(
+                    "whether the message was stored is not known",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Send it again: what was stored is acknowledged.",
+                )
+            )
 
     async def _judge(self, batch: list[_Waiting]) -> None:
         """Commit what can be taken of a batch, and tell everybody."""

@@ -30,8 +30,7 @@ class EndedSession:
         """Return how the session ended, as this client is told."""
         if after is Round.FINISHED:
             return None
-        if identity in self._receipt.finishers:
-            self._told.add(identity)
+        self.tell(identity)
         survivors = frozenset(self._receipt.survivors)
         if self._receipt.was_restored:
             # Nobody knows whose input was summed: whoever asks counts as a survivor.
@@ -53,6 +52,11 @@ class EndedSession:
             RemoteProtocolError: SESSION_OVER.
         """
         raise session_is_over(identity)
+
+    def tell(self, identity: str) -> None:
+        """Note that a client knows how the session ended."""
+        if identity in self._receipt.finishers:
+            self._told.add(identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and was not told by this process."""

@@ -8,6 +8,8 @@ Rule 3: a part is a plain function of plain values, so that threads, processes a
         clusters run the same one.  It receives the self-mask seeds of its own share of
         the survivors and the keys of lost clients whose masks it removes: use only
         workers that you trust like the server.
+Rule 4: layers of noise that survivors have given away are regenerated and subtracted
+        here, to the last bit what the clients have added.
 
 Source:
     PROTOCOL §6: what remains of the masks in a sum over U3.
@@ -19,6 +21,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from secagg.distributed_dp import subtract_layers
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.modular import (
     UnsignedArray,
@@ -39,6 +42,7 @@ __all__ = ["MaskExecutor", "UploadReader", "check_packed_vector"]
 # Below this many (mask, coordinate) pairs, about 50 ms of work, a second worker costs
 # more than it saves.
 MIN_WORK_PER_PART: Final = 1 << 26
+_MASKS_PER_LAYER: Final = 8  # what a draw costs, in coordinates of a mask
 
 
 class UploadReader(Protocol):
@@ -65,6 +69,9 @@ class _SumPart:
     keys: tuple[tuple[int, bytes, tuple[tuple[int, bytes], ...]], ...] = field(
         repr=False
     )
+    noise_block: bytes
+    sharers: int
+    layers: tuple[tuple[int, bytes], ...] = field(repr=False)
 
 
 class MaskExecutor:
@@ -92,7 +99,7 @@ class MaskExecutor:
         self._min_work_per_part = min_work_per_part
 
     async def compute_sum(self, job: ComputeSum, uploads: UploadReader) -> bytes:
-        """Add the uploads of U3, remove the masks and pack the sum.
+        """Add the uploads of U3, remove masks and noise layers, pack the sum.
 
         Args:
             job: What the state machine put out.
@@ -119,14 +126,15 @@ class MaskExecutor:
     def parts_for(self, job: ComputeSum) -> int:
         """Return into how many parts a job is split."""
         masks = len(job.survivor_seeds) + sum(len(k.peers) for k in job.dropped_keys)
-        work = (masks + len(job.uploads)) * job.dimension
+        layers = len(job.noise.seeds) if job.noise else 0
+        work = (masks + len(job.uploads) + layers * _MASKS_PER_LAYER) * job.dimension
         return max(1, min(self._parts, work // self._min_work_per_part))
 
 
 def check_packed_vector(
     read: Callable[[int, int], bytes], dimension: int, modulus: int
 ) -> None:
-    """Check that packed bytes are a vector over Z_m, chunk by chunk.
+    """Check that packed bytes are a vector over Z_m, chunk by chunk (R5.3-8).
 
     Args:
         read: Returns `size` bytes from an offset; the total size was checked before.
@@ -162,6 +170,12 @@ def _plain(job: ComputeSum, part: int, parts: int) -> _SumPart:
             for k in job.dropped_keys
             if k.peers[part::parts]
         ),
+        noise_block=job.noise.noise_block if job.noise else b"",
+        sharers=job.noise.sharers if job.noise else 0,
+        layers=tuple(
+            (layer, seed.reveal())
+            for layer, seed in (job.noise.seeds if job.noise else ())[part::parts]
+        ),
     )
 
 
@@ -189,6 +203,9 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
         dropped_keys=tuple(DroppedKey(i, SecretBytes(k), p) for i, k, p in work.keys),
     )
     add_masks(total, removal_masks(job), work.modulus)
+    subtract_layers(
+        total, noise_block=work.noise_block, sharers=work.sharers, seeds=work.layers
+    )
     return total
 
 

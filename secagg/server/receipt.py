@@ -13,12 +13,15 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Fate, Released
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
+from secagg.protocol.ring_safety import RingRisk
 
 __all__ = ["SessionReceipt"]
 
 _FORMAT: Final = 1
 _UNREADABLE: Final = (
+    ArithmeticError,  # of a rational that is none
     ValueError,
     KeyError,
     TypeError,
@@ -48,8 +51,12 @@ class SessionReceipt:
             to its dealer's secret, by name; either of the two lies.
         failed_dealer: Whose secret could not be rebuilt, by name; else empty.
         is_failure_proven: It has dealt badly; else its holders may have framed it.
+        ring: How safe it was to unmask U3 on the ring; None on the complete graph and
+            before U3 was fixed.
         sessions_left: Sessions that the budget of the task covers after this one, spare
             ones included; None without a budget.
+        noise: What noise the sum holds; None for a task without noise, and where
+            nothing was unmasked.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -68,7 +75,9 @@ class SessionReceipt:
     disputes: tuple[tuple[str, str, int], ...] = ()
     failed_dealer: str = ""
     is_failure_proven: bool = False
+    ring: RingRisk | None = None
     sessions_left: int | None = None
+    noise: NoiseCertificate | None = None
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -108,8 +117,10 @@ class SessionReceipt:
             "survivors": list(self.survivors),
             "disputes": [list(dispute) for dispute in self.disputes],
             "failed_dealer": self.failed_dealer,
+            "ring": None if self.ring is None else self.ring.to_dict(),
             "is_failure_proven": self.is_failure_proven,
             "sessions_left": self.sessions_left,
+            "noise": None if self.noise is None else self.noise.to_dict(),
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -163,10 +174,16 @@ class SessionReceipt:
                     for accuser, accused, code in fields["disputes"]
                 ),
                 failed_dealer=str(fields["failed_dealer"]),
+                ring=None
+                if fields["ring"] is None
+                else RingRisk.from_dict(fields["ring"]),
                 is_failure_proven=bool(fields["is_failure_proven"]),
                 sessions_left=None
                 if fields["sessions_left"] is None
                 else int(fields["sessions_left"]),
+                noise=None
+                if fields["noise"] is None
+                else NoiseCertificate.from_dict(fields["noise"]),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

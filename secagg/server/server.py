@@ -346,7 +346,8 @@ class Server:
         traceback: TracebackType | None,
     ) -> None:
         """Close both; what is open goes on when its task is added again."""
-        is_done = all(task.is_done for task in self._tasks.values())
+        # Without a task nobody has found the way here.
+        is_done = self._tasks and all(task.is_done for task in self._tasks.values())
         try:
             if kind is None and is_done and not self._is_draining:
                 await self.settle()

@@ -9,6 +9,7 @@ Rule 3: an ended session leaves its receipt, and in the same commit what it tell
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from secagg import telemetry
@@ -105,7 +106,7 @@ class SessionBook:
 
     def ended_before(self) -> bool:
         """Whether the latest end came in an earlier process, which told it to some."""
-        latest = next(reversed(self._ended.values()), None)
+        latest = self._latest()
         return isinstance(latest, EndedSession) or (
             latest is not None and latest.was_over
         )
@@ -115,9 +116,37 @@ class SessionBook:
 
         Clients of earlier sessions had a whole session's time to ask.
         """
-        if not self._ended:
+        latest = self._latest()
+        if latest is None:
             return False
-        return bool(next(reversed(self._ended.values())).untold())
+        descriptor = latest.descriptor
+        facts = self._facts.get(descriptor.task_id, TaskFacts())
+        return facts.told < descriptor.session_number and bool(latest.untold())
+
+    def note_back(self, identity: str, task_id: str) -> None:
+        """Note that a client asks for the next session: it is done with the latest."""
+        latest = self._latest()
+        if latest is not None and latest.descriptor.task_id == task_id:
+            latest.tell(identity)
+
+    async def note_settled(self) -> None:
+        """Remember that everybody knows the latest end, also after a restart.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a restart waits once more.
+        """
+        latest = self._latest()
+        if latest is None:
+            return
+        task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
+        facts = await self.facts(task_id)
+        if facts.told < number:
+            facts = replace(facts, told=number)
+            await self._book.put_facts(task_id, facts.encode())
+            self._facts[task_id] = facts
+
+    def _latest(self) -> SessionRunner | EndedSession | None:
+        return next(reversed(self._ended.values()), None)
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
@@ -158,6 +187,7 @@ class SessionBook:
             stored = await self._book.load(row.key)
             if stored is not None and stored.receipt is not None:
                 await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                await self.facts(row.task)
         known = {*self._running, *self._ended}
         spool = self._context.spool
         for session_id in await self._workers.run(spool.session_ids):

@@ -4,17 +4,23 @@ States of the core keep only what their round needs; what an operator and a rece
 want to know besides is gathered here while the session goes on.
 """
 
+from collections import Counter
+
+from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
 from secagg.messages import Round
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, server
 from secagg.protocol.outputs import (
+    ComputeSum,
     DealerFailed,
     DropClient,
     ServerOutput,
     ShareDisputed,
 )
+from secagg.protocol.ring_safety import RingRisk, graph_risk
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -48,6 +54,8 @@ class SessionFacts:
         self._sharers = 0
         self._disputed: list[ShareDisputed] = []
         self._failed: DealerFailed | None = None
+        self._noise_given: Counter[int] | None = None
+        self._ring: RingRisk | None = None
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -78,10 +86,11 @@ class SessionFacts:
         if isinstance(state, server.Unmasking):
             self.is_spent = True
             survivors = encode_set(state.survivors, len(state.cohort.roster))
-            suite = self._descriptor.parameters.suite
+            parameters = self._descriptor.parameters
             self._contexts["ctx3"] = context.unmask_context(
-                state.ctx2, survivors, suite
+                state.ctx2, survivors, parameters.suite
             )
+            self._ring = graph_risk(parameters, state.cohort.graph, state.survivors)
         lost = tuple(
             Dropped(output.identity, closed, output.reason.value)
             for output in outputs
@@ -93,6 +102,9 @@ class SessionFacts:
                 self._disputed.append(output)
             elif isinstance(output, DealerFailed):
                 self._failed = output
+            elif isinstance(output, ComputeSum):
+                seeds = () if output.noise is None else output.noise.seeds
+                self._noise_given = Counter(layer for layer, _ in seeds)
         return lost
 
     def tell(self, state: server.ServerState, identity: str) -> None:
@@ -157,11 +169,22 @@ class SessionFacts:
             was_restored=was_restored and isinstance(state, server.Failed),
             disputes=self._disputes(state),
             failed_dealer="" if self._failed is None else self._failed.dealer,
+            ring=self._ring,
             is_failure_proven=self._failed is not None and self._failed.is_proven,
             sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
+            noise=self._noise(len(state.survivors)),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),
+        )
+
+    def _noise(self, survivors: int) -> NoiseCertificate | None:
+        """Return what noise the sum holds, if one was computed and has any."""
+        if self._noise_given is None or not self._descriptor.parameters.noise_block:
+            return None
+        task = NoisedTask.from_parameters(self._descriptor.parameters)
+        return task.certificate(
+            sharers=self._sharers, survivors=survivors, given=self._noise_given
         )
 
     def _disputes(

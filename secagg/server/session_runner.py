@@ -287,7 +287,7 @@ class SessionRunner:
     def _update_for(self, identity: str) -> Envelope | None:
         state = self._state
         if self._is_restored and isinstance(state, server.Failed):
-            # Nobody knows whose input was summed: everybody's counts as if it was.
+            # R5-6: nobody knows whose input was summed; all count as if they were.
             return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
         return self._readable.update_for(state, identity)
 
@@ -303,6 +303,10 @@ class SessionRunner:
                 continue
             after = update.kind.ROUND
             yield update
+
+    def tell(self, identity: str) -> None:
+        """Note that a client knows how the session ended."""
+        self._facts.tell(self._state, identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
@@ -347,7 +351,7 @@ class SessionRunner:
 
         Raises:
             LocalProtocolError: The sum is being computed, and `discard_unmasked` does
-                not say to throw it away (PROTOCOL §5.6).
+                not say to throw it away (R5-5).
         """
         await self._advance(lambda _: AbortRequested(code, reason, discard_unmasked))
 

@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 
 from secagg.graph_choice import odds_of
+from secagg.protocol.ring_safety import RingRisk
 from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.vector_files import write_json, write_vector
@@ -51,25 +52,32 @@ class SumFiles:
                 "file": sum_path.name,
                 "dimension": int(values.shape[0]),
                 "sessions_left_in_budget": released.receipt.sessions_left,
-                "privacy": self._privacy(),
+                "privacy": self._privacy(released.receipt.ring),
                 "graph": self._graph(),
                 "receipt": released.receipt.to_dict(),
             },
         )
         self.written += [sum_path, report_path]
 
-    def _privacy(self) -> dict[str, object] | None:
+    def _privacy(self, ring: RingRisk | None) -> dict[str, object] | None:
         noised, report = self._prepared.noised, self._prepared.report
         if noised is None or report is None:
             return None
         return {
             **report.to_dict(),
+            "grounds_of_session": report.grounds(graph_delta=self._added_by(ring)),
             "budget_epsilon": noised.budget.epsilon,
             "budget_delta": noised.budget.delta,
             "sessions_in_budget": noised.budget.sessions,
             "expected_rmse": self._prepared.forecast_rmse,
             "mechanism": noised.mechanism.parameters.to_dict(),
         }
+
+    def _added_by(self, ring: RingRisk | None) -> float:
+        """Return what the graph of one session adds to delta."""
+        if ring is None or ring.worst_case_safe:
+            return 0.0
+        return 2.0**-self._prepared.parameters.graph_bits
 
     def _graph(self) -> dict[str, object]:
         parameters = self._prepared.parameters

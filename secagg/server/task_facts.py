@@ -34,6 +34,7 @@ class TaskFacts:
 
     Attributes:
         sums: Sessions that released one.
+        told: Number of the latest session whose clients all know its end.
         disputes: Accuser and accused, by name.  Pairs of which both are left out say
             nothing more and are dropped: what stays is at most c for each client that
             is not.
@@ -42,6 +43,7 @@ class TaskFacts:
     """
 
     sums: int = 0
+    told: int = 0
     disputes: frozenset[tuple[str, str]] = frozenset()
     left_out: frozenset[str] = frozenset()
     suspended: frozenset[str] = frozenset()
@@ -102,7 +104,7 @@ class TaskFacts:
 
     def encode(self) -> bytes:
         """Return the bytes to store."""
-        writer = Writer().u16(_VERSION).u64(self.sums)
+        writer = Writer().u16(_VERSION).u64(self.sums).u64(self.told)
         _put_names(writer, (name for pair in sorted(self.disputes) for name in pair))
         _put_names(writer, sorted(self.left_out))
         _put_names(writer, sorted(self.suspended))
@@ -119,7 +121,7 @@ class TaskFacts:
             return cls()
         reader = Reader(data, "facts of a task")
         try:
-            version, sums = reader.u16(), reader.u64()
+            version, sums, told = reader.u16(), reader.u64(), reader.u64()
             if version != _VERSION:
                 raise _unreadable(f"version {version} is unknown")
             names = _take_names(reader)
@@ -128,7 +130,7 @@ class TaskFacts:
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
             raise _unreadable(str(error)) from None
-        return cls(sums, disputes, frozenset(out), frozenset(suspended))
+        return cls(sums, told, disputes, frozenset(out), frozenset(suspended))
 
 
 def _put_names(writer: Writer, names: Iterable[str]) -> None:

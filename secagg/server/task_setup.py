@@ -62,7 +62,8 @@ class Cohort:
         min_survivors: Fewest inputs that a released sum adds up.
         threshold: Shares that rebuild a secret; None for one more than half of
             max_clients (of the degree on a ring), so that two disjoint groups cannot
-            both rebuild secrets, or with degree "auto" for the fewest that are safe.
+            both rebuild secrets; with degree "auto", or against a server that lies, for
+            the fewest that are safe.
         max_dropouts: Most clients lost after sharing; None for as many as
             `max_losses`.
         max_losses: Most clients lost after joining; None for as many as the survivors
@@ -88,16 +89,27 @@ class Cohort:
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
 
+    @classmethod
+    def planned(cls, made: Plan) -> Self:
+        """Return the cohort that a plan counts on: all of its clients, no more."""
+        request = made.request
+        return cls(
+            min_clients=request.clients,
+            max_clients=request.clients,
+            min_survivors=request.survivors,
+            colluders=request.colluders,
+        )
+
     def parameters(self, *, dimension: int, modulus: int) -> ProtocolParameters:
         """Return the parameters of sessions without noise, not yet validated.
 
         Raises:
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
-        degree, threshold = self._graph()
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)
+        degree, threshold = self._graph(max_losses)
         if max_dropouts is None:
             max_dropouts = max_losses
         # The other profiles need more than a cohort says.
@@ -117,20 +129,25 @@ class Cohort:
             deadlines=self.deadlines,
         )
 
-    def _graph(self) -> tuple[int, int]:
+    def _graph(self, max_losses: int) -> tuple[int, int]:
         """Return degree and threshold, found where they are left open."""
-        if self.degree != "auto":
+        is_honest = self.profile is Profile.HONEST_CURIOUS_SERVER
+        is_open = self.degree == "auto" or (
+            # Half of the cohort is not enough for clients that must agree on U3.
+            self.degree == 0 and self.threshold is None and not is_honest
+        )
+        if self.degree != "auto" and not is_open:
             half = (self.degree or self.max_clients) // 2
             return self.degree, self.threshold or half + 1
         demand = GraphDemand(
             min_clients=self.min_clients,
             max_clients=self.max_clients,
             min_survivors=self.min_survivors,
-            max_losses=self.max_clients - self.min_survivors,
+            max_losses=max_losses,
             colluders=self.colluders,
             graph_bits=self.graph_bits,
         )
-        if self.profile is Profile.HONEST_CURIOUS_SERVER:
+        if is_honest:
             chosen = choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
         else:  # a server that lies would draw a ring that it can cut
             chosen = complete_graph(
@@ -159,19 +176,23 @@ class PreparedTask:
     payload: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def from_plan(cls, made: Plan, cohort: Cohort, *, spare: int = 0) -> Self:
+    def from_plan(
+        cls, made: Plan, cohort: Cohort | None = None, *, spare: int = 0
+    ) -> Self:
         """Join a plan of noise with a cohort; takes up to seconds.
 
         Args:
             made: From `secagg.plan`, whose clients, min_survivors and colluders are
                 the cohort's.
-            cohort: Who takes part.
+            cohort: Who takes part; by default exactly those that were planned for.
             spare: How many of the plan's steps are spare sessions, for those that end
                 when they may have shown something.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
         """
+        if cohort is None:
+            cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
         noised = NoisedTask.from_plan(made, protocol, spare=spare)
@@ -322,7 +343,10 @@ def plan_noise(settings: ServerSettings) -> Plan:
         scale_factor=noise.scale_factor,
         steps=settings.task.sessions + spare_sessions(settings),
         min_survivors=cohort.min_survivors,
+        loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
+        colluder_fraction=noise.colluder_fraction,
+        ladder=noise.ladder,
         accountant=noise.accountant,
         rotation=noise.rotation,
     )

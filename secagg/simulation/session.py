@@ -1,11 +1,14 @@
 """One session of many clients in one process, and what it costs.
 
 Rule 1: client i's input is one at coordinate i mod d and zero elsewhere, so that an
-        input counted twice or swapped for another shows in the sum.
+        input counted twice or swapped for another shows in the sum.  With a noise
+        block it is encoded, noise included; what survivors take back of their noise
+        is drawn a second time from what the clients hold.
 Rule 2: memory is O(d) beside the clients' keys: an upload is folded into the sum as
         it arrives, because the simulator knows that whoever uploads survives.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,8 +16,10 @@ from typing import overload
 
 import numpy as np
 
+from secagg.distributed_dp import NoisedTask
 from secagg.errors import SessionAbortedError
-from secagg.messages import Advert, Envelope, Upload
+from secagg.messages import Advert, Envelope, Round, Shares, Upload
+from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import (
@@ -24,8 +29,17 @@ from secagg.primitives.modular import (
     zeros,
 )
 from secagg.primitives.prg import add_masks
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client, masking, server
-from secagg.protocol.events import ClientEvent, Received, ServerEvent, SessionOffered
+from secagg.protocol.events import (
+    ClientEvent,
+    InputReady,
+    Received,
+    ServerEvent,
+    SessionOffered,
+)
+from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import (
     ClientOutput,
     ComputeSum,
@@ -33,7 +47,12 @@ from secagg.protocol.outputs import (
     ServerOutput,
 )
 from secagg.protocol.rounds import ROUNDS
-from secagg.simulation.driver import InProcessSession, Residues, run_session
+from secagg.simulation.driver import (
+    InProcessSession,
+    Residues,
+    remove_noise,
+    run_session,
+)
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter
 
@@ -50,6 +69,7 @@ class SimulatedSession:
         survivors: |U3|.
         clients_lost: Clients that vanished at any point.
         costs: What it took.
+        noise: What noise the sum holds; None without a noise block.
     """
 
     total: UnsignedArray
@@ -57,6 +77,7 @@ class SimulatedSession:
     survivors: int
     clients_lost: int
     costs: CostReport
+    noise: NoiseCertificate | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -105,6 +126,7 @@ def simulate_session(
         survivors=len(result.survivors),
         clients_lost=len(losses.losses),
         costs=session.meter.report(),
+        noise=session.certificate(len(result.survivors)),
     )
 
 
@@ -139,6 +161,38 @@ class _MeasuredSession(InProcessSession):
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._adverts: Mapping[int, Advert] | None = None
+        self._graph: SharingGraph | None = None
+        noise_block = self.parameters.noise_block
+        self._task = (
+            NoisedTask.from_parameters(self.parameters) if noise_block else None
+        )
+        self._seeds: dict[int, SecretBytes] = {}
+        self._secrets: dict[int, NoiseSecrets] = {}
+        self._answered: set[int] = set()
+        self._given: Counter[int] = Counter()
+
+    def certificate(self, survivors: int) -> NoiseCertificate | None:
+        """Return what noise the sum holds; None without a noise block."""
+        if self._task is None:
+            return None
+        shared = self.server_state.session.accepted[Round.SHARE_KEYS]
+        return self._task.certificate(
+            sharers=len(shared), survivors=survivors, given=self._given
+        )
+
+    def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
+        state = self.clients[number]
+        if self._task is None or not isinstance(state, client.ReadyForInput):
+            return super().supply_input(number)
+        vector = np.zeros(self._task.dim)
+        vector[number % vector.size] = 1.0
+        with self.meter.client(number):
+            secrets = client.noise_secrets(state, self._seeds[number])
+            made = self._task.encode(
+                vector, session_id=self.descriptor.session_id, secrets=secrets
+            )
+        self._secrets[number] = secrets
+        return self.to_client(number, InputReady(made.vector))
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
         if isinstance(event, Received) and event.envelope.kind is not Upload:
@@ -149,13 +203,17 @@ class _MeasuredSession(InProcessSession):
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
         if isinstance(event, SessionOffered):
             self.meter.bytes_down += len(event.descriptor.encode())
+            self._seeds[number] = SecretBytes(event.seed.reveal())
         with self.meter.client(number):
             outputs = super().to_client(number, event)
         state = self.clients[number]
-        if isinstance(state, client.Shared) and self.parameters.is_complete_graph:
-            # Equal rosters of n clients would take O(n^2) memory in one process.
-            self._adverts = self._adverts or state.roster.adverts
-            shared = replace(state.roster, adverts=self._adverts)
+        if isinstance(state, client.Shared):
+            # Equal views of n clients would take O(n^2) memory in one process.
+            self._graph = self._graph or state.roster.graph
+            shared = replace(state.roster, graph=self._graph)
+            if self.parameters.is_complete_graph:
+                self._adverts = self._adverts or state.roster.adverts
+                shared = replace(shared, adverts=self._adverts)
             self.clients[number] = replace(state, roster=shared)
         return outputs
 
@@ -174,12 +232,24 @@ class _MeasuredSession(InProcessSession):
             with self._charged():
                 add_into(self.sum, self.unpacked(packed), self.parameters.modulus)
             add_into(self.expected, output.vector.residues, self.parameters.modulus)
+        elif received is not None and received.envelope.kind is Shares:
+            self._answered.add(number)
         return received
 
     def compute_sum(self, job: ComputeSum) -> Residues:
         with self._charged():
             add_masks(self.sum, masking.removal_masks(job), job.modulus)
-            return reduce_in_place(self.sum, job.modulus)
+            remove_noise(self.sum, job.noise)
+            total = reduce_in_place(self.sum, job.modulus)
+        if job.noise is not None:
+            self._given.update(layer for layer, _ in job.noise.seeds)
+            seeds = [
+                (layer, self._secrets[number].layers[layer])
+                for number in sorted(self._answered)
+                for layer in sorted(self._given)
+            ]
+            remove_noise(self.expected, replace(job.noise, seeds=tuple(seeds)))
+        return total
 
     def _charged(self) -> AbstractContextManager[None]:
         """Charge the block to the open round of the server."""

@@ -20,6 +20,7 @@ into `secagg.storage.spool`.  Books are opened by `secagg.storage.open_book`.
 from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.profiles import Trust
 from secagg.storage.change import Behind, Change, Committed, Ended, Role
 from secagg.storage.charges import ChargeRow, Settlement
 from secagg.storage.stored import (
@@ -109,6 +110,13 @@ class Book(Protocol):
         """
         ...
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions, as `Change.facts` does.
+
+        For what becomes known between sessions; whoever writes is the only one.
+        """
+        ...
+
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task, in the order in which they were made."""
         ...
@@ -118,6 +126,21 @@ class Book(Protocol):
 
         A session that is still open is settled by the change that ends it.  What is
         settled stays as it is, and a session that was never charged has no charge.
+        """
+        ...
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> Trust | None:
+        """Return what names the newest revocation list that was read, or None."""
+        ...
+
+    async def see_revocations(self, trust: Trust) -> None:
+        """Remember a revocation list that was read whole; it is never forgotten.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION; a newer one, or another one of the
+                same number, was seen before.
         """
         ...
 

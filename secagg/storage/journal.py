@@ -159,7 +159,8 @@ def encode_answered(descriptor: SessionDescriptor, state: Answered) -> bytes:
     writer.text(state.facts.identity).u8(len(state.accepted))
     for opened, digest in sorted(state.accepted.items()):
         writer.u8(opened).fixed(digest)
-    return writer.blob(state.survivors).blob(state.answer).getvalue()
+    writer.u32(state.sharers).blob(state.survivors)
+    return writer.blob(state.answer).getvalue()
 
 
 def is_answered(header: bytes) -> bool:
@@ -185,6 +186,7 @@ def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
         descriptor,
         identity,
         accepted=accepted,
+        sharers=reader.u32(),
         survivors=_blob(reader),
         answer=_blob(reader),
     )

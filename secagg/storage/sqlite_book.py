@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
+from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
 from secagg.storage.change import Change, Role
 from secagg.storage.charges import ChargeRow, Settlement
@@ -159,6 +160,12 @@ class SQLiteBook:
             )
         )
 
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions."""
+        await self._write(
+            lambda database: sqlite_changes.put_facts(database, task, facts)
+        )
+
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         return await self._read(
@@ -171,6 +178,22 @@ class SQLiteBook:
             lambda database: sqlite_changes.settle_charge(
                 database, settlement, now=self._now()
             )
+        )
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> Trust | None:
+        """Return the newest revocation list that this client has read."""
+        return await self._read(
+            lambda database: sqlite_queries.read_revocations(
+                database, enrolment_key, trust_domain
+            )
+        )
+
+    async def see_revocations(self, trust: Trust) -> None:
+        """Remember a revocation list that was read whole."""
+        await self._write(
+            lambda database: sqlite_changes.see_revocations(database, trust)
         )
 
     async def purge(self, policy: Retention) -> Purged:

@@ -9,7 +9,9 @@ import dataclasses
 import sqlite3
 from typing import Final, TypeAlias
 
+from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
+from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
@@ -20,6 +22,7 @@ from secagg.storage.change import (
     NewSession,
     NumberTakenError,
     Record,
+    Role,
     SecondRecordError,
     SessionsSpentError,
 )
@@ -34,6 +37,7 @@ from secagg.storage.sqlite_queries import (
     chain_at,
     chain_start_of,
     read_charges,
+    read_revocations,
     records_of,
     seconds_left,
     session_at,
@@ -42,10 +46,12 @@ from secagg.storage.sqlite_queries import (
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
+    REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
     ChargeColumns,
+    RevocationColumns,
     SessionColumns,
     TaskColumns,
 )
@@ -56,7 +62,9 @@ __all__ = [
     "apply_change",
     "mark_restored",
     "purge_receipts",
+    "put_facts",
     "put_task",
+    "see_revocations",
     "settle_charge",
 ]
 
@@ -294,6 +302,29 @@ def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -
         ),
     )
     return True
+
+
+def see_revocations(database: sqlite3.Connection, trust: Trust) -> None:
+    """See `Book.see_revocations`."""
+    seen = read_revocations(database, trust.enrolment_key, trust.trust_domain)
+    if seen is not None:
+        refuse_older(trust, seen=seen)
+    if seen != trust:
+        REVOCATIONS.put(
+            database,
+            RevocationColumns(
+                trust.enrolment_key,
+                trust.trust_domain,
+                trust.revocation_number,
+                trust.revocation_hash,
+            ),
+        )
+
+
+def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+    """See `Book.put_facts`."""
+    tally = tally_at(database, Role.SERVER.value, task, "")
+    TALLIES.put(database, dataclasses.replace(tally, facts=facts))
 
 
 def purge_receipts(

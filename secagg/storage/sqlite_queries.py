@@ -7,6 +7,7 @@ business of `secagg.storage.sqlite_file`.
 import sqlite3
 
 from secagg.errors import LocalProtocolError
+from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import NewSession, Record, Role
@@ -14,6 +15,7 @@ from secagg.storage.charges import ChargeRow, ChargeState
 from secagg.storage.sqlite_rows import (
     CHARGES,
     MILLISECONDS,
+    REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
@@ -38,6 +40,7 @@ __all__ = [
     "list_sessions",
     "load_session",
     "read_charges",
+    "read_revocations",
     "read_tally",
     "read_tasks",
     "records_of",
@@ -172,6 +175,17 @@ def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ..
     )
 
 
+def read_revocations(
+    database: sqlite3.Connection, enrolment_key: bytes, trust_domain: str
+) -> Trust | None:
+    """See `Book.seen_revocations`."""
+    where = "enrolment_key = ? AND trust_domain = ?"
+    row = next(REVOCATIONS.find(database, where, enrolment_key, trust_domain), None)
+    if row is None:
+        return None
+    return Trust(row.trust_domain, row.enrolment_key, row.number, row.digest)
+
+
 def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
     """Verify the file's structure, every row and every chain."""
     faults = [
@@ -181,7 +195,7 @@ def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
     ]
     for table, rowid, *_ in database.execute("PRAGMA foreign_key_check").fetchall():
         faults.append(Finding("", f"row {rowid} of {table!r} belongs to nothing"))
-    for table in (TALLIES, TASKS, CHARGES):
+    for table in (TALLIES, TASKS, CHARGES, REVOCATIONS):
         try:
             tuple(table.find(database, "true"))
         except StateDamagedError as error:

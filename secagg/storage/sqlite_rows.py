@@ -19,11 +19,13 @@ from secagg.storage.book import StateDamagedError
 __all__ = [
     "CHARGES",
     "MILLISECONDS",
+    "REVOCATIONS",
     "SCHEMA",
     "SESSIONS",
     "TALLIES",
     "TASKS",
     "ChargeColumns",
+    "RevocationColumns",
     "SealedTable",
     "SessionColumns",
     "TallyColumns",
@@ -103,6 +105,14 @@ CREATE TABLE charge (
     seal BLOB NOT NULL,
     UNIQUE (task, session_id)
 ) STRICT;
+CREATE TABLE revocation (
+    enrolment_key BLOB NOT NULL,
+    trust_domain TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (enrolment_key, trust_domain)
+) STRICT;
 """
 SCHEMA: Final = tuple(part.strip() for part in _SCHEMA.split(";")[:-1])
 """The statements that make the tables, one by one."""
@@ -166,6 +176,16 @@ class ChargeColumns:
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class RevocationColumns:
+    """The newest revocation list of one issuer."""
+
+    enrolment_key: bytes
+    trust_domain: str
+    number: int
+    digest: bytes
+
+
 class SealedTable(Generic[_Row]):
     """A table whose rows are sealed: written and read whole."""
 
@@ -227,3 +247,6 @@ SESSIONS: Final = SealedTable("session", SessionColumns, "position")
 TALLIES: Final = SealedTable("tally", TallyColumns, "role", "task", "peer")
 TASKS: Final = SealedTable("task", TaskColumns, "task_id")
 CHARGES: Final = SealedTable("charge", ChargeColumns, "task", "session_id")
+REVOCATIONS: Final = SealedTable(
+    "revocation", RevocationColumns, "enrolment_key", "trust_domain"
+)

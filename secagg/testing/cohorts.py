@@ -64,7 +64,9 @@ def parameters_for(
 
 
 @cache
-def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolParameters:
+def with_noise(
+    parameters: ProtocolParameters, *, steps: int = 1, spare: int = 0
+) -> ProtocolParameters:
     """Return parameters of a task with a privacy budget of some sessions."""
     made = plan(
         clients=parameters.max_clients,
@@ -73,11 +75,11 @@ def with_noise(parameters: ProtocolParameters, *, steps: int = 1) -> ProtocolPar
         epsilon=8.0,
         delta=1e-5,
         mechanism="skellam",
-        steps=steps,
+        steps=steps + spare,
         min_survivors=parameters.min_survivors,
         colluders=parameters.colluders,
     )
-    return NoisedTask.from_plan(made, parameters).parameters
+    return NoisedTask.from_plan(made, parameters, spare=spare).parameters
 
 
 def any_noise(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:

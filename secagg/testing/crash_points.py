@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope
+from secagg.profiles import Trust
 from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.book import Book
 from secagg.storage.change import Behind, Change, Committed, Ended, Role
@@ -113,6 +114,23 @@ class CrashingBook:
         """See `Book.put_task`."""
         with self._switch.around("put task"):
             return await self._inner.put_task(task, expect_version=expect_version)
+
+    async def see_revocations(self, trust: Trust) -> None:
+        """See `Book.see_revocations`."""
+        with self._switch.around("see revocations"):
+            await self._inner.see_revocations(trust)
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> Trust | None:
+        """See `Book.seen_revocations`."""
+        self._switch.check()
+        return await self._inner.seen_revocations(enrolment_key, trust_domain)
+
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """See `Book.put_facts`."""
+        with self._switch.around("put facts"):
+            await self._inner.put_facts(task, facts)
 
     async def purge(self, policy: Retention) -> Purged:
         """See `Book.purge`."""

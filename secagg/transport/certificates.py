@@ -199,6 +199,37 @@ class Authority:
         """Return what everybody else needs of the authority."""
         return _pem(self.certificate)
 
+    def issue_all(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str],
+        clients: int,
+        days: int = LEAF_DAYS,
+    ) -> tuple[Path, ...]:
+        """Write certificates and keys of everybody: for development and trials.
+
+        Args:
+            directory: Gets ``ca``, ``server`` and ``client-1`` to ``client-N``, each
+                as ``.pem`` and ``.key``; made when it does not exist.
+            hosts: DNS names and addresses under which clients reach the server.
+            clients: How many clients there are.
+            days: How long the certificates are valid.
+
+        Returns:
+            All files.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE or STORAGE_FAILED.
+        """
+        written = list(self.issued().write(directory, "ca"))
+        server = self.issue_server("aggregator", hosts, days=days)
+        written += server.write(directory, "server")
+        for number in range(1, clients + 1):
+            name = f"client-{number}"
+            written += self.issue_client(name, days=days).write(directory, name)
+        return tuple(written)
+
     def issue_client(
         self,
         name: str,

@@ -15,16 +15,18 @@ import grpc
 
 from secagg.errors import (
     ErrorCode,
+    InternalError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
+    SessionAbortedError,
     printable,
 )
 from secagg.wire.errors import decode_error, encode_error, seen_by_peer
 from secagg.wire.google_status import STATUS_KEY, encode_google_status
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
-__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of", "status_table"]
+__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of", "usual_error"]
 
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"
@@ -87,6 +89,21 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.CANCELLED: _S.CANCELLED,
 }
 
+# Whose fault it is: the caller's, or nobody's, because the session is over; of all
+# other statuses the service's.  `usual_error` knows three numbers better.
+_KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[SecAggError]]] = {
+    **dict.fromkeys(
+        (
+            _S.INVALID_ARGUMENT,
+            _S.ALREADY_EXISTS,
+            _S.FAILED_PRECONDITION,
+            _S.UNAUTHENTICATED,
+            _S.PERMISSION_DENIED,
+        ),
+        RemoteProtocolError,
+    ),
+    **dict.fromkeys((_S.ABORTED, _S.CANCELLED), SessionAbortedError),
+}
 # A status without our detail was made by gRPC or by a proxy: it speaks of the way
 # to the aggregator and is nobody's protocol violation.
 _WITHOUT_DETAIL: Final[dict[grpc.StatusCode, tuple[ErrorCode, str]]] = {
@@ -129,13 +146,16 @@ def status_code(code: ErrorCode) -> grpc.StatusCode:
     return _STATUS.get(code, grpc.StatusCode.INTERNAL)
 
 
-def status_table() -> str:
-    """Return the table of `docs/transport.md`: every number that travels."""
-    rows = [
-        f"| {code.value} | `{code.name}` | `{_STATUS[code].name}` |"
-        for code in sorted(_STATUS)
-    ]
-    return "\n".join(["| number | name | gRPC status |", "|---|---|---|", *rows]) + "\n"
+def usual_error(code: ErrorCode) -> SecAggError:
+    """Return the error, without a text, that an aggregator means by a number."""
+    if code is ErrorCode.INTERNAL:
+        return InternalError("")
+    if code is ErrorCode.ROSTER_TOO_LARGE:  # the session goes on without the caller
+        return RemoteProtocolError("", code=code)
+    kind = _KIND_OF_STATUS.get(status_code(code))
+    if kind is None or code is ErrorCode.TASK_OVER:  # over for whoever asks
+        return ServiceError("", code=code)
+    return kind("", code=code)
 
 
 def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:

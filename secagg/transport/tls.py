@@ -133,6 +133,25 @@ class TLSIdentity:
             ),
         )
 
+    @classmethod
+    def in_directory(cls, directory: Path, name: str, *, role: Role) -> Self:
+        """Load ``NAME.pem``, ``NAME.key`` and ``ca.pem``, as `secagg pki` names them.
+
+        Args:
+            directory: Where they lie.
+            name: Stem of the first two.
+            role: Which role the certificate must name.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE, as `load`.
+        """
+        return cls.load(
+            certificate=directory / f"{name}.pem",
+            private_key=directory / f"{name}.key",
+            authority=directory / "ca.pem",
+            role=role,
+        )
+
     def check_validity(self, now: datetime | None = None) -> None:
         """Refuse to go on with a certificate that has expired since it was loaded.
 

@@ -5,7 +5,7 @@ Rule 1: decoders are total.  They return a value or raise `RemoteProtocolError` 
 Rule 2: the size is checked before anything is parsed.  No message of ours has a
         repeated field, so that parsing takes memory of the order of the bytes.
 Rule 3: fields that this release does not know are ignored, as in every protobuf
-        reader; nothing that matters to privacy lives outside the canonical bytes.
+        reader; what is hashed or compared are the canonical bytes alone (R3.1-2).
 Rule 4: error messages name fields, lengths and limits, never contents.
 
 Requests and answers are in `secagg.wire.calls`, failures in `secagg.wire.errors`.

@@ -32,7 +32,13 @@ from secagg.wire.limits import (
     MAX_UPLOAD_BYTES,
 )
 
-__all__ = ["TRAVELLING", "decode_error", "encode_error", "seen_by_peer"]
+__all__ = [
+    "TRAVELLING",
+    "decode_error",
+    "encode_error",
+    "fault_name",
+    "seen_by_peer",
+]
 
 # The errors that a peer may be told of.
 TRAVELLING: Final = frozenset(code for code in ErrorCode if code < FIRST_LOCAL)
@@ -110,6 +116,13 @@ def decode_error(data: bytes) -> SecAggError | None:
         retry_after_seconds=retry,
         next_offset=detail.next_offset if has_offset else None,
     )
+
+
+def fault_name(error: SecAggError) -> str:
+    """Return whose fault an error is called on the wire."""
+    detail = errors_pb2.ErrorDetail()
+    detail.ParseFromString(encode_error(error))
+    return errors_pb2.Fault.Name(detail.fault)
 
 
 def seen_by_peer(error: SecAggError) -> SecAggError:

@@ -184,7 +184,7 @@ def unpack(
     tail = count % (8 * word.itemsize)
     if tail:
         flags = np.unpackbits(raw[-packed_size(tail, bits) :], bitorder="little")
-        if flags[tail * bits :].any():
+        if flags[tail * bits :].any():  # R8-1
             raise BadVectorError("the padding behind the last entry is not zero")
         values[-tail:] = _values_of(flags[: tail * bits], bits)
     if not is_power_of_two(modulus) and count and int(values.max()) >= modulus:

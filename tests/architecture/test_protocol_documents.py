@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode
 from secagg.protocol.diagrams import state_diagrams
 
@@ -37,29 +38,80 @@ def test_every_section_that_the_code_cites_exists():
 
 
 RULE = re.compile(r"\bR\d+(?:\.\d+)?-\d+\b")
+# "R5.5-1 to R5.5-4" names four rules.
+RANGE = re.compile(r"\b(R\d+(?:\.\d+)?)-(\d+) to (?:\1-)?(\d+)\b")
 # Where the text states a rule, and not only refers to it: at the start of a line or
-# of a row, or in brackets before a clause.
-STATED = re.compile(
-    r"^(?:\| )?(R\d+(?:\.\d+)?-\d+)(?:\.| \|)|\((R[\d.]+-\d+)\) ", re.MULTILINE
-)
+# of a row.
+STATED = re.compile(r"^(?:\| )?(R\d+(?:\.\d+)?-\d+)(?:\.| \|)", re.MULTILINE)
 
 
 def stated_rules():
-    return [one or other for one, other in STATED.findall(PROTOCOL)]
+    return set(STATED.findall(PROTOCOL))
+
+
+def cited_rules(text):
+    found = set(RULE.findall(text))
+    for section, first, last in RANGE.findall(text):
+        found |= {f"{section}-{n}" for n in range(int(first), int(last) + 1)}
+    return found
 
 
 def test_every_rule_that_anybody_cites_is_in_the_specification():
-    known = set(stated_rules())
+    known = stated_rules()
     missing = {
         f"{path.relative_to(ROOT)}: {cited}"
         for folder in ("secagg", "protos", "docs", "tests")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".proto", ".md"}
-        for cited in RULE.findall(path.read_text())
+        if path.suffix in {".py", ".proto", ".md", ".json"}
+        for cited in cited_rules(path.read_text())
         if cited not in known
     }
     assert known
     assert not missing
+
+
+# No bytes show these: clocks, memory and policy of the client, what an earlier rule
+# has refused already, what is done beside the messages.
+BEYOND_BYTES = {
+    "R5.2-7",  # R3.2-8 and R5.2-2 refuse all of it
+    "R5.2-8",  # R3.2-7 and R5.2-2
+    "R5.2-26",  # R5.2-25
+}
+
+
+def test_every_check_of_a_client_has_a_vector_that_must_fail():
+    rounds = PROTOCOL.split("## 5 Rounds")[1].split("## 6 ")[0]
+    checks = {
+        rule
+        for rule, code in re.findall(
+            r"^\| (R5\.[2345]-\d+) \|.*\| ([A-Z0-9_, a-z]+) \|$", rounds, re.MULTILINE
+        )
+        if code.isupper() or ", " in code
+    }
+    refused = {
+        case["rule"] for case in read_vectors("refusals")["client"] if case["code"]
+    }
+    assert len(checks) > 20
+    assert checks - refused - BEYOND_BYTES == set()
+
+
+def test_every_abort_code_has_a_vector_that_must_fail():
+    codes = {
+        case["code"]
+        for rows in read_vectors("refusals").values()
+        if isinstance(rows, list)
+        for case in rows
+        if "code" in case
+    }
+    beside_messages = {
+        ErrorCode.REPLAYED_SESSION,  # numbers that a client has seen
+        ErrorCode.INTERNAL,
+        ErrorCode.BAD_NOISE_REVEAL,  # ends no session
+        ErrorCode.BAD_EDGES,  # reserved
+        ErrorCode.SHARE_CONFUSION,  # said in a complaint
+    }
+    known = {code for code in ErrorCode if code < 40}
+    assert known - codes == beside_messages
 
 
 def test_every_must_belongs_to_a_rule():

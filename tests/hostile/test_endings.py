@@ -91,6 +91,7 @@ def test_of_a_released_sum_only_its_members_hear():
 
 
 def test_a_sum_that_could_be_known_is_thrown_away_only_on_purpose():
+    # R5-5
     _, state = summing(lost=(0,))
     with pytest.raises(LocalProtocolError, match="charged"):
         server.step(state, AbortRequested(ErrorCode.CANCELLED, "oops"))
@@ -129,6 +130,7 @@ def after(session, message):
 
 @pytest.mark.parametrize("kind", [client.Advertised, client.Shared])
 def test_a_sum_is_not_believed_before_an_input_is_in(kind):
+    # R5.6-1
     ended = after(in_state(kind), SUM)
     assert isinstance(ended, client.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.UNEXPECTED_MESSAGE, Charge.NEVER)
@@ -143,6 +145,7 @@ def test_a_sum_is_believed_from_masked_and_answered():
 
 @pytest.mark.parametrize("count", [0, CLIENTS - 1, CLIENTS + 1])
 def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
+    # R5.6-2
     ended = after(in_state(client.Answered), replace(SUM, survivors=count))
     assert isinstance(ended, client.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)

@@ -56,7 +56,7 @@ def test_the_server_ends_a_session_whose_losses_the_noise_does_not_bear():
     """The parameters alone would let it go on."""
     session = session_of(tolerating(1))
     assert run_session(session, LOST).code is ErrorCode.TOO_MANY_DROPOUTS
-    assert "2 of 6" in session.server_state.outcome.reason
+    assert "at most 1" in session.server_state.outcome.reason
 
 
 def test_a_client_reveals_nothing_for_losses_that_the_noise_does_not_bear():

@@ -126,6 +126,7 @@ def test_what_is_kept_after_the_answer_is_enough_and_holds_no_secret(session):
         session.descriptor,
         state.facts.identity,
         accepted=state.accepted,
+        sharers=state.sharers,
         survivors=state.survivors,
         answer=state.answer,
     )

@@ -79,6 +79,7 @@ def run(**options):
 def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     tmp_path, records
 ):
+    # R5-6
     path, copy = tmp_path / "book.db", tmp_path / "copy.db"
     book = CopyingBook(path, copy, records=records)
     deployment, endings = run(server_book=book)

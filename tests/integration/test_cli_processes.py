@@ -370,3 +370,36 @@ def test_every_session_takes_a_file_of_its_own_and_hands_out_its_payload(program
             )
             payload = programs.directory / f"payload-{number}-{session}.bin"
             assert payload.read_bytes() == b"weights"
+
+
+@pytest.mark.slow
+def test_a_client_whose_task_is_over_says_where_its_last_sum_lies(programs):
+    server = programs.server()
+
+    def client(number, *more):
+        return programs.start(
+            *("-m", "secagg", "client", "--config", "client.toml", "--json"),
+            *("--input", f"n-{number}.npy", "--same-input-again"),
+            *("--output", f"sum-{number}-{{session}}.npy"),
+            *(
+                f"--set={item}"
+                for item in programs.overrides(
+                    number, "policy.require_noise=false", *more
+                )
+            ),
+        )
+
+    clients = [client(number, "client.sessions=2") for number in (1, 2, 3)]
+    for number, one in enumerate(clients, start=1):
+        lines = finish(one).splitlines()
+        said = json.loads(lines[-1])
+        assert said["task_over"]
+        assert [each["session_number"] for each in said["sessions"]] == [1]
+        path = f"sum-{number}-1.npy"
+        assert said["last_part"] == {
+            "session_number": 1,
+            "inputs": 3,
+            "output": path,
+        }
+        assert any("the task is over" in line and path in line for line in lines)
+    finish(server)

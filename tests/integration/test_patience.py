@@ -217,7 +217,7 @@ def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
 
     codes, parts = manual_clock.run(main)
     assert codes == [ErrorCode.TASK_OVER] * 2
-    assert parts == [TakenPart(session_number=2, survivors=3), None]
+    assert parts == [TakenPart(session_number=2, inputs=3), None]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Bundles, Released, Round, Shares
 from secagg.protocol.events import Received
@@ -32,12 +32,14 @@ from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
     FetchChunk,
+    GetOffer,
     GetUpdate,
     RevealShares,
     WatchSession,
 )
 
 PARAMETERS = parameters_for(4, dimension=9, threshold=3)
+QUIET = 2.0
 
 
 @pytest.fixture
@@ -139,6 +141,43 @@ def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
         assert caught.value.code is ErrorCode.SESSION_OVER
 
     manual_clock.run(main)
+
+
+def seconds_of_settling(disk, *, back=()):
+    """Let another process settle; some clients come back and ask for more."""
+
+    async def main(clock):
+        aggregator = aggregator_on(disk, clock, quiet_seconds=QUIET)
+        await aggregator.recover()
+        started = clock.now()
+        for name in map(identity_of, back):
+            with pytest.raises(ServiceError):  # the task does not run here
+                await aggregator.answer(name, GetOffer(TASK_ID, after_session=0))
+        await aggregator.settle(at_most_seconds=15.0)
+        return clock.now() - started
+
+    return manual_clock.run(main)
+
+
+def test_a_restart_waits_for_nobody_who_knows_the_end(disk):
+    run(disk)
+    assert seconds_of_settling(disk) == pytest.approx(QUIET)
+
+
+def test_a_restart_waits_until_everybody_is_back(disk):
+    sums = []
+    # All are cut off when there is a sum: the process that released it waits in vain.
+    run(
+        disk,
+        sums=sums,
+        fault_of=lambda *_: Fault.LOSE_REQUEST if sums else Fault.NONE,
+        settings=ClientSettings(watch=False, offer_seconds=60.0),
+    )
+    assert len(sums) == 1
+    assert seconds_of_settling(disk, back=(0, 1, 2)) == pytest.approx(15.0)
+    assert seconds_of_settling(disk) == pytest.approx(15.0)  # all over again
+    assert seconds_of_settling(disk, back=range(4)) == pytest.approx(QUIET)
+    assert seconds_of_settling(disk) == pytest.approx(QUIET)
 
 
 def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):

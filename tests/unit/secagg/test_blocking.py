@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -44,12 +45,7 @@ def test_server_and_clients_of_a_script(tmp_path):
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
 
     def identity(name, role):
-        return secagg.TLSIdentity.load(
-            certificate=tmp_path / f"{name}.pem",
-            private_key=tmp_path / f"{name}.key",
-            authority=tmp_path / "ca.pem",
-            role=role,
-        )
+        return secagg.TLSIdentity.in_directory(tmp_path, name, role=role)
 
     def give(name):
         authority.issue_client(name).write(tmp_path, name)
@@ -60,21 +56,24 @@ def test_server_and_clients_of_a_script(tmp_path):
             identity=identity(name, secagg.Role.CLIENT),
             state_dir=tmp_path / f"{name}-state",
         ) as one:
-            one.contribute([1, 2])
+            assert one.last_part() is None
+            first = one.contribute([1, 2])
+            rest = one.contributions(lambda session: [session.session_number] * 2)
+            given = [each.values.tolist() for each in (first, *rest)]
+            assert one.last_part().session_number == 3
+            return given
 
     with blocking.Server(
         "127.0.0.1:0",
         identity=identity("server", secagg.Role.SERVER),
         state_dir=tmp_path / "state",
     ) as server:
-        task = server.add_task("t", EXACT)
-        givers = [threading.Thread(target=give, args=(name,)) for name in "abc"]
-        for giver in givers:
-            giver.start()
-        (total,) = task.sums()
-        for giver in givers:
-            giver.join()
-    np.testing.assert_array_equal(total.values, [3, 6])
+        task = server.add_task("t", EXACT, sessions=3)
+        with ThreadPoolExecutor(3) as threads:
+            givers = [threads.submit(give, name) for name in "abc"]
+            sums = [total.values.tolist() for total in task.sums()]
+            assert sums == [[3, 6], [6, 6], [9, 9]]
+            assert [giver.result() for giver in givers] == [sums] * 3
 
 
 def test_what_an_interrupt_ended_goes_on_with_the_next_call():

@@ -185,6 +185,8 @@ def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
     ring = replace(task.parameters, degree=4, tail=HonestTail(20))
     on_ring = replace(task, parameters=ring)
     added = 10 * task.budget.sessions * 2.0**-20
+    assert on_ring.max_rosters == 10 * task.budget.sessions
+    assert task.max_rosters is None
     assert task.report().graph_delta == 0.0
     assert on_ring.report().graph_delta == added
     roomy = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4 + added)
@@ -194,6 +196,21 @@ def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
         with pytest.raises(RemoteProtocolError, match="the graph adds") as caught:
             on_ring.check(LENIENT, report=report)
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
+    word = str(task.report().server.status)
+    assert task.report().grounds() == word
+    on_ring = replace(
+        task, parameters=replace(task.parameters, degree=4, tail=HonestTail(40))
+    )
+    report = on_ring.report()
+    assert report.grounds() == f"{word}, with {on_ring.graph_delta:.3g} added to delta"
+    assert report.to_dict()["grounds"] == report.grounds()
+    # One session whose ring nobody could have cut, and one that somebody might have.
+    assert report.grounds(graph_delta=0.0) == word
+    one = report.grounds(graph_delta=2.0**-40)
+    assert one == f"{word}, with 9.09e-13 added to delta"
 
 
 def with_block(task, **changes):
@@ -300,6 +317,24 @@ def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
     monkeypatch.setattr("secagg.distributed_dp._check_sampler", None)
     with pytest.raises(RemoteProtocolError, match="colluders"):
         task.check(replace(LENIENT, min_colluder_fraction=0.01))
+
+
+def test_a_certificate_follows_from_the_sets():
+    made = made_plan(ladder=3)
+    task = NoisedTask.from_plan(made, protocol())
+    assert task.parameters.noise_layers == 4
+    noise = task.session_noise(6)
+    for losses in (0, 1, 2):
+        certificate = task.certificate(sharers=6, survivors=6 - losses)
+        assert certificate.kept == noise.kept(losses)
+        assert certificate.removed == noise.removed_layers(losses)
+        assert certificate.required == noise.counted_variance
+        assert certificate.suffices
+    for given in ({0: 7}, {9: 1}):
+        with pytest.raises(RemoteProtocolError, match="nobody was asked"):
+            task.certificate(sharers=6, survivors=6, given=given)
+    with pytest.raises(RemoteProtocolError, match="losses"):
+        task.certificate(sharers=6, survivors=3)
 
 
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])

@@ -8,7 +8,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from secagg.edge_odds import log_set_apart
+from secagg.edge_odds import EdgeJudgement, judge_edges, log_set_apart
+from secagg.ring_odds import bits_of, log_corrupt_holders
 
 
 def log_of(fraction):
@@ -121,3 +122,26 @@ def test_more_edges_fewer_colluders_and_fewer_losses_do_no_harm():
         safer = log_set_apart(**at | change)
         for s in range(1, 60):
             assert safer[s] <= here[s] or here[s] == -math.inf
+
+
+@pytest.mark.parametrize("bits", [3, 20, 41, 60])
+@pytest.mark.parametrize(
+    ("k", "c", "losses"), [(44, 50, 100), (108, 100, 300), (9, 0, 0)]
+)
+def test_a_judgement_names_the_least_that_its_odds_allow(k, c, losses, bits):
+    cohort = {"clients": 1000, "degree": k, "colluders": c}
+    judged = judge_edges(**cohort, losses=losses, demanded_bits=bits)
+    apart = log_set_apart(**cohort, losses=losses)
+    assert judged.cut_bits == bits_of(apart[judged.set_apart + 1]) >= bits
+    assert judged.set_apart == 0 or bits_of(apart[judged.set_apart]) < bits
+    most = judged.corrupt_holders
+    assert bits_of(log_corrupt_holders(**cohort, threshold=most + 1)) >= bits
+    assert most == 0 or bits_of(log_corrupt_holders(**cohort, threshold=most)) < bits
+
+
+def test_a_threshold_exceeds_the_shares_that_a_set_and_the_colluders_hold():
+    # Three who stand apart hold each other's shares: two of them, and five corrupt.
+    assert EdgeJudgement(5, 3, 40.0).least_threshold == 5 + 2 + 1
+    assert EdgeJudgement(5, 1, 40.0).least_threshold == 5 + 1
+    assert EdgeJudgement(5, 0, 40.0).least_threshold == 5 + 1
+    assert EdgeJudgement(0, 0, math.inf).least_threshold == 1

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.edge_odds import log_set_apart
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.graph_choice import Adversary, GraphDemand, GraphKind, choose_graph
 from secagg.hypergeometric import log_drawn
 from secagg.parameters import ProtocolParameters
-from secagg.profiles import HonestTail
+from secagg.profiles import HonestTail, RoundDeadlines, SparseTail, Trust
 from secagg.ring_odds import (
     bits_of,
     client_demand,
@@ -259,6 +259,55 @@ def test_whatever_is_chosen_is_accepted_by_server_and_clients(wanted, highest):
         accepted(wanted, at)
 
 
+def drawn(wanted, chosen, **changes):
+    """The parameters of a cohort whose clients draw their edges."""
+    tail = SparseTail(
+        Trust("trust", bytes(32), 0, bytes(32)),
+        graph_bits=wanted.graph_bits,
+        in_cap=3 * chosen.degree,
+        quorum=changes.pop("quorum", chosen.quorum),
+    )
+    fields = {
+        "tail": tail,
+        "modulus": 1 << 20,
+        "dimension": 8,
+        "min_clients": wanted.min_clients,
+        "max_clients": wanted.max_clients,
+        "threshold": chosen.threshold,
+        "degree": chosen.degree,
+        # What noise may count on: signers, without those left out unseen.
+        "min_survivors": chosen.quorum - chosen.unseen,
+        "max_dropouts": 0,
+        "max_losses": wanted.max_losses,
+        "colluders": wanted.colluders,
+        "deadlines": RoundDeadlines(choose_edges=60, consistency=60),
+    }
+    return ProtocolParameters(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("clients", "corrupt", "dropout"),
+    [(1000, ".05", ".1"), (1000, ".2", ".3"), (1500, ".1", ".2"), (4000, ".1", ".3")],
+)
+def test_drawn_edges_that_are_chosen_are_possible_and_nothing_below(
+    clients, corrupt, dropout
+):
+    wanted = demand(clients, corrupt, dropout)
+    chosen = choose_graph(wanted, MALICIOUS)
+    drawn(wanted, chosen).check_possible(demanded_bits=server_demand)
+    for change, complaint in (
+        ({"threshold": chosen.threshold - 1}, "may stand apart .* threshold must be"),
+        (
+            {"min_survivors": chosen.quorum - chosen.unseen + 1},
+            f"quorum must be at least {chosen.quorum + 1}",
+        ),
+        ({"colluders": 2 * wanted.colluders, "quorum": clients}, "may stand apart"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=complaint) as refused:
+            drawn(wanted, chosen, **change).check_possible()
+        assert refused.value.code is ErrorCode.BAD_CONFIG
+
+
 @settings(max_examples=200, deadline=None)
 @given(demands(), st.sampled_from([CURIOUS, SEMI]))
 def test_a_stronger_demand_never_gets_a_sparser_graph(wanted, adversary):
@@ -334,7 +383,7 @@ def test_the_complete_graph_is_offered_with_the_reason():
     chosen = choose_graph(demand(100, ".33", ".33"), CURIOUS)
     assert (chosen.kind, chosen.degree) == (GraphKind.COMPLETE, 0)
     assert (chosen.threshold, chosen.max_threshold) == (51, 67)
-    assert "half of the cohort" in chosen.why
+    assert "no ring with degree up to 50 is safe" in chosen.why
     # Losses leave no majority: what is safe and live wins over what is preferred.
     assert choose_graph(demand(20, ".1", ".7"), CURIOUS).threshold == 6
 

@@ -1,4 +1,4 @@
-"""Our client and our server against the recorded sessions of tests/vectors/protocol.
+"""Our client and our server against the recorded sessions of `secagg.conformance`.
 
 The vectors come from an implementation that shares no code with ours and was written
 from the specification.  A client's secrets are dictated here, because how they derive
@@ -6,23 +6,21 @@ from a session's seed is no part of the wire protocol.
 """
 
 import hashlib
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Advert,
-    Bundles,
     Delivery,
     Envelope,
+    Quorum,
     Roster,
     Round,
-    Shares,
     Survivors,
     Upload,
 )
@@ -39,19 +37,24 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
-from secagg.protocol.rounds import DropReason
+from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.server.mask_executor import check_packed_vector
 from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.scripted_entropy import ScriptedEntropy
 from secagg.wire.packing import pack, packed_size, unpack
 
-DIRECTORY = Path(__file__).parents[2] / "vectors" / "protocol"
 SESSIONS = {
-    session["name"]: session
-    for session in json.loads((DIRECTORY / "sessions.json").read_text())["sessions"]
+    session["name"]: session for session in read_vectors("sessions")["sessions"]
 }
-REFUSALS = json.loads((DIRECTORY / "refusals.json").read_text())
+REFUSALS = read_vectors("refusals")
 CLIENTS = [(name, row) for name in SESSIONS for row in SESSIONS[name]["clients"]]
+FIELDS = {
+    Round.ADVERTISE_KEYS: "advert",
+    Round.SHARE_KEYS: "bundles",
+    Round.MASKED_INPUT_COLLECTION: "upload",
+    Round.CONSISTENCY_CHECK: "signature",
+    Round.UNMASKING: "answer",
+}
 
 by_name = pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
 
@@ -118,15 +121,16 @@ class VectorClient:
         assert output.envelope.kind is kind
         return output.envelope.data
 
-    def share(self):
-        roster = Envelope(Roster, bytes_of(self.session, "roster"))
-        return self.sent(Bundles, Received(roster))
+    def take(self, round_number):
+        """Take the recorded message that opens a round; return what is said to it."""
+        event = Received(opening(self.session, self.row, round_number))
+        if round_number == Round.MASKED_INPUT_COLLECTION:
+            self.step(event)
+            return self.mask()
+        (output,) = self.step(event)
+        return output.envelope.data
 
     def mask(self):
-        delivery = Delivery(
-            bytes_of(self.session, "u2"), bytes_of(self.row, "delivered")
-        )
-        self.step(Received(Envelope.of(delivery)))
         (output,) = self.supply_input()
         assert isinstance(output, MaskAndUpload)
         masked = masking.mask_input(output.vector.residues, output.job)
@@ -137,9 +141,23 @@ class VectorClient:
         residues = np.array(values, word_dtype(self.parameters.modulus))
         return self.step(InputReady(PlainVector(residues)))
 
-    def answer(self):
-        survivors = Envelope(Survivors, bytes_of(self.session, "u3"))
-        return self.sent(Shares, Received(survivors))
+
+def rounds_of(session):
+    """Those of the session's profile, in order."""
+    absent = descriptor_of(session).parameters.profile.absent_rounds
+    return [one for one in FIELDS if ROUNDS[one].deadline not in absent]
+
+
+def opening(session, row, round_number):
+    if round_number == Round.SHARE_KEYS:
+        if row["neighbourhood"] is not None:
+            return Envelope(Roster, bytes_of(row, "neighbourhood"))
+        return Envelope(Roster, bytes_of(session, "roster"))
+    if round_number == Round.MASKED_INPUT_COLLECTION:
+        return Envelope(Delivery, bytes_of(row, "delivery"))
+    if round_number == Round.UNMASKING and session["quorum"] is not None:
+        return Envelope(Quorum, bytes_of(session, "quorum"))
+    return Envelope(Survivors, bytes_of(session, "u3"))
 
 
 @pytest.mark.parametrize(
@@ -158,35 +176,27 @@ def compare_client(monkeypatch, session, row):
     if row["advert"] is None:
         return
     assert advert.hex() == row["advert"]
-    if row["bundles"] is None:
-        return
-    assert ours.share().hex() == row["bundles"]
-    assert ours.state.ctx1 == contexts[1]
-    assert ours.state.index == row["index"]
-    if row["delivered"] is None:
-        return
-    upload = ours.mask()
-    assert ours.state.delivered.ctx2 == contexts[2]
-    if row["upload"] is None:
-        return
-    assert upload.hex() == row["upload"]
-    if row["answer"] is None:
-        return
-    assert (ours.answer().hex() == row["answer"]) == (row["index"] != session["lying"])
+    for round_number in rounds_of(session)[1:]:
+        sent = row[FIELDS[round_number]]
+        if sent is None:
+            return
+        said = ours.take(round_number).hex()
+        lies = round_number == Round.UNMASKING and row["index"] == session["lying"]
+        assert (said == sent) != lies
+        if round_number == Round.SHARE_KEYS:
+            assert ours.state.ctx1 == contexts[1]
+            assert ours.state.index == row["index"]
+        if round_number == Round.MASKED_INPUT_COLLECTION:
+            assert ours.state.delivered.ctx2 == contexts[2]
 
 
 @by_name
 def test_our_contexts_are_the_recorded_ones(session):
     descriptor = descriptor_of(session)
-    suite = descriptor.parameters.suite
     assert descriptor.encode() == bytes_of(session, "offer")
     assert descriptor.configuration_hash.hex() == session["cfg_hash"]
     assert descriptor.session_id.hex() == session["sid"]
-    chain = [context.session_context(descriptor)]
-    chain.append(context.roster_context(chain[-1], bytes_of(session, "roster"), suite))
-    chain.append(context.mask_context(chain[-1], bytes_of(session, "u2"), suite))
-    chain.append(context.unmask_context(chain[-1], bytes_of(session, "u3"), suite))
-    assert [link.hex() for link in chain] == session["contexts"]
+    assert context.session_context(descriptor).hex() == session["contexts"][0]
 
 
 @pytest.mark.parametrize(
@@ -196,10 +206,11 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
     session = SESSIONS[case["session"]]
     ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
     ours.advertise()
-    for act, done in ((ours.share, 1), (ours.mask, 2), (ours.answer, 4)):
-        if case["after"] >= done:
-            act()
-    outputs = ours.step(client_event(case))
+    for round_number in rounds_of(session)[1:]:
+        if round_number <= case["after"]:
+            ours.take(round_number)
+    kind = type_of(session, case["round"])
+    outputs = ours.step(Received(Envelope(kind, bytes_of(case, "message"))))
     assert isinstance(ours.state, client.Failed), ours.state
     assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
@@ -210,24 +221,21 @@ def test_our_client_complains_and_answers_as_recorded(monkeypatch, case):
     session = SESSIONS[case["session"]]
     ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
     ours.advertise()
-    ours.share()
-    outputs = ours.step(client_event(case | {"round": 2}))
+    ours.take(Round.SHARE_KEYS)
+    outputs = ours.step(Received(Envelope(Delivery, bytes_of(case, "delivery"))))
     said = [output.envelope.open().encode().hex() for output in outputs]
     assert said == case["complaints"]
     assert client.pending_outputs(ours.state) == outputs
     ours.supply_input()
     assert client.pending_outputs(ours.state) == outputs
-    (answer,) = ours.step(client_event(case | {"round": 4}))
+    (answer,) = ours.step(Received(Envelope(Survivors, bytes_of(case, "u3"))))
     assert answer.envelope.data.hex() == case["answer"]
 
 
-def client_event(case):
-    if case["round"] == 1:
-        return Received(Envelope(Roster, bytes_of(case, "roster")))
-    if case["round"] == 2:
-        delivery = Delivery(bytes_of(case, "u2"), bytes_of(case, "delivered"))
-        return Received(Envelope.of(delivery))
-    return Received(Envelope(Survivors, bytes_of(case, "u3")))
+def type_of(session, round_number):
+    """The class of the message that opens a round in this session's profile."""
+    row = next(row for row in session["clients"] if row["answer"] is not None)
+    return opening(session, row, round_number).kind
 
 
 @pytest.mark.parametrize("case", REFUSALS["offers"], ids=lambda case: case["name"])
@@ -258,7 +266,7 @@ class VectorServer:
         self.step(server_event(round_number, identity, message))
 
     def receive_all(self, round_number, senders=None):
-        name = {0: "advert", 1: "bundles", 2: "upload", 4: "answer"}[round_number]
+        name = FIELDS[round_number]
         for row in self.session["clients"]:
             if row[name] is None:
                 continue
@@ -266,11 +274,12 @@ class VectorServer:
                 self.receive(round_number, row["identity"], bytes_of(row, name))
 
     def close(self, round_number):
-        seed = bytes_of(self.session, "graph_seed") if round_number == 0 else b""
+        first = round_number == Round.ADVERTISE_KEYS
+        seed = bytes_of(self.session, "graph_seed") if first else b""
         return self.step(RoundClosed(Round(round_number), graph_seed=seed))
 
     def play_before(self, round_number):
-        for earlier in (0, 1, 2):
+        for earlier in rounds_of(self.session):
             if earlier < round_number:
                 self.receive_all(earlier)
                 self.close(earlier)
@@ -281,11 +290,10 @@ class VectorServer:
 
 
 def server_event(round_number, identity, message):
-    if round_number == 2:
+    if round_number == Round.MASKED_INPUT_COLLECTION:
         upload = Upload(len(message), hashlib.sha256(message).digest())
         return Received(Envelope.of(upload), identity)
-    kind = {0: Advert, 1: Bundles, 4: Shares}[round_number]
-    return Received(Envelope(kind, message), identity)
+    return Received(Envelope(ROUNDS[round_number].message, message), identity)
 
 
 def clean_sum(session, job):
@@ -311,28 +319,31 @@ def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
     ]
 
 
+def compare_update(ours, row, round_number):
+    update, session = ours.update(row["identity"]), ours.session
+    is_member = {
+        Round.SHARE_KEYS: True,
+        Round.MASKED_INPUT_COLLECTION: row["delivery"] is not None,
+    }.get(round_number, row["upload"] is not None)
+    if not is_member:
+        assert update.open().code == ErrorCode.SESSION_OVER
+    elif round_number == Round.SHARE_KEYS:
+        assert update.data.hex() == session["roster"]
+    else:
+        assert update == opening(session, row, round_number)
+
+
 def compare_server(session):
     """Return the rows of those whom our server found to have revealed wrong shares."""
-    ours = VectorServer(session).play_before(1)
+    ours = VectorServer(session)
     in_roster = [row for row in session["clients"] if row["index"] is not None]
-    for row in in_roster:
-        assert ours.update(row["identity"]).data.hex() == session["roster"]
-    ours.receive_all(1)
-    ours.close(1)
-    for row in in_roster:
-        update = ours.update(row["identity"])
-        if row["delivered"] is None:
-            assert update.open().code == ErrorCode.SESSION_OVER
-        else:
-            expected = bytes_of(session, "u2"), bytes_of(row, "delivered")
-            assert update.open() == Delivery(*expected)
-    ours.receive_all(2)
-    ours.close(2)
-    for row in in_roster:
-        if row["upload"] is not None:
-            assert ours.update(row["identity"]).data.hex() == session["u3"]
-    ours.receive_all(4)
-    outputs = ours.close(4)
+    outputs = ()
+    for round_number in rounds_of(session):
+        if round_number != Round.ADVERTISE_KEYS:
+            for row in in_roster:
+                compare_update(ours, row, round_number)
+        ours.receive_all(round_number)
+        outputs = ours.close(round_number)
     (job,) = [output for output in outputs if isinstance(output, ComputeSum)]
     total = clean_sum(session, job)
     assert [str(entry) for entry in total.tolist()] == session["sum"]
@@ -372,7 +383,7 @@ def refuse_upload(ours, case):
     message, parameters = bytes_of(case, "message"), ours.parameters
     if len(message) != packed_size(parameters.dimension, parameters.bits):
         with pytest.raises(RemoteProtocolError) as refused:
-            ours.receive(2, case["sender"], message)
+            ours.receive(case["round"], case["sender"], message)
         assert refused.value.code == ErrorCode.BAD_VECTOR
         return
     with pytest.raises(BadVectorError):
@@ -401,6 +412,7 @@ def plans(draw, session_vectors):
     count = draw(st.integers(max(3, degree + 2), 8))
     threshold = draw(st.integers(2, min(degree or 4, 4, count)))
     colluders = draw(st.integers(0, min(threshold - 1, count - 2)))
+    dropouts = draw(st.integers(0, 4))
     floor = max(threshold, colluders + 2)
     min_survivors = draw(st.integers(floor, min(floor + 1, count)))
     min_clients = draw(st.integers(max(min_survivors, degree + 2), count))
@@ -412,7 +424,9 @@ def plans(draw, session_vectors):
         threshold=threshold,
         degree=degree,
         min_survivors=min_survivors,
-        max_dropouts=draw(st.integers(0, 4)),
+        max_clients=12,
+        max_dropouts=min(dropouts, 12 - threshold),
+        max_losses=min(dropouts + draw(st.integers(0, 4)), 12 - threshold),
         colluders=colluders,
         graph_bits=draw(st.integers(1, 3)) if degree else 0,
     )
@@ -423,14 +437,44 @@ def plans(draw, session_vectors):
         st.sampled_from(names), st.sampled_from(session_vectors.ROUNDS), max_size=4
     )
     seed = draw(st.binary(min_size=32, max_size=32)) if degree else b""
-    return session_vectors.Plan("random", parameters, names, seed, draw(lost))
+    partial = draw(st.sampled_from(names)) if degree else ""
+    return session_vectors.Plan(
+        "random", parameters, names, seed, draw(lost), partial=partial
+    )
+
+
+@st.composite
+def signed_plans(draw, session_vectors):
+    most = draw(st.integers(3, 6))
+    colluders = draw(st.integers(0, most - 3))
+    threshold = draw(st.integers((most + colluders) // 2 + 1, most))
+    min_survivors = draw(st.integers(max(threshold, colluders + 2), most))
+    losses = draw(st.integers(0, most - threshold))
+    parameters = session_vectors.parameters(
+        profile=2,
+        modulus=draw(st.integers(2, 2**62)),
+        dim=draw(st.integers(1, 9)),
+        min_clients=draw(st.integers(min_survivors, most)),
+        max_clients=most,
+        threshold=threshold,
+        min_survivors=min_survivors,
+        max_dropouts=draw(st.integers(0, losses)),
+        max_losses=losses,
+        colluders=colluders,
+    )
+    names = draw(st.permutations([f"c{place}" for place in range(most)]))
+    lost = st.dictionaries(
+        st.sampled_from(names), st.sampled_from(session_vectors.ROUNDS), max_size=3
+    )
+    return session_vectors.Plan("random", parameters, names, b"", draw(lost))
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_session_goes_as_with_the_reference(reference_modules, data):
     session_vectors = reference_modules["session_vectors"]
-    session, code = session_vectors.play_to_the_end(data.draw(plans(session_vectors)))
+    kind = data.draw(st.sampled_from([plans, plans, signed_plans]))
+    session, code = session_vectors.play_to_the_end(data.draw(kind(session_vectors)))
     event(f"code {code}")
     for row in session["clients"]:
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -439,7 +483,7 @@ def test_any_session_goes_as_with_the_reference(reference_modules, data):
         assert compare_server(session) == []
         return
     ours = VectorServer(session)
-    for round_number in (0, 1, 2, 4):
+    for round_number in rounds_of(session):
         if not isinstance(ours.state, server.Failed):
             ours.receive_all(round_number)
             ours.close(round_number)

@@ -2,86 +2,113 @@
 
 Rule 1: where a message breaks two rules, the earlier check of PROTOCOL §5 names the
         code, and such cases are among them.
+Rule 2: each case names the rule that refuses it, in its name's first word here.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import reference as ref
 from forged_messages import LOW_ORDER, NOT_CANONICAL, RosterForge, agreeing, flipped
 from reference_keys import Channel, agree, public_key
-from reference_session import Client
+from reference_session import (
+    ADVERTISE,
+    CONSISTENCY,
+    MASK,
+    SHARE,
+    UNMASK,
+    Client,
+    delivery_of,
+)
 from session_vectors import Run, counting
 
 NO_SEED = b""
 
 
+def opening(run: Run, identity: str, round_number: int) -> bytes:
+    """The recorded message that opens a round for a client."""
+    row = run.row(identity)
+    if round_number == SHARE:
+        return bytes.fromhex(row["neighbourhood"] or run.record["roster"])
+    if round_number == MASK:
+        return run.bytes_of(identity, "delivery")
+    is_quorum = round_number == UNMASK and run.record["quorum"] is not None
+    return run.announced("quorum" if is_quorum else "u3")
+
+
 def played_client(run: Run, identity: str, last: int) -> Client:
     """A client that has taken the messages up to a round."""
     client = run.client(identity)
-    if last >= 1:
-        client.take(1, bytes.fromhex(run.record["roster"]))
-    if last >= 2:
-        delivered = run.bytes_of(identity, "delivered")
-        client.take(2, bytes.fromhex(run.record["u2"]), delivered)
-    if last >= 4:
-        client.take(4, bytes.fromhex(run.record["u3"]))
+    for round_number in ref.ROUNDS[run.offer.parameters.profile][1:]:
+        if round_number <= last:
+            client.take(round_number, opening(run, identity, round_number))
     return client
 
 
-BEFORE = {1: 0, 2: 1, 4: 2}  # the round whose message a client has taken before
-
-
-def client_case(
+def client_case(  # noqa: PLR0913 - what tells one case from another
     run: Run,
     identity: str,
     round_number: int,
     named: tuple[str, int],
-    *data: bytes,
+    message: bytes,
+    *,
     after: int | None = None,
 ) -> dict[str, Any]:
-    last = BEFORE[round_number] if after is None else after
-    fields = {1: ["roster"], 2: ["u2", "delivered"], 4: ["u3"]}[round_number]
+    """A message that comes right after those of the rounds before, or `after` one."""
+    rounds = ref.ROUNDS[run.offer.parameters.profile]
+    last = rounds[rounds.index(round_number) - 1] if after is None else after
+    rule, _, name = named[0].partition(" ")
     case = {
-        "name": named[0],
+        "name": name,
+        "rule": rule,
         "success": False,
         "code": named[1],
         "session": run.plan.name,
         "client": identity,
         "after": last,
         "round": round_number,
-    } | {name: part.hex() for name, part in zip(fields, data, strict=True)}
+        "message": message.hex(),
+    }
     client = played_client(run, identity, last)
-    return agreeing(case, lambda: client.take(round_number, *data))
+    return agreeing(case, lambda: client.take(round_number, message))
 
 
-def round_1(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
+def rosters(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
     forge = RosterForge(run)
-    good, adverts = bytes.fromhex(run.record["roster"]), forge.adverts
+    good, adverts = run.announced("roster"), forge.adverts
     mine = run.row(me)["index"]
     others = [i for i in range(len(adverts)) if i != mine]
     one, other = others[0], others[-1]
     others_mask = adverts[other].mask_key
     strangers = [forge.stranger(f"~{i}", i) for i in range(2)]
+
+    def case(rule: str, name: str, code: int, data: bytes) -> dict[str, Any]:
+        return client_case(run, me, SHARE, (f"{rule} {name}", code), data)
+
     encoding: dict[str, bytes] = {
         "roster cut short": good[:-1],
         "roster with one byte more": good + b"\0",
         "empty roster message": b"",
-        "count beyond the bytes": b"\xff\xff\xff\xff" + good[4:],
+        "roster of another form": b"\2" + good[1:],
+        "count beyond the bytes": b"\0\xff\xff\xff\xff" + good[5:],
         "two adverts swapped": forge.roster([adverts[1], adverts[0], *adverts[2:]]),
         "one advert twice": forge.roster([adverts[0], *adverts]),
         "graph seed of 31 bytes": forge.roster(adverts, bytes(31)),
         "empty identity": forge.replaced(0, identity=""),
         "signature of 63 bytes": forge.replaced(one, signature=bytes(63)),
         "identity of 256 bytes": forge.replaced(-1, identity="~" * 256),
+        "noise commitments that nobody asked for": forge.replaced(
+            one, noise_commitments=(bytes(32),) * 2
+        ),
     }
     for name, data in encoding.items():
-        yield client_case(run, me, 1, (name, ref.BAD_ENCODING), data)
+        yield case("R5.2-1", name, ref.BAD_ENCODING, data)
     small = forge.roster(adverts[: run.offer.parameters.min_clients - 1])
-    yield client_case(run, me, 1, ("too few clients", ref.ROSTER_TOO_SMALL), small)
+    yield case("R5.2-2", "too few clients", ref.ROSTER_TOO_SMALL, small)
     large = forge.roster([*adverts, *strangers])
-    yield client_case(run, me, 1, ("too many clients", ref.ROSTER_TOO_LARGE), large)
+    yield case("R5.2-2", "too many clients", ref.ROSTER_TOO_LARGE, large)
     absent: dict[str, bytes] = {
         "own advert left out": forge.roster([adverts[i] for i in others]),
         "own commitment changed": forge.replaced(mine, commitment=bytes(32)),
@@ -91,16 +118,16 @@ def round_1(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         ),
     }
     for name, data in absent.items():
-        yield client_case(run, me, 1, (name, ref.SELF_MISSING), data)
+        yield case("R5.2-3", name, ref.SELF_MISSING, data)
     signed = forge.replaced(one, signature=bytes(64), mask_key=bytes(32))
-    named = ("another's advert with a signature, before its key", ref.BAD_SIGNATURE)
-    yield client_case(run, me, 1, named, signed)
+    name = "another's advert with a signature, before its key"
+    yield case("R5.2-9", name, ref.BAD_SIGNATURE, signed)
     for key in (*LOW_ORDER, *NOT_CANONICAL):
         kind = "low order" if key in LOW_ORDER else "not canonical"
         for field in ("channel_key", "mask_key"):
             name = f"{field} of {kind} {key[:2].hex()}..{key[-1:].hex()}"
             data = forge.replaced(one, **{field: key})
-            yield client_case(run, me, 1, (name, ref.BAD_PUBLIC_KEY), data)
+            yield case("R5.2-4", name, ref.BAD_PUBLIC_KEY, data)
     twice: dict[str, bytes] = {
         "two clients, one mask key": forge.replaced(one, mask_key=others_mask),
         "a channel key that is another's mask key": forge.replaced(
@@ -114,103 +141,123 @@ def round_1(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         ),
     }
     for name, data in twice.items():
-        yield client_case(run, me, 1, (name, ref.DUPLICATE_KEY), data)
-    seeded = ("graph seed for the complete graph", ref.POLICY_VIOLATION)
-    yield client_case(run, me, 1, seeded, forge.roster(adverts, counting(0, 32)))
-    unseeded = ("no graph seed for a ring", ref.POLICY_VIOLATION)
+        yield case("R5.2-5", name, ref.DUPLICATE_KEY, data)
+    seeded = forge.roster(adverts, counting(0, 32))
+    name = "graph seed for the complete graph"
+    yield case("R5.2-10", name, ref.POLICY_VIOLATION, seeded)
     ring_forge = RosterForge(ring)
     data = ring_forge.roster(ring_forge.adverts, NO_SEED)
-    yield client_case(ring, "client-11", 1, unseeded, data)
-    both = forge.altered(one, channel_key=bytes(32), mask_key=others_mask)
+    named = ("R5.2-10 no graph seed for a ring", ref.POLICY_VIOLATION)
+    yield client_case(ring, "client-11", SHARE, named, data)
+    both = replace(adverts[one], channel_key=bytes(32), mask_key=others_mask)
     data = forge.roster([both if i == one else a for i, a in enumerate(adverts)])
-    named = ("bad key and duplicate key: the key comes first", ref.BAD_PUBLIC_KEY)
-    yield client_case(run, me, 1, named, data)
+    name = "bad key and duplicate key: the key comes first"
+    yield case("R5.2-4", name, ref.BAD_PUBLIC_KEY, data)
     data = forge.roster([strangers[0]])
-    named = ("too few clients and oneself missing: size first", ref.ROSTER_TOO_SMALL)
-    yield client_case(run, me, 1, named, data)
+    name = "too few clients and oneself missing: size first"
+    yield case("R5.2-2", name, ref.ROSTER_TOO_SMALL, data)
 
 
 def channel_to(run: Run, sender: str, receiver: str) -> Channel:
     """The channel of a sender that lies."""
-    client = played_client(run, receiver, 1)
+    view = played_client(run, receiver, SHARE).view
     secret = agree(
         run.secrets[sender].channel_private_key,
         public_key(run.secrets[receiver].channel_private_key),
     )
     ends = run.row(sender)["index"], run.row(receiver)["index"]
-    view = client.view
-    suite = run.offer.parameters.suite
-    return Channel(suite, view.sid, view.contexts[1], secret, *ends)
+    abscissa = view.abscissa(*ends)
+    return Channel(view.suite, view.sid, view.contexts[1], secret, *ends, abscissa)
 
 
-def round_2(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
+def bundles_for(run: Run, identity: str) -> bytes:
+    """What stands in a delivery behind the bitmap and its length."""
+    delivery = run.bytes_of(identity, "delivery")
+    return delivery[4 + len(run.announced("u2")) + 4 :]
+
+
+def deliveries(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
-    good, sharers = run.bytes_of(me, "delivered"), bytes.fromhex(run.record["u2"])
+    good, sharers = bundles_for(run, me), run.announced("u2")
+    delivery = run.bytes_of(me, "delivery")
     count = len(run.record["neighbours"])
     members, mine = ref.members_of(sharers, count), run.row(me)["index"]
     size = ref.BUNDLE_SIZE
-    sets: dict[str, tuple[bytes, int]] = {
-        "u2 with a padding bit": (bytes([sharers[0] | 0x80]), ref.BAD_ENCODING),
-        "u2 one byte too long": (sharers + b"\0", ref.BAD_ENCODING),
-        "empty u2": (b"", ref.BAD_ENCODING),
-        "u2 without the reader": (ref.bitmap(members - {mine}, count), 7),
-        "u2 below the floor": (
-            ref.bitmap({mine, *sorted(members - {mine})[:2]}, count),
-            ref.U2_TOO_SMALL,
-        ),
-    }
-    for name, (data, code) in sets.items():
-        yield client_case(run, me, 2, (name, code), data, good)
+
+    def case(rule: str, name: str, code: int, data: bytes) -> dict[str, Any]:
+        return client_case(run, me, MASK, (f"{rule} {name}", code), data)
+
+    for name, data in {
+        "delivery cut short": delivery[:-1],
+        "delivery with one byte more": delivery + b"\0",
+        "empty delivery": b"",
+        "u2 with a padding bit": delivery_of(bytes([sharers[0] | 0x80]), good),
+        "u2 one byte too long": delivery_of(sharers + b"\0", good),
+        "empty u2": delivery_of(b"", good),
+    }.items():
+        yield case("R5.3-3", name, ref.BAD_ENCODING, data)
+    data = delivery_of(ref.bitmap(members - {mine}, count), good)
+    yield case("R5.3-4", "u2 without the reader", ref.SELF_MISSING, data)
+    few = ref.bitmap({mine, *sorted(members - {mine})[:2]}, count)
+    name = "u2 below the floor"
+    yield case("R5.3-5", name, ref.U2_TOO_SMALL, delivery_of(few, good))
     reader = next(row for row in ring.record["clients"] if row["upload"] is not None)
     around = ring.record["neighbours"][reader["index"]]
     far = set(range(len(ring.record["neighbours"]))) - set(around)
     thin = ref.bitmap({reader["index"], *far, *around[:2]}, len(far) + len(around))
-    named = ("u2 large enough, with too few holders", ref.U2_TOO_SMALL)
-    yield client_case(ring, reader["identity"], 2, named, thin, NO_SEED)
+    named = ("R5.3-5 u2 large enough, with too few holders", ref.U2_TOO_SMALL)
+    data = delivery_of(thin, b"")
+    yield client_case(ring, reader["identity"], MASK, named, data)
 
-    tampered: dict[str, bytes] = {
+    missing: dict[str, bytes] = {
         "one bundle missing": good[size:],
         "one bundle more": good + good[-size:],
-        "one byte missing": good[:-1],
+        "bundles one byte short": good[:-1],
         "no bundles": b"",
-        "bundles of another reader": run.bytes_of("dora", "delivered"),
+    }
+    for name, data in missing.items():
+        delivery = delivery_of(sharers, data)
+        yield case("R5.3-6", name, ref.BAD_SHARE_CIPHERTEXT, delivery)
+    useless: dict[str, bytes] = {
+        "bundles of another reader": bundles_for(run, "dora"),
         "three of five bundles garbage": bytes(3 * size) + good[3 * size :],
     }
-    for name, data in tampered.items():
-        named = (name, ref.BAD_SHARE_CIPHERTEXT)
-        yield client_case(run, me, 2, named, sharers, data)
+    for name, data in useless.items():
+        delivery = delivery_of(sharers, data)
+        yield case("R5.3-11", name, ref.BAD_SHARE_CIPHERTEXT, delivery)
 
 
 def complaints(run: Run) -> Iterator[dict[str, Any]]:
     """Deliveries that are taken, and what is said about them."""
     me = "bob"
-    good = run.bytes_of(me, "delivered")
+    good = bundles_for(run, me)
     size = ref.BUNDLE_SIZE
     tampered: dict[str, bytes] = {
         "nothing to complain about": good,
         "one bit of the last tag": flipped(good, len(good) - 1),
         "two bundles swapped": good[size : 2 * size] + good[:size] + good[2 * size :],
     } | confused(run, me, "Zoe")
-    sharers, survivors = (bytes.fromhex(run.record[name]) for name in ("u2", "u3"))
+    sharers, survivors = run.announced("u2"), run.announced("u3")
     for name, data in tampered.items():
-        client = played_client(run, me, 1)
-        client.take(2, sharers, data)
+        client = played_client(run, me, SHARE)
+        delivery = delivery_of(sharers, data)
+        client.take(MASK, delivery)
         yield {
             "name": name,
+            "rule": "R5.3-7",
             "success": True,
             "session": run.plan.name,
             "client": me,
-            "u2": sharers.hex(),
-            "delivered": data.hex(),
+            "delivery": delivery.hex(),
             "complaints": [said.hex() for said in client.complaints],
             "u3": survivors.hex(),
-            "answer": client.take(4, survivors).hex(),
+            "answer": client.take(UNMASK, survivors).hex(),
         }
 
 
 def confused(run: Run, me: str, sender: str) -> dict[str, bytes]:
     """Bundles that are authentic, from a sender that did not keep to the format."""
-    good, sharers = run.bytes_of(me, "delivered"), bytes.fromhex(run.record["u2"])
+    good, sharers = bundles_for(run, me), run.announced("u2")
     channel = channel_to(run, sender, me)
     shares = ref.encode_share([1] * 16) * 2
     flag = bytes(31) + b"\1\x80\0"  # limb 15 is 1, and flagged as 65536
@@ -235,66 +282,94 @@ def confused(run: Run, me: str, sender: str) -> dict[str, bytes]:
     return result
 
 
-def round_4(run: Run) -> Iterator[dict[str, Any]]:
-    me = "bob"
-    survivors = bytes.fromhex(run.record["u3"])
-    count = len(run.record["neighbours"])
+def survivor_sets(run: Run, me: str) -> Iterator[dict[str, Any]]:
+    """The set to answer for, or where clients sign, the set to sign."""
+    survivors, count = run.announced("u3"), len(run.record["neighbours"])
     members, mine = ref.members_of(survivors, count), run.row(me)["index"]
-    sharers = ref.members_of(bytes.fromhex(run.record["u2"]), count)
+    sharers = ref.members_of(run.announced("u2"), count)
     outside = next(i for i in range(count) if i not in sharers)
     others = sorted(members - {mine})
+    floor = run.offer.parameters.min_survivors
     cases: dict[str, tuple[bytes, int]] = {
-        "u3 with a padding bit": (bytes([survivors[0] | 0x80]), ref.BAD_ENCODING),
-        "u3 one byte too long": (survivors + b"\0", ref.BAD_ENCODING),
-        "empty u3": (b"", ref.BAD_ENCODING),
-        "u3 with one who never shared": (
+        "R5.4-1 u3 with bits beyond the roster": (
+            survivors + b"\x80" if count % 8 == 0 else bytes([survivors[0] | 0x80]),
+            ref.BAD_ENCODING,
+        ),
+        "R5.4-1 u3 one byte too long": (survivors + b"\0", ref.BAD_ENCODING),
+        "R5.4-1 empty u3": (b"", ref.BAD_ENCODING),
+        "R5.4-2 u3 with one who never shared": (
             ref.bitmap({*members, outside}, count),
             ref.U3_INVALID,
         ),
-        "u3 without the reader": (ref.bitmap(members - {mine}, count), ref.U3_INVALID),
-        "u3 below the floor": (
-            ref.bitmap({mine, *others[:2]}, count),
+        "R5.4-2 u3 without the reader": (
+            ref.bitmap(members - {mine}, count),
+            ref.U3_INVALID,
+        ),
+        "R5.4-3 u3 below the floor": (
+            ref.bitmap({mine, *others[: floor - 2]}, count),
             ref.U3_TOO_SMALL,
         ),
-        "u3 with too many lost": (
-            ref.bitmap({mine, *others[:3]}, count),
+        "R5.4-4 u3 with too many lost": (
+            ref.bitmap({mine, *others[: floor - 1]}, count),
             ref.TOO_MANY_DROPOUTS,
         ),
-        "nobody in u3: membership comes before size": (
+        "R5.4-2 nobody in u3: membership comes before size": (
             ref.bitmap(set(), count),
             ref.U3_INVALID,
         ),
     }
+    signs = run.record["quorum"] is not None
     for name, (data, code) in cases.items():
-        yield client_case(run, me, 4, (name, code), data)
+        if len(sharers) - floor <= run.offer.parameters.max_dropouts and (
+            code == ref.TOO_MANY_DROPOUTS
+        ):
+            continue
+        yield client_case(run, me, CONSISTENCY if signs else UNMASK, (name, code), data)
+
+
+def cut_rings(run: Run) -> Iterator[dict[str, Any]]:
+    """Sets of a ring that fall into two parts, or nearly so."""
+    order = run.server_order()
+    reader = order[3]
+    names = sorted(order, key=lambda name: name.encode())
+    gone = {names.index(order[place]) for place in (1, 2, 6, 7)}
+    named = ("R5.5-7 two gaps cut the ring", ref.TOO_MANY_DROPOUTS)
+    data = ref.bitmap(set(range(len(order))) - gone, len(order))
+    yield client_case(run, reader, UNMASK, named, data)
 
 
 def contradictions(run: Run) -> Iterator[dict[str, Any]]:
     """Second messages, and messages out of their round."""
     me = "bob"
-    forge = RosterForge(run)
-    roster, good = bytes.fromhex(run.record["roster"]), run.bytes_of(me, "delivered")
-    sharers, survivors = (bytes.fromhex(run.record[name]) for name in ("u2", "u3"))
-    other = forge.replaced(0, commitment=bytes(32))
-    named = ("a second, different message", ref.EQUIVOCATION)
-    for after in (1, 2, 4):
-        yield client_case(run, me, 1, named, other, after=after)
-    for after in (2, 4):
-        yield client_case(run, me, 2, named, survivors, good, after=after)
-    yield client_case(run, me, 2, named, sharers, flipped(good, 0), after=2)
-    yield client_case(run, me, 4, named, sharers, after=4)
-    malformed = ("a second message that cannot be read", ref.EQUIVOCATION)
-    yield client_case(run, me, 1, malformed, roster[:-1], after=1)
-    yield client_case(run, me, 4, malformed, b"", after=4)
-    early = ("a message before its round", ref.UNEXPECTED_MESSAGE)
-    yield client_case(run, me, 2, early, sharers, good, after=0)
-    yield client_case(run, me, 4, early, survivors, after=0)
-    yield client_case(run, me, 4, early, survivors, after=1)
+    roster, delivery = run.announced("roster"), run.bytes_of(me, "delivery")
+    sharers, survivors = run.announced("u2"), run.announced("u3")
+    other = RosterForge(run).replaced(0, commitment=bytes(32))
+    named = ("R5-8 a second, different message", ref.EQUIVOCATION)
+    for after in (SHARE, MASK, UNMASK):
+        yield client_case(run, me, SHARE, named, other, after=after)
+    fewer = delivery_of(survivors, bundles_for(run, me))
+    for after in (MASK, UNMASK):
+        yield client_case(run, me, MASK, named, fewer, after=after)
+    data = flipped(delivery, len(delivery) - 1)
+    yield client_case(run, me, MASK, named, data, after=MASK)
+    named = ("R5.4-5 a second, different set", ref.EQUIVOCATION)
+    yield client_case(run, me, UNMASK, named, sharers, after=UNMASK)
+    malformed = ("R5-8 a second message that cannot be read", ref.EQUIVOCATION)
+    yield client_case(run, me, SHARE, malformed, roster[:-1], after=SHARE)
+    malformed = ("R5.4-5 a second set that cannot be read", ref.EQUIVOCATION)
+    yield client_case(run, me, UNMASK, malformed, b"", after=UNMASK)
+    early = ("R5-9 a message before its round", ref.UNEXPECTED_MESSAGE)
+    yield client_case(run, me, MASK, early, delivery, after=ADVERTISE)
+    yield client_case(run, me, UNMASK, early, survivors, after=ADVERTISE)
+    yield client_case(run, me, UNMASK, early, survivors, after=SHARE)
 
 
-def client_refusals(complete: Run, ring: Run) -> Iterator[dict[str, Any]]:
-    """Yield all of them, round by round."""
-    yield from round_1(complete, ring)
-    yield from round_2(complete, ring)
-    yield from round_4(complete)
+def client_refusals(
+    complete: Run, ring: Run, scattered: Run
+) -> Iterator[dict[str, Any]]:
+    """Yield all of profile 1, round by round."""
+    yield from rosters(complete, ring)
+    yield from deliveries(complete, ring)
+    yield from survivor_sets(complete, "bob")
+    yield from cut_rings(scattered)
     yield from contradictions(complete)

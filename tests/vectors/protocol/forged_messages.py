@@ -5,10 +5,12 @@ Rule 1: a case is recorded only if the reference refuses it with the code that w
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import reference as ref
 from reference_keys import public_key
+from reference_roster import Advert, Roster
 from session_vectors import Run, counting
 
 P = 2**255 - 19
@@ -43,23 +45,19 @@ class RosterForge:
     """Makes rosters out of a good one."""
 
     def __init__(self, run: Run) -> None:
-        roster = bytes.fromhex(run.record["roster"])
-        self.adverts, self.graph_seed = ref.decode_roster(roster)
+        roster = run.roster()
+        self.adverts = list(roster.adverts.values())
+        self.graph_seed = roster.graph_seed
 
-    def stranger(self, name: str, place: int) -> ref.Advert:
+    def stranger(self, name: str, place: int) -> Advert:
         keys = (public_key(counting(start + place, 32)) for start in (7, 77))
-        return ref.Advert(name, *keys, counting(place, 32))
-
-    def altered(self, place: int, **changes: Any) -> ref.Advert:
-        return ref.Advert(**(vars(self.adverts[place]) | changes))
+        return Advert(name, *keys, counting(place, 32))
 
     def replaced(self, place: int, **changes: Any) -> bytes:
         adverts = list(self.adverts)
-        adverts[place] = self.altered(place, **changes)
+        adverts[place] = replace(adverts[place], **changes)
         return self.roster(adverts)
 
-    def roster(
-        self, adverts: list[ref.Advert], graph_seed: bytes | None = None
-    ) -> bytes:
+    def roster(self, adverts: list[Advert], graph_seed: bytes | None = None) -> bytes:
         seed = self.graph_seed if graph_seed is None else graph_seed
-        return ref.encode_roster([advert.encode() for advert in adverts], seed)
+        return Roster.whole(adverts, seed).encode()

@@ -1,4 +1,4 @@
-"""Writes the vectors of this directory with the reference beside it.
+"""Writes the vectors that the package ships with the reference beside it.
 
 Rule 1: every secret is a run of counting bytes or a stated formula, so that a reader
         sees what is what and no library's generator is needed to get it again.
@@ -10,6 +10,7 @@ and ends with status 1 if one of them is out of date.
 """
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import re
@@ -18,18 +19,32 @@ from pathlib import Path
 from typing import Any
 
 import reference as ref
+from enrolment_vectors import enrolment
+from noise_vectors import noise
+from receipt_vectors import receipts
 from reference_keys import Channel, MaskKeys, MaskStream, agree, public_key
+from reference_roster import (
+    Advert,
+    Roster,
+    commitment_to,
+    leaf,
+    noise_commitment,
+    proof_for,
+    proven_top,
+    top_of,
+)
+from reference_signature import sign
 from refusal_vectors import refusals
-from session_vectors import counting, sessions
+from session_vectors import ISSUER, SESSION_END, TRUST, counting, sessions
 
-DIRECTORY = Path(__file__).parent
+DIRECTORY = Path(__file__).parents[3] / "secagg" / "conformance" / "vectors"
 SID = counting(0x40, 32)
 CONTEXT = counting(0x60, 32)
 SECRET = counting(0x80, 32)
 NOISE_BLOCK = (
-    b'{"accountant":"skellam-gdp","delta":1e-05,"epsilon":1.0,'
-    b'"mechanism":{"local_noise_variance":"7/4"},"noise_table":"00",'
-    b'"steps":1,"version":1}'
+    b'{"accountant":"skellam-gdp","delta":1e-05,"epsilon":1.0,"mechanism":{},'
+    b'"noise":{"counted_variance":"7/4"},"noise_sampler":"00","spare":0,'
+    b'"steps":1,"version":2}'
 )
 
 # 2 and 2^62 are the ends; 2^16 and 2^32 fill their words; 2^17 and 2^33 are the first
@@ -56,18 +71,40 @@ def parameters(**changes: Any) -> ref.Parameters:
         "degree": 0,
         "min_survivors": 3,
         "max_dropouts": 1,
+        "max_losses": 5,
         "colluders": 1,
+        "noise_layers": 0,
         "noise_block": b"",
-        "deadlines": (60, 61, 62, 63),
+        "deadlines": (60, 0, 61, 62, 0, 63),
     }
     return ref.Parameters(**(base | changes))
 
 
 def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
     payload_hash = changes.pop("payload_hash", b"")
+    rules = parameters(**changes)
     return ref.Offer(
-        "sums-1", task_id, 7, counting(0, 32), payload_hash, parameters(**changes)
+        "sums-1", task_id, 7, counting(0, 32), SESSION_END, payload_hash, rules
     )
+
+
+SIGNED = {
+    "profile": ref.MALICIOUS,
+    "threshold": 6,
+    "min_clients": 6,
+    "min_survivors": 6,
+    "max_losses": 4,
+    "deadlines": (60, 0, 61, 62, 63, 64),
+}
+
+
+def trust_fields(trust: ref.Trust | None) -> dict[str, Any] | None:
+    if trust is None:
+        return None
+    return vars(trust) | {
+        "enrolment_key": trust.enrolment_key.hex(),
+        "revocation_hash": trust.revocation_hash.hex(),
+    }
 
 
 def offers() -> list[dict[str, Any]]:
@@ -88,6 +125,10 @@ def offers() -> list[dict[str, Any]]:
             graph_bits=40,
         ),
         "largest modulus": offer(modulus=2**62, dim=2**30),
+        "server that may lie, revocations": offer(trust=TRUST, **SIGNED),
+        "server that may lie, no revocations": offer(
+            trust=ref.Trust("ä" * 127, ISSUER.key), **SIGNED
+        ),
     }
     result = []
     for name, made in chosen.items():
@@ -97,12 +138,14 @@ def offers() -> list[dict[str, Any]]:
             "task_id": made.task_id,
             "session_number": made.session_number,
             "server_nonce": made.server_nonce.hex(),
+            "session_end": made.session_end,
             "payload_hash": made.payload_hash.hex(),
             "parameters": vars(rules)
             | {
                 "modulus": str(rules.modulus),
                 "noise_block": rules.noise_block.decode(),
                 "deadlines": list(rules.deadlines),
+                "trust": trust_fields(rules.trust),
             },
         }
         encoded = made.encode()
@@ -122,21 +165,25 @@ def offers() -> list[dict[str, Any]]:
 
 
 def chains() -> list[dict[str, Any]]:
-    """From ctx0 to ctx3, over a roster that is only a few bytes to the hash."""
+    """From ctx0 to ctx3, over tops and noise that are only bytes to the hash."""
     result = []
-    for suite in ref.KEY_SIZES:
-        roster = b"any bytes will do"
-        sharers, survivors = ref.bitmap({0, 2, 9}, 10), ref.bitmap({0, 9}, 10)
+    top, graph_seed = counting(0xA0, 32), counting(0xE0, 32)
+    sharers, survivors = ref.bitmap({0, 2, 9}, 10), ref.bitmap({0, 9}, 10)
+    for suite, seed, bound in ((1, b"", b""), (2, graph_seed, counting(0xB0, 32))):
         chain = [CONTEXT]
-        chain.append(ref.context_1(suite, chain[-1], roster))
-        chain.append(ref.context_2(suite, chain[-1], sharers))
+        chain.append(ref.context_1(suite, chain[-1], 10, top, seed))
+        chain.append(ref.context_2(suite, chain[-1], sharers, noise_context=bound))
         chain.append(ref.context_3(suite, chain[-1], survivors))
         result.append(
             {
                 "suite": suite,
                 "tag": ref.tag("client", "share bundle", suite).hex(),
-                "roster": roster.hex(),
+                "count": 10,
+                "top": top.hex(),
+                "graph_seed": seed.hex(),
+                "edge_root": "",
                 "u2": sharers.hex(),
+                "noise_context": bound.hex(),
                 "u3": survivors.hex(),
                 "contexts": [context.hex() for context in chain],
             }
@@ -144,22 +191,92 @@ def chains() -> list[dict[str, Any]]:
     return result
 
 
+def trees() -> list[dict[str, Any]]:
+    """Over leaves that are only bytes: leaf i is 32 times the byte i."""
+    result: list[dict[str, Any]] = []
+    for count in range(1, 41):
+        leaves = [bytes([place]) * 32 for place in range(count)]
+        row: dict[str, Any] = {"suite": 1, "leaves": count}
+        row["top"] = top_of(1, leaves).hex()
+        shown = {0, 7 * count // 10, 8 * count // 10, count - 1}
+        if count % 3 == 1:
+            row["shown"] = sorted(shown)
+            row["proof"] = [part.hex() for part in proof_for(1, leaves, shown)]
+        result.append(row)
+    return result
+
+
+def bad_proofs() -> list[dict[str, Any]]:
+    """Proofs for leaf 3 of 11 that do not fit, or give another top."""
+    leaves = [bytes([place]) * 32 for place in range(11)]
+    top, good = top_of(1, leaves), proof_for(1, leaves, {3})
+    result: list[dict[str, Any]] = []
+    for name, count, proof, fits in (
+        ("one hash more", 11, [*good, bytes(32)], False),
+        ("one hash fewer", 11, good[:-1], False),
+        ("no hashes", 11, [], False),
+        ("hashes in reverse", 11, good[::-1], True),
+        ("another hash", 11, [*good[:-1], bytes(32)], True),
+        ("other leaves, so that fewer hashes are due", 4, good, False),
+        ("another number of leaves, and the same top", 12, good, True),
+    ):
+        row = {"name": name, "leaves": count, "shown": [3]}
+        row["proof"] = [part.hex() for part in proof]
+        try:
+            found = proven_top(1, count, {3: leaves[3]}, proof)
+        except ref.Refused as refused:
+            if fits or refused.code != ref.BAD_PROOF:
+                raise AssertionError(name) from None
+            row |= {"success": False, "code": refused.code}
+        else:
+            if not fits or (found == top) != (count == 12):
+                raise AssertionError(name)
+            row["top"] = found.hex()
+        result.append(row)
+    return result
+
+
 def adverts() -> list[dict[str, Any]]:
     result = []
-    for identity in ("a", "Client-1_b.c", "x" * 255):
+    for identity, layers, is_signed in (
+        ("a", 0, False),
+        ("Client-1_b.c", 0, True),
+        ("x" * 255, 2, False),
+        ("with-noise", 17, True),
+    ):
         private = counting(1, 32), counting(0x21, 32)
-        seed = counting(0x41, 32)
-        commitment = ref.commitment_to(1, SID, identity, seed)
-        advert = ref.Advert(identity, *map(public_key, private), commitment)
+        seed, own = counting(0x41, 32), counting(0x61, 32)
+        noise = [counting(layer, 32) for layer in range(layers)]
+        advert = Advert(
+            identity,
+            *map(public_key, private),
+            commitment_to(1, SID, identity, seed),
+            tuple(
+                noise_commitment(1, SID, identity, layer, drawn)
+                for layer, drawn in enumerate(noise)
+            ),
+        )
+        if is_signed:
+            credential = ISSUER.credential(identity, own)
+            advert = dataclasses.replace(advert, credential=credential)
+            signature = sign(own, advert.signed_bytes(1, CONTEXT))
+            advert = dataclasses.replace(advert, signature=signature)
         result.append(
             {
                 "suite": 1,
                 "sid": SID.hex(),
+                "ctx0": CONTEXT.hex(),
                 "identity": identity,
                 "channel_private_key": private[0].hex(),
                 "mask_private_key": private[1].hex(),
                 "self_mask_seed": seed.hex(),
-                "commitment": commitment.hex(),
+                "noise_seeds": [drawn.hex() for drawn in noise],
+                "identity_seed": own.hex() if is_signed else "",
+                "credential": advert.credential.encode().hex()
+                if advert.credential
+                else "",
+                "commitment": advert.commitment.hex(),
+                "leaf_5": leaf(1, CONTEXT, 5, advert).hex(),
                 "advert": advert.encode().hex(),
             }
         )
@@ -170,18 +287,34 @@ def rosters() -> list[dict[str, Any]]:
     result = []
     names = ["A", "B-", "B.", "Z", "a", "aa", "b"]
     for graph_seed in (b"", counting(0xE0, 32)):
-        encoded = []
+        made = []
         for place, name in enumerate(names):
             keys = (public_key(counting(9 * place + at, 32)) for at in (1, 101))
-            encoded.append(ref.Advert(name, *keys, counting(place, 32)).encode())
-        result.append(
-            {
-                "adverts": [advert.hex() for advert in encoded],
-                "graph_seed": graph_seed.hex(),
-                "roster": ref.encode_roster(encoded, graph_seed).hex(),
-            }
-        )
+            made.append(Advert(name, *keys, counting(place, 32)))
+        roster = Roster.whole(made, graph_seed)
+        row: dict[str, Any] = {
+            "suite": 1,
+            "ctx0": CONTEXT.hex(),
+            "adverts": [advert.encode().hex() for advert in made],
+            "graph_seed": graph_seed.hex(),
+            "roster": roster.encode().hex(),
+            "top": roster.top(1, CONTEXT).hex(),
+        }
+        if graph_seed:
+            row |= {"degree": 2, "neighbourhoods": parts_of(roster)}
+        result.append(row)
     return result
+
+
+def parts_of(roster: Roster) -> list[str]:
+    around = ref.neighbours(1, 2, roster.graph_seed, roster.count)
+    parts = []
+    for reader, row in enumerate(around):
+        part = roster.neighbourhood(1, CONTEXT, reader, row)
+        if part.top(1, CONTEXT) != roster.top(1, CONTEXT):
+            raise AssertionError(reader)
+        parts.append(part.encode().hex())
+    return parts
 
 
 def rings() -> list[dict[str, Any]]:
@@ -207,6 +340,8 @@ def encodings() -> dict[str, Any]:
     return {
         "offers": offers(),
         "context_chains": chains(),
+        "trees": trees(),
+        "proofs": bad_proofs(),
         "sets": [
             {"size": n, "members": sorted(s), "bitmap": ref.bitmap(s, n).hex()}
             for n, s in sets
@@ -263,8 +398,9 @@ def bundles() -> list[dict[str, Any]]:
     secret = agree(private, public_key(other))
     of_key = ref.encode_share(list(range(16)))
     of_seed = ref.encode_share([65536] * 16)
-    for suite, sender, receiver in ((1, 0, 1), (1, 1, 0), (2, 300, 65534)):
-        channel = Channel(suite, SID, CONTEXT, secret, sender, receiver)
+    for suite, *ends in ((1, 0, 1, 2), (1, 1, 0, 1), (2, 300, 65534, 7)):
+        channel = Channel(suite, SID, CONTEXT, secret, *ends)
+        sender, receiver, abscissa = ends
         result.append(
             {
                 "suite": suite,
@@ -275,6 +411,7 @@ def bundles() -> list[dict[str, Any]]:
                 "agreed_secret": secret.hex(),
                 "sender": sender,
                 "receiver": receiver,
+                "abscissa": abscissa,
                 "key": channel.key().hex(),
                 "associated_data": channel.associated_data().hex(),
                 "share_of_key": of_key.hex(),
@@ -389,8 +526,7 @@ def masks() -> dict[str, Any]:
 
 def as_text(content: dict[str, Any]) -> str:
     """Indented JSON with every list of numbers on one line."""
-    head = {"protocol": "secagg/v1", "profile": "honest-curious-server"}
-    loose = json.dumps(head | content, indent=1, ensure_ascii=True)
+    loose = json.dumps({"protocol": "secagg/v1"} | content, indent=1, ensure_ascii=True)
     return (
         re.sub(
             r'\[\s+((?:"?\d+"?,\s+)*"?\d+"?)\s+\]',
@@ -406,10 +542,13 @@ def files() -> dict[str, str]:
     runs = sessions()
     return {
         "encodings.json": as_text(encodings()),
+        "enrolment.json": as_text(enrolment()),
         "secrets.json": as_text(secrets()),
         "masks.json": as_text(masks()),
         "sessions.json": as_text({"sessions": [run.record for run in runs]}),
+        "noise.json": as_text(noise()),
         "refusals.json": as_text(refusals(runs)),
+        "receipts.json": as_text(receipts(runs)),
     }
 
 

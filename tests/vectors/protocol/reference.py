@@ -4,18 +4,18 @@ Rule 1: it was written from the specification alone, shares no line with the pro
         and uses neither an array library nor a trick: plain integers and lists.
 Rule 2: a violation is `Refused`, with the code that the specification names.
 
-This file holds encodings, context chain, sharing, packing and graphs; keys and masks
-are in `reference_keys.py`, whole sessions in `reference_session.py`.  It is neither
-fast nor constant-time: it exists to make vectors and to be compared with.
+This file holds encodings, context chain, sharing, packing and graphs; whole sessions
+are in `reference_session.py`.  It is neither fast nor constant-time: it exists to make
+vectors and to be compared with.
 """
 
 import hashlib
-import itertools
 from dataclasses import dataclass
 
 VERSION = 1
-PROFILES = {1, 2, 3}
-PROFILES_HERE = {1}
+CURIOUS, MALICIOUS, SPARSE = 1, 2, 3
+PROFILES_HERE = {CURIOUS, MALICIOUS}
+ROUNDS = {CURIOUS: (1, 3, 4, 6), MALICIOUS: (1, 3, 4, 5, 6), SPARSE: (1, 2, 3, 4, 5, 6)}
 KEY_SIZES = {0x0001: 32, 0x0002: 16}  # of the mask stream, by suite
 FIELD = 65537
 LIMBS = 16
@@ -25,7 +25,7 @@ BLOCK = 2**17
 DAY_SECONDS = 86400
 
 # §9, and codes of the service that a message can be answered with: as far as a client
-# or a server of profile 1 can be made to.
+# or a server can be made to.
 BAD_VERSION = 1
 BAD_CONFIG = 2
 POLICY_VIOLATION = 3
@@ -41,13 +41,17 @@ U2_TOO_SMALL = 12
 U3_INVALID = 13
 U3_TOO_SMALL = 14
 TOO_MANY_DROPOUTS = 15
+NO_QUORUM = 16
 EQUIVOCATION = 17
 UNEXPECTED_MESSAGE = 19
 BAD_VECTOR = 20
 DEADLINE = 21
 RECONSTRUCTION_FAILED = 22
+PAYLOAD_MISMATCH = 24
 BAD_ENCODING = 26
 TOO_FEW_ANSWERS = 27
+BAD_CREDENTIAL = 28
+BAD_PROOF = 29
 DISPUTED = 31
 UNAUTHENTICATED = 41
 SESSION_OVER = 43
@@ -126,6 +130,31 @@ class Decoder:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """§3.2: whose credentials count, and which of them no longer do."""
+
+    trust_domain: str
+    enrolment_key: bytes
+    revocation_number: int = 0
+    revocation_hash: bytes = bytes(32)
+
+    def encode(self) -> bytes:
+        number = u32(self.revocation_number)
+        return (
+            text(self.trust_domain) + self.enrolment_key + number + self.revocation_hash
+        )
+
+    @staticmethod
+    def decode(decoder: Decoder) -> "Trust":
+        return Trust(
+            decoder.text(255, least=1),
+            decoder.take(32),
+            decoder.number(4),
+            decoder.take(32),
+        )
+
+
+@dataclass(frozen=True)
 class Parameters:
     """§3.2, in the order of the encoding."""
 
@@ -140,10 +169,20 @@ class Parameters:
     degree: int
     min_survivors: int
     max_dropouts: int
+    max_losses: int
     colluders: int
+    noise_layers: int
     noise_block: bytes
-    deadlines: tuple[int, int, int, int]
+    deadlines: tuple[int, int, int, int, int, int]
+    trust: Trust | None = None
     graph_bits: int = 0
+    in_cap: int = 0
+    own_quorum: int = 0  # Q where the tail names it
+
+    @property
+    def quorum(self) -> int:
+        """Q."""
+        return self.own_quorum if self.profile == SPARSE else self.threshold
 
     def encode(self) -> bytes:
         counts = (
@@ -153,6 +192,7 @@ class Parameters:
             self.degree,
             self.min_survivors,
             self.max_dropouts,
+            self.max_losses,
             self.colluders,
         )
         return (
@@ -162,10 +202,18 @@ class Parameters:
             + u64(self.modulus)
             + u64(self.dim)
             + b"".join(u32(count) for count in counts)
+            + bytes([self.noise_layers])
             + blob(self.noise_block)
             + b"".join(u32(seconds) for seconds in self.deadlines)
-            + blob(bytes([self.graph_bits]))
+            + blob(self.tail())
         )
+
+    def tail(self) -> bytes:
+        trust = b"" if self.trust is None else self.trust.encode()
+        bits = bytes([self.graph_bits])
+        if self.profile == SPARSE:
+            return trust + bits + u32(self.in_cap) + u32(self.own_quorum)
+        return trust if self.profile == MALICIOUS else bits
 
     @staticmethod
     def decode(decoder: Decoder) -> "Parameters":
@@ -173,50 +221,71 @@ class Parameters:
         if version != VERSION:
             raise Refused(BAD_VERSION)
         profile, suite = decoder.number(2), decoder.number(2)
-        if profile not in PROFILES or suite not in KEY_SIZES:
+        if profile not in ROUNDS or suite not in KEY_SIZES:
             raise Refused(BAD_CONFIG)
         numbers = [decoder.number(8), decoder.number(8)]
-        numbers += [decoder.number(4) for _ in range(7)]
-        noise_block = decoder.blob(4096)
-        deadlines = tuple(decoder.number(4) for _ in range(4))
-        tail = decoder.blob(512)
-        graph_bits = 0
-        if profile in PROFILES_HERE:
-            inside = Decoder(tail)
-            graph_bits = inside.number(1)
-            inside.end()
+        numbers += [decoder.number(4) for _ in range(8)]
+        noise_layers, noise_block = decoder.number(1), decoder.blob(4096)
+        deadlines = tuple(decoder.number(4) for _ in range(6))
+        tail = Decoder(decoder.blob(512))
+        trust = None if profile == CURIOUS else Trust.decode(tail)
+        graph_bits = 0 if profile == MALICIOUS else tail.number(1)
+        caps = (tail.number(4), tail.number(4)) if profile == SPARSE else (0, 0)
+        tail.end()
         return Parameters(
             version,
             profile,
             suite,
             *numbers,
+            noise_layers=noise_layers,
             noise_block=noise_block,
             deadlines=deadlines,
+            trust=trust,
             graph_bits=graph_bits,
+            in_cap=caps[0],
+            own_quorum=caps[1],
         )
 
     def check(self) -> None:
-        ring = self.degree % 2 == 0 and (
-            self.threshold <= self.degree <= self.min_clients - 2
-        )
+        """R3.2-2 to R3.2-8, of which the order does not show: they share a code."""
+        trust = self.trust
         rules = (
             self.profile in PROFILES_HERE,
             2 <= self.modulus <= 2**62,
             1 <= self.dim <= 2**30,
             2 <= self.min_clients <= self.max_clients <= 65535,
+            trust is None
+            or trust.revocation_number > 0
+            or trust.revocation_hash == bytes(32),
+            all(
+                1 <= seconds <= 7 * DAY_SECONDS
+                if number in ROUNDS[self.profile]
+                else seconds == 0
+                for number, seconds in enumerate(self.deadlines, start=1)
+            ),
             self.threshold >= 2,
-            self.degree > 0 or self.threshold >= self.colluders + 1,
             self.threshold <= self.min_survivors <= self.min_clients,
             self.min_survivors >= self.colluders + 2,
-            self.max_dropouts <= self.max_clients,
-            self.degree == 0 or ring,
-            all(1 <= seconds <= 7 * DAY_SECONDS for seconds in self.deadlines),
-            self.graph_bits == 0 if self.degree == 0 else 1 <= self.graph_bits <= 128,
+            self.max_dropouts <= self.max_losses <= self.max_clients - self.threshold,
+            self.noise_layers == 0 or 2 <= self.noise_layers <= 17,
+            self._suits_profile(),
         )
         if not all(rules):
             raise Refused(BAD_CONFIG)
-        if self.degree > 0 and not self.is_drawn_safely(self.min_clients):
-            raise Refused(BAD_CONFIG)
+
+    def _suits_profile(self) -> bool:
+        """R3.2-6 to R3.2-8."""
+        if self.profile == MALICIOUS:
+            majority = 2 * self.threshold > self.max_clients + self.colluders
+            return self.degree == 0 and majority
+        if self.degree == 0:
+            return self.graph_bits == 0 and self.threshold >= self.colluders + 1
+        return (
+            self.degree % 2 == 0
+            and self.threshold <= self.degree <= self.min_clients - 2
+            and 1 <= self.graph_bits <= 128
+            and self.is_drawn_safely(self.min_clients)
+        )
 
     def is_drawn_safely(self, count: int) -> bool:
         """E1 of §11.2 at a size of the roster, as a client judges it."""
@@ -234,6 +303,7 @@ class Offer:
     task_id: str
     session_number: int
     server_nonce: bytes
+    session_end: int
     payload_hash: bytes
     parameters: Parameters
 
@@ -243,6 +313,7 @@ class Offer:
             + text(self.task_id)
             + u64(self.session_number)
             + self.server_nonce
+            + u64(self.session_end)
             + blob(self.payload_hash)
             + self.parameters.encode()
         )
@@ -255,11 +326,12 @@ class Offer:
             decoder.text(256, least=1),
             decoder.number(8),
             decoder.take(32),
+            decoder.number(8),
             decoder.blob_or_nothing(32),
             Parameters.decode(decoder),
         )
         decoder.end()
-        if offer.session_number >= 2**63:
+        if offer.session_number >= 2**63 or offer.session_end >= 2**63:
             raise Refused(BAD_CONFIG)
         offer.parameters.check()
         return offer
@@ -311,6 +383,7 @@ def session_id(offer: Offer) -> bytes:
         offer.task_id.encode(),
         u64(offer.session_number),
         offer.server_nonce,
+        u64(offer.session_end),
         configuration_hash(offer),
     )
 
@@ -320,76 +393,25 @@ def context_0(offer: Offer) -> bytes:
     return digest(suite, "ctx0", session_id(offer), configuration_hash(offer))
 
 
-def context_1(suite: int, ctx0: bytes, roster: bytes) -> bytes:
-    return digest(suite, "ctx1", ctx0, digest(suite, "roster", ctx0, roster))
+def context_1(
+    suite: int, ctx0: bytes, count: int, top: bytes, graph_seed: bytes
+) -> bytes:
+    return digest(suite, "ctx1", ctx0, u32(count), top, graph_seed)
 
 
-def context_2(suite: int, ctx1: bytes, sharers: bytes) -> bytes:
-    return digest(suite, "ctx2", ctx1, sharers)
+def context_2(
+    suite: int,
+    ctx1: bytes,
+    sharers: bytes,
+    *,
+    edge_root: bytes = b"",
+    noise_context: bytes = b"",
+) -> bytes:
+    return digest(suite, "ctx2", ctx1, edge_root, sharers, noise_context)
 
 
 def context_3(suite: int, ctx2: bytes, survivors: bytes) -> bytes:
     return digest(suite, "ctx3", ctx2, survivors)
-
-
-# --- §5.1 Adverts and roster ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Advert:
-    """What a client publishes in round 0."""
-
-    identity: str
-    channel_key: bytes
-    mask_key: bytes
-    commitment: bytes
-    signature: bytes = b""
-
-    def encode(self) -> bytes:
-        return (
-            text(self.identity)
-            + self.channel_key
-            + self.mask_key
-            + self.commitment
-            + blob(self.signature)
-        )
-
-    @staticmethod
-    def decode(data: bytes) -> "Advert":
-        decoder = Decoder(data)
-        advert = Advert(
-            decoder.text(255, least=1),
-            decoder.take(32),
-            decoder.take(32),
-            decoder.take(32),
-            decoder.blob_or_nothing(64),
-        )
-        decoder.end()
-        return advert
-
-
-def commitment_to(suite: int, sid: bytes, identity: str, seed: bytes) -> bytes:
-    """H_b."""
-    return digest(suite, "b-commit", sid, identity.encode(), seed)
-
-
-def encode_roster(adverts: list[bytes], graph_seed: bytes) -> bytes:
-    rows = b"".join(blob(advert) for advert in adverts)
-    return u32(len(adverts)) + rows + blob(graph_seed)
-
-
-def decode_roster(data: bytes) -> tuple[list[Advert], bytes]:
-    decoder = Decoder(data)
-    count = decoder.number(4)
-    if count > 65535:
-        raise Refused(BAD_ENCODING)
-    adverts = [Advert.decode(decoder.blob(len(data))) for _ in range(count)]
-    graph_seed = decoder.blob_or_nothing(32)
-    decoder.end()
-    names = [advert.identity.encode() for advert in adverts]
-    if any(left >= right for left, right in itertools.pairwise(names)):
-        raise Refused(BAD_ENCODING)
-    return adverts, graph_seed
 
 
 # --- §7 Secret sharing ---------------------------------------------------------------

@@ -77,6 +77,7 @@ class Channel:
     secret: bytes
     sender: int
     receiver: int
+    abscissa: int  # of the receiver, among the holders of the sender
 
     def key(self) -> bytes:
         info = tag("client", "share", self.suite) + self._ends()
@@ -89,7 +90,7 @@ class Channel:
         return blob(self.ctx1) + u32(self.sender) + u32(self.receiver)
 
     def indices(self) -> bytes:
-        return u32(self.sender) + u32(self.receiver) + u32(self.receiver + 1)
+        return u32(self.sender) + u32(self.receiver) + u32(self.abscissa)
 
     def seal_plaintext(self, plaintext: bytes) -> bytes:
         cipher = ChaCha20Poly1305(self.key())

@@ -1,31 +1,36 @@
-"""Both sides of a session of profile 1, slowly: PROTOCOL §5 on top of the reference.
+"""Both sides of a session, slowly: PROTOCOL §5 on top of the reference.
 
 Rule 1: every secret is given, none is drawn, so that a run is a matter of record.
 Rule 2: the checks stand in the order of the specification; the first that fails
         names the code of `Refused`.
-Rule 3: a `Client` is handed bytes and returns bytes; so is a `Server`.  Who is lost,
-        and when a round closes, is the caller's business.
+Rule 3: a `Client` is handed messages and returns messages; so is a `Server`.  Who is
+        lost, and when a round closes, is the caller's business.
 
 Left out, because they are no matter of bytes: a client's own policy and memory
-(POLICY_VIOLATION of §5.0, REPLAYED_SESSION), transport, deadlines, durability.
+(R5.0-2 to R5.0-4), transport, deadlines, durability.
 """
 
+import hashlib
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reference import (
     BAD_ENCODING,
+    BAD_PROOF,
     BAD_SHARE_CIPHERTEXT,
     BAD_SIGNATURE,
     BUNDLE_SIZE,
+    CURIOUS,
     DEADLINE,
     DISPUTED,
     DUPLICATE_KEY,
     EQUIVOCATION,
+    NO_QUORUM,
     POLICY_VIOLATION,
     RECONSTRUCTION_FAILED,
     ROSTER_TOO_LARGE,
     ROSTER_TOO_SMALL,
+    ROUNDS,
     SELF_MISSING,
     SESSION_OVER,
     SHARE_CONFUSION,
@@ -37,19 +42,16 @@ from reference import (
     U3_TOO_SMALL,
     UNAUTHENTICATED,
     UNEXPECTED_MESSAGE,
-    Advert,
+    Decoder,
     Offer,
     Refused,
     bitmap,
     blob,
-    commitment_to,
     context_0,
     context_1,
     context_2,
     context_3,
-    decode_roster,
     decode_share,
-    encode_roster,
     encode_share,
     holders,
     members_of,
@@ -60,10 +62,12 @@ from reference import (
     ring_order,
     session_id,
     share_at,
+    tag,
     u16,
     u32,
     unpack,
 )
+from reference_enrolment import Credential, check_credential
 from reference_keys import (
     Channel,
     MaskKeys,
@@ -73,6 +77,16 @@ from reference_keys import (
     public_key,
 )
 from reference_ring import is_safe
+from reference_roster import (
+    Advert,
+    Roster,
+    commitment_to,
+    decode_roster,
+)
+from reference_signature import holds, sign
+
+ADVERTISE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 3, 4, 5, 6
+SIGNATURE_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -86,10 +100,21 @@ class Secrets:
     key_coefficients: list[list[int]]  # [p][i] goes with x^(p+1) in limb i
     seed_coefficients: list[list[int]]
     values: list[int]
+    identity_seed: bytes = b""
+    credential: Credential | None = None
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def delivery_of(sharers: bytes, bundles: bytes) -> bytes:
+    return blob(sharers) + blob(bundles)
+
+
+def quorum_of(signatures: dict[int, bytes]) -> bytes:
+    rows = b"".join(u32(index) + signatures[index] for index in sorted(signatures))
+    return u32(len(signatures)) + rows
 
 
 @dataclass
@@ -97,9 +122,11 @@ class View:
     """What both sides derive from the same bytes."""
 
     offer: Offer
+    revoked: frozenset[int] = frozenset()
     sid: bytes = b""
     contexts: list[bytes] = field(default_factory=list)  # ctx0, ctx1, ctx2, ctx3
-    adverts: list[Advert] = field(default_factory=list)
+    count: int = 0
+    adverts: dict[int, Advert] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     neighbours: list[list[int]] = field(default_factory=list)
     holders: list[list[int]] = field(default_factory=list)
@@ -111,31 +138,75 @@ class View:
         self.contexts = [context_0(self.offer)]
 
     @property
+    def suite(self) -> int:
+        return self.offer.parameters.suite
+
+    @property
     def floor(self) -> int:
         return max(self.offer.parameters.threshold, self.offer.parameters.min_survivors)
 
-    def set_roster(self, roster: bytes) -> None:
-        """Derive ctx1 and the graph; the roster was checked."""
-        rules = self.offer.parameters
-        self.adverts, graph_seed = decode_roster(roster)
-        count = len(self.adverts)
-        self.neighbours = neighbours(rules.suite, rules.degree, graph_seed, count)
-        self.holders = holders(rules.degree, self.neighbours)
-        if rules.degree > 0:
-            self.order = ring_order(rules.suite, graph_seed, count)
-        self.contexts.append(context_1(rules.suite, self.contexts[0], roster))
+    @property
+    def is_signed(self) -> bool:
+        return self.offer.parameters.profile != CURIOUS
+
+    def check_credential(self, advert: Advert) -> None:
+        """R2.1-2 to R2.1-6."""
+        trust = self.offer.parameters.trust
+        if trust is None or advert.credential is None:
+            return
+        check_credential(
+            advert.credential,
+            advert.identity,
+            trust,
+            self.offer.session_end,
+            self.revoked,
+        )
+
+    def check_size(self, count: int) -> None:
+        """R5.2-2."""
+        if count < self.offer.parameters.min_clients:
+            raise Refused(ROSTER_TOO_SMALL)
+        if count > self.offer.parameters.max_clients:
+            raise Refused(ROSTER_TOO_LARGE)
+
+    def check_seed(self, roster: Roster) -> None:
+        """R5.2-10."""
+        degree = self.offer.parameters.degree
+        if bool(roster.graph_seed) != (degree > 0) or roster.count < degree + 2:
+            raise Refused(POLICY_VIOLATION)
+
+    def draw_graph(self, count: int, graph_seed: bytes) -> None:
+        degree = self.offer.parameters.degree
+        self.neighbours = neighbours(self.suite, degree, graph_seed, count)
+        self.holders = holders(degree, self.neighbours)
+        if degree > 0:
+            self.order = ring_order(self.suite, graph_seed, count)
+
+    def set_roster(self, roster: Roster, top: bytes) -> None:
+        """Derive ctx1; the roster was checked."""
+        self.count, self.adverts = roster.count, roster.adverts
+        self.draw_graph(roster.count, roster.graph_seed)
+        self.contexts.append(
+            context_1(self.suite, self.contexts[0], self.count, top, roster.graph_seed)
+        )
 
     def set_sharers(self, data: bytes) -> None:
-        self.sharers = members_of(data, len(self.adverts))
-        self.contexts.append(
-            context_2(self.offer.parameters.suite, self.contexts[1], data)
-        )
+        self.sharers = members_of(data, self.count)
+        self.contexts.append(context_2(self.suite, self.contexts[1], data))
 
     def set_survivors(self, data: bytes) -> None:
-        self.survivors = members_of(data, len(self.adverts))
-        self.contexts.append(
-            context_3(self.offer.parameters.suite, self.contexts[2], data)
-        )
+        self.survivors = members_of(data, self.count)
+        self.contexts.append(context_3(self.suite, self.contexts[2], data))
+
+    def check_losses(self, survivors: set[int]) -> None:
+        rules = self.offer.parameters
+        if len(self.sharers - survivors) > rules.max_dropouts:
+            raise Refused(TOO_MANY_DROPOUTS)
+        if self.count - len(survivors) > rules.max_losses:
+            raise Refused(TOO_MANY_DROPOUTS)
+
+    def abscissa(self, dealer: int, holder: int) -> int:
+        return self.holders[dealer].index(holder) + 1
 
     def short_of_holders(self, dealers: set[int], left: set[int]) -> bool:
         threshold = self.offer.parameters.threshold
@@ -149,14 +220,56 @@ class View:
 
     @property
     def mask_keys(self) -> MaskKeys:
-        return MaskKeys(self.offer.parameters.suite, self.sid, self.contexts[2])
+        return MaskKeys(self.suite, self.sid, self.contexts[2])
+
+    def bundles_to_sign(self, sender: int, bundles: bytes) -> bytes:
+        prefix = tag("client", "bundles", self.suite) + blob(self.contexts[1])
+        return prefix + u32(sender) + hashlib.sha256(bundles).digest()
+
+    def set_to_sign(self) -> bytes:
+        return tag("client", "consistency", self.suite) + blob(self.contexts[3])
+
+    def signed_by(self, index: int, message: bytes, signature: bytes) -> bool:
+        credential = self.adverts[index].credential
+        return credential is not None and holds(credential.key, message, signature)
+
+
+def check_keys(adverts: list[Advert]) -> None:
+    """R5.2-4 and R5.2-5."""
+    for advert in adverts:
+        check_public_key(advert.channel_key)
+        check_public_key(advert.mask_key)
+    keys = [key for advert in adverts for key in advert.all_keys()]
+    if len(set(keys)) != len(keys):
+        raise Refused(DUPLICATE_KEY)
+
+
+def read_quorum(view: View, message: bytes) -> None:
+    """R5.5-1 to R5.5-4."""
+    decoder = Decoder(message)
+    rows = []
+    for _ in range(decoder.number(4)):
+        row = decoder.number(4), decoder.take(SIGNATURE_SIZE)
+        rows.append(row)
+    decoder.end()
+    if any(one[0] >= other[0] for one, other in itertools.pairwise(rows)):
+        raise Refused(BAD_ENCODING)
+    if len(rows) < view.offer.parameters.quorum:
+        raise Refused(NO_QUORUM)
+    if any(index not in view.survivors for index, _ in rows):
+        raise Refused(U3_INVALID)
+    signed = view.set_to_sign()
+    if not all(view.signed_by(index, signed, made) for index, made in rows):
+        raise Refused(BAD_SIGNATURE)
 
 
 class Client:
     """One client, from its advert to its answer."""
 
-    def __init__(self, offer: Offer, secrets: Secrets) -> None:
-        self.view = View(offer)
+    def __init__(
+        self, offer: Offer, secrets: Secrets, revoked: frozenset[int] = frozenset()
+    ) -> None:
+        self.view = View(offer, revoked)
         self.secrets = secrets
         self.index = -1
         self.received: dict[int, tuple[bytes, bytes]] = {}
@@ -164,91 +277,135 @@ class Client:
         self.complaints: list[bytes] = []
         self._taken: dict[int, tuple[bytes, bytes]] = {}  # round: message and answer
 
-    def take(self, round_number: int, *parts: bytes) -> bytes:
+    def take(self, round_number: int, message: bytes) -> bytes:
         """Take the message of a round; a repeat gets the same answer (§5)."""
-        message = b"".join(blob(part) for part in parts)
         if round_number in self._taken:
             known, answer = self._taken[round_number]
             if known != message:
                 raise Refused(EQUIVOCATION)
             return answer
-        act = {1: self._bundles, 2: self._upload, 4: self._answer}
-        if round_number != [*act][len(self._taken)]:
+        # The advert answers the offer; what opens the rounds after it comes in order.
+        rounds = ROUNDS[self.view.offer.parameters.profile][1:]
+        due = rounds[len(self._taken)] if len(self._taken) < len(rounds) else None
+        if round_number != due:
             raise Refused(UNEXPECTED_MESSAGE)
-        answer = act[round_number](*parts)
+        if round_number == UNMASK and self.view.is_signed:
+            act = self._answer_quorum
+        else:
+            act = {
+                SHARE: self._bundles,
+                MASK: self._upload,
+                CONSISTENCY: self._sign_set,
+                UNMASK: self._answer_set,
+            }[round_number]
+        answer = act(message)
         self._taken[round_number] = message, answer
         return answer
 
     def advert(self) -> bytes:
-        mine = self.secrets
-        suite = self.view.offer.parameters.suite
-        return Advert(
+        mine, view = self.secrets, self.view
+        advert = Advert(
             mine.identity,
             public_key(mine.channel_private_key),
             public_key(mine.mask_private_key),
-            commitment_to(suite, self.view.sid, mine.identity, mine.self_mask_seed),
-        ).encode()
+            commitment_to(view.suite, view.sid, mine.identity, mine.self_mask_seed),
+            credential=mine.credential,
+        )
+        if not view.is_signed:
+            return advert.encode()
+        signed = advert.signed_bytes(view.suite, view.contexts[0])
+        signature = self._signature(signed)
+        return replace(advert, signature=signature).encode()
 
-    def _bundles(self, roster: bytes) -> bytes:
-        """Round 1."""
-        self._check_roster(roster)
-        self.view.set_roster(roster)
+    def _signature(self, message: bytes) -> bytes:
+        return sign(self.secrets.identity_seed, message)
+
+    def _bundles(self, message: bytes) -> bytes:
+        """ShareKeys."""
+        roster = self._checked_roster(message)
         own = self.advert()
-        encoded = [advert.encode() for advert in self.view.adverts]
-        self.index = encoded.index(own)
+        self.index = next(
+            index for index, row in roster.adverts.items() if row.encode() == own
+        )
+        self.view.set_roster(roster, roster.top(self.view.suite, self.view.contexts[0]))
         channels = [self._channel(v, sending=True) for v in self._neighbours()]
-        return b"".join(
+        bundles = b"".join(
             channel.seal(*self._shares_for(channel.receiver)) for channel in channels
         )
+        if not self.view.is_signed:
+            return bundles
+        signed = self.view.bundles_to_sign(self.index, bundles)
+        return bundles + self._signature(signed)
 
-    def _check_roster(self, roster: bytes) -> None:
-        adverts, graph_seed = decode_roster(roster)
-        rules = self.view.offer.parameters
-        if len(adverts) < rules.min_clients:
-            raise Refused(ROSTER_TOO_SMALL)
-        if len(adverts) > rules.max_clients:
-            raise Refused(ROSTER_TOO_LARGE)
-        if self.advert() not in [advert.encode() for advert in adverts]:
+    def _checked_roster(self, message: bytes) -> Roster:
+        view, rules = self.view, self.view.offer.parameters
+        roster = decode_roster(message, rules)
+        view.check_size(roster.count)
+        own = self.advert()
+        if roster.reader is None:
+            if own not in [advert.encode() for advert in roster.adverts.values()]:
+                raise Refused(SELF_MISSING)
+        else:
+            self._check_neighbourhood(roster, own)
+        for advert in roster.adverts.values():
+            advert.check_form(rules.profile)
+        check_keys(list(roster.adverts.values()))
+        for advert in roster.adverts.values():
+            view.check_credential(advert)
+        for advert in roster.adverts.values():
+            advert.check_signature(view.suite, view.contexts[0])
+        if view.is_signed and 2 * rules.threshold <= roster.count + rules.colluders:
+            raise Refused(POLICY_VIOLATION)
+        view.check_seed(roster)
+        if rules.degree > 0 and not rules.is_drawn_safely(roster.count):
+            raise Refused(POLICY_VIOLATION)
+        return roster
+
+    def _check_neighbourhood(self, roster: Roster, own: bytes) -> None:
+        """R5.2-22 to R5.2-24, and the size that the neighbours follow from."""
+        reader, degree = roster.reader, self.view.offer.parameters.degree
+        mine = roster.adverts.get(-1 if reader is None else reader)
+        if reader is None or mine is None or mine.encode() != own:
             raise Refused(SELF_MISSING)
-        if any(advert.signature for advert in adverts):
-            raise Refused(BAD_SIGNATURE)
-        keys = [key for a in adverts for key in (a.channel_key, a.mask_key)]
-        for key in keys:
-            check_public_key(key)
-        if len(set(keys)) != len(keys):
-            raise Refused(DUPLICATE_KEY)
-        if bool(graph_seed) != (rules.degree > 0) or len(adverts) < rules.degree + 2:
+        if degree == 0 or roster.count < degree + 2:
             raise Refused(POLICY_VIOLATION)
-        if rules.degree > 0 and not rules.is_drawn_safely(len(adverts)):
-            raise Refused(POLICY_VIOLATION)
+        around = neighbours(self.view.suite, degree, roster.graph_seed, roster.count)
+        if set(roster.adverts) != {reader, *around[reader]}:
+            raise Refused(BAD_PROOF)
+        roster.top(self.view.suite, self.view.contexts[0])
 
     def _neighbours(self) -> list[int]:
         return self.view.neighbours[self.index]
 
     def _channel(self, other: int, *, sending: bool) -> Channel:
+        view = self.view
         secret = agree(
-            self.secrets.channel_private_key, self.view.adverts[other].channel_key
+            self.secrets.channel_private_key, view.adverts[other].channel_key
         )
         ends = (self.index, other) if sending else (other, self.index)
-        suite = self.view.offer.parameters.suite
-        return Channel(suite, self.view.sid, self.view.contexts[1], secret, *ends)
+        abscissa = view.abscissa(*ends)
+        return Channel(view.suite, view.sid, view.contexts[1], secret, *ends, abscissa)
 
     def _shares_for(self, holder: int) -> tuple[bytes, bytes]:
         mine = self.secrets
+        abscissa = self.view.abscissa(self.index, holder)
         pairs = (
             (mine.mask_private_key, mine.key_coefficients),
             (mine.self_mask_seed, mine.seed_coefficients),
         )
         of_key, of_seed = (
-            encode_share(share_at(secret, coefficients, holder + 1))
+            encode_share(share_at(secret, coefficients, abscissa))
             for secret, coefficients in pairs
         )
         return of_key, of_seed
 
-    def _upload(self, sharers: bytes, bundles: bytes) -> bytes:
-        """Round 2."""
+    def _upload(self, message: bytes) -> bytes:
+        """MaskedInputCollection."""
         view = self.view
-        members = members_of(sharers, len(view.adverts))
+        decoder = Decoder(message)
+        sharers, bundles = decoder.blob(len(message)), decoder.blob(len(message))
+        decoder.end()
+        members = members_of(sharers, view.count)
         if self.index not in members:
             raise Refused(SELF_MISSING)
         own_holders = members.intersection(view.holders[self.index])
@@ -284,40 +441,59 @@ class Client:
             view.add_mask(total, key, 1 if self.index < other else -1)
         return pack(total, residue_bits(view.offer.parameters.modulus))
 
-    def _answer(self, survivors: bytes) -> bytes:
-        """Round 4."""
+    def _check_set(self, survivors: bytes) -> None:
+        """§5.4: the set that is to be signed, or answered for."""
         view = self.view
-        members = members_of(survivors, len(view.adverts))
+        members = members_of(survivors, view.count)
         if not members <= view.sharers or self.index not in members:
             raise Refused(U3_INVALID)
         if len(members) < view.floor:
             raise Refused(U3_TOO_SMALL)
-        if len(view.sharers - members) > view.offer.parameters.max_dropouts:
-            raise Refused(TOO_MANY_DROPOUTS)
+        view.check_losses(members)
         if view.order and not is_safe(view.offer.parameters, view.order, members, 0.0):
             raise Refused(TOO_MANY_DROPOUTS)
         view.set_survivors(survivors)
+
+    def _sign_set(self, survivors: bytes) -> bytes:
+        """ConsistencyCheck."""
+        self._check_set(survivors)
+        return self._signature(self.view.set_to_sign())
+
+    def _answer_set(self, survivors: bytes) -> bytes:
+        """Unmasking where nobody signs."""
+        self._check_set(survivors)
+        return self._answer()
+
+    def _answer_quorum(self, message: bytes) -> bytes:
+        """Unmasking where a quorum has signed."""
+        read_quorum(self.view, message)
+        return self._answer()
+
+    def _answer(self) -> bytes:
+        view = self.view
         held = dict(self.received)
         if self.index in view.holders[self.index]:
             held[self.index] = self._shares_for(self.index)
         dealers = sorted(held)
         places = {dealers.index(dealer) for dealer in self.absent}
         return bitmap(places, len(dealers)) + b"".join(
-            held[dealer][1 if dealer in members else 0] for dealer in dealers
+            held[dealer][1 if dealer in view.survivors else 0] for dealer in dealers
         )
 
 
 class Server:
     """The server, from the first advert to the sum."""
 
-    def __init__(self, offer: Offer) -> None:
-        self.view = View(offer)
+    def __init__(self, offer: Offer, revoked: frozenset[int] = frozenset()) -> None:
+        self.view = View(offer, revoked)
+        self.roster: Roster | None = None
         self.adverts: dict[str, bytes] = {}
         self.bundles: dict[int, bytes] = {}
         self.uploads: dict[int, bytes] = {}
+        self.signatures: dict[int, bytes] = {}
         self.answers: dict[int, bytes] = {}
         self.complaints: dict[tuple[int, int], bytes] = {}
-        self.open_round = 0
+        self.open_round = ADVERTISE
         self._taken: dict[tuple[int, str], bytes] = {}
 
     def receive(self, round_number: int, sender: str, data: bytes) -> None:
@@ -335,14 +511,15 @@ class Server:
         self._taken[round_number, sender] = data
 
     def _receive_new(self, round_number: int, sender: str, data: bytes) -> None:
-        if round_number == 0:
+        if round_number == ADVERTISE:
             self._receive_advert(sender, data)
             return
-        index = self.index_of(sender)
+        index, view = self.index_of(sender), self.view
         store, members, check = {
-            1: (self.bundles, set(range(len(self.view.adverts))), self._check_bundles),
-            2: (self.uploads, self.view.sharers, self._check_upload),
-            4: (self.answers, self.view.survivors, self._check_answer),
+            SHARE: (self.bundles, set(view.adverts), self._check_bundles),
+            MASK: (self.uploads, view.sharers, self._check_upload),
+            CONSISTENCY: (self.signatures, view.survivors, self._check_signature),
+            UNMASK: (self.answers, view.survivors, self._check_answer),
         }[round_number]
         if index not in members:
             raise Refused(SESSION_OVER)
@@ -350,7 +527,7 @@ class Server:
         store[index] = data
 
     def complain(self, sender: str, data: bytes) -> None:
-        """Take a complaint, while round 2 is open."""
+        """Take a complaint, while MaskedInputCollection is open."""
         index = self.index_of(sender)
         if index not in self.view.sharers:
             raise Refused(SESSION_OVER)
@@ -367,33 +544,50 @@ class Server:
         self.complaints[index, accused] = data
 
     def index_of(self, identity: str) -> int | None:
-        names = [advert.identity for advert in self.view.adverts]
-        return names.index(identity) if identity in names else None
+        names = {advert.identity: i for i, advert in self.view.adverts.items()}
+        return names.get(identity)
 
     def _receive_advert(self, sender: str, data: bytes) -> None:
-        advert = Advert.decode(data)
+        view, rules = self.view, self.view.offer.parameters
+        advert = Advert.decode(data, rules.noise_layers)
         if advert.identity != sender:
             raise Refused(UNAUTHENTICATED)
-        if len(self.adverts) >= self.view.offer.parameters.max_clients:
+        if len(self.adverts) >= rules.max_clients:
             raise Refused(ROSTER_TOO_LARGE)
-        if advert.signature:
-            raise Refused(BAD_SIGNATURE)
-        mine = [advert.channel_key, advert.mask_key]
-        for key in mine:
-            check_public_key(key)
-        others = [Advert.decode(other) for other in self.adverts.values()]
-        keys = [*mine, *(key for o in others for key in (o.channel_key, o.mask_key))]
+        advert.check_form(rules.profile)
+        check_public_key(advert.channel_key)
+        check_public_key(advert.mask_key)
+        others = [self._decoded(other) for other in self.adverts.values()]
+        keys = [key for each in [advert, *others] for key in each.all_keys()]
         if len(set(keys)) != len(keys):
             raise Refused(DUPLICATE_KEY)
+        view.check_credential(advert)
+        advert.check_signature(view.suite, view.contexts[0])
         self.adverts[sender] = data
 
+    def _decoded(self, advert: bytes) -> Advert:
+        return Advert.decode(advert, self.view.offer.parameters.noise_layers)
+
     def _check_bundles(self, sender: int, data: bytes) -> None:
-        if len(data) != BUNDLE_SIZE * len(self.view.neighbours[sender]):
+        size = BUNDLE_SIZE * len(self.view.neighbours[sender])
+        if len(data) != size + SIGNATURE_SIZE * self.view.is_signed:
             raise Refused(BAD_ENCODING)
+        if self.view.is_signed:
+            signed = self.view.bundles_to_sign(sender, data[:size])
+            self._check_signed(sender, signed, data[size:])
 
     def _check_upload(self, _: int, data: bytes) -> None:
         rules = self.view.offer.parameters
         unpack(data, rules.dim, rules.modulus)
+
+    def _check_signature(self, sender: int, data: bytes) -> None:
+        if len(data) != SIGNATURE_SIZE:
+            raise Refused(BAD_ENCODING)
+        self._check_signed(sender, self.view.set_to_sign(), data)
+
+    def _check_signed(self, sender: int, message: bytes, signature: bytes) -> None:
+        if not self.view.signed_by(sender, message, signature):
+            raise Refused(BAD_SIGNATURE)
 
     def _check_answer(self, sender: int, data: bytes) -> None:
         absent, shares = self._revealed(sender, data)
@@ -418,10 +612,20 @@ class Server:
         if len(self.adverts) < self.view.offer.parameters.min_clients:
             raise Refused(ROSTER_TOO_SMALL)
         names = sorted(self.adverts, key=lambda name: name.encode())
-        roster = encode_roster([self.adverts[name] for name in names], graph_seed)
-        self.view.set_roster(roster)
-        self.open_round = 1
-        return roster
+        adverts = [self._decoded(self.adverts[name]) for name in names]
+        self.roster = Roster.whole(adverts, graph_seed)
+        self.view.set_roster(
+            self.roster, self.roster.top(self.view.suite, self.view.contexts[0])
+        )
+        self.open_round = SHARE
+        return self.roster.encode()
+
+    def neighbourhood(self, reader: int) -> bytes:
+        if self.roster is None:
+            raise AssertionError("no roster yet")
+        around = self.view.neighbours[reader]
+        suite, ctx0 = self.view.suite, self.view.contexts[0]
+        return self.roster.neighbourhood(suite, ctx0, reader, around).encode()
 
     def close_sharing(self) -> bytes:
         view = self.view
@@ -430,14 +634,16 @@ class Server:
             raise Refused(U2_TOO_SMALL)
         if view.short_of_holders(sharers, sharers):
             raise Refused(DISPUTED)
-        data = bitmap(sharers, len(view.adverts))
+        data = bitmap(sharers, view.count)
         view.set_sharers(data)
-        self.open_round = 2
+        self.open_round = MASK
         return data
 
     def delivery(self, receiver: int) -> bytes:
-        senders = [v for v in self.view.neighbours[receiver] if v in self.view.sharers]
-        return b"".join(self._bundle(sender, receiver) for sender in senders)
+        view = self.view
+        senders = [v for v in view.neighbours[receiver] if v in view.sharers]
+        bundles = b"".join(self._bundle(sender, receiver) for sender in senders)
+        return delivery_of(bitmap(view.sharers, view.count), bundles)
 
     def _bundle(self, sender: int, receiver: int) -> bytes:
         place = self.view.neighbours[sender].index(receiver)
@@ -448,8 +654,7 @@ class Server:
         survivors = set(self.uploads)
         if len(survivors) < view.floor:
             raise Refused(U3_TOO_SMALL)
-        if len(view.sharers - survivors) > rules.max_dropouts:
-            raise Refused(TOO_MANY_DROPOUTS)
+        view.check_losses(survivors)
         if view.short_of_holders(view.sharers, survivors):
             raise Refused(TOO_MANY_DROPOUTS)
         for dealer in view.sharers:
@@ -462,10 +667,16 @@ class Server:
                 raise Refused(DISPUTED)
         if view.order and not is_safe(rules, view.order, survivors, 0.01):
             raise Refused(TOO_MANY_DROPOUTS)
-        data = bitmap(survivors, len(view.adverts))
+        data = bitmap(survivors, view.count)
         view.set_survivors(data)
-        self.open_round = 4
+        self.open_round = CONSISTENCY if view.is_signed else UNMASK
         return data
+
+    def close_signing(self) -> bytes:
+        if len(self.signatures) < self.view.offer.parameters.quorum:
+            raise Refused(NO_QUORUM)
+        self.open_round = UNMASK
+        return quorum_of(self.signatures)
 
     def sum(self) -> list[int]:
         view, rules = self.view, self.view.offer.parameters
@@ -476,7 +687,7 @@ class Server:
         total = [sum(column) % rules.modulus for column in zip(*inputs, strict=True)]
         for dealer in sorted(view.sharers):
             shares = {
-                holder + 1: decode_share(share)
+                view.abscissa(dealer, holder): decode_share(share)
                 for holder in self.answers
                 if holder in view.holders[dealer]
                 for share in self._share(holder, dealer)
@@ -519,6 +730,6 @@ class Server:
         advert = self.view.adverts[dealer]
         if dealer not in self.view.survivors:
             return public_key(secret) == advert.mask_key
-        suite = self.view.offer.parameters.suite
-        expected = commitment_to(suite, self.view.sid, advert.identity, secret)
+        view = self.view
+        expected = commitment_to(view.suite, view.sid, advert.identity, secret)
         return expected == advert.commitment

@@ -1,24 +1,27 @@
 """What must be refused, and with which code: the content of `refusals.json`."""
 
+import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import reference as ref
 from client_refusals import client_refusals, complaints
 from forged_messages import agreeing
 from server_refusals import closings, server_refusals
-from session_vectors import Run
+from session_vectors import TRUST, Run
+from signed_refusals import signed_refusals
 
 
-def offers(run: Run) -> Iterator[dict[str, Any]]:
+def malformed_offers(run: Run) -> Iterator[tuple[str, bytes, int]]:
     good = run.offer.encode()
     head = len(good) - len(run.offer.parameters.encode())
     later = good[:head] + ref.u16(2) + good[head + 2 :]
     raw = {
-        "version 2": (later, ref.BAD_VERSION),
-        "cut short": (good[:-1], ref.BAD_ENCODING),
-        "one byte more": (good + b"\0", ref.BAD_ENCODING),
-        "nothing at all": (b"", ref.BAD_ENCODING),
+        "R3.2-1 version 2": (later, ref.BAD_VERSION),
+        "R3.1-1 cut short": (good[:-1], ref.BAD_ENCODING),
+        "R3.1-1 one byte more": (good + b"\0", ref.BAD_ENCODING),
+        "R3.1-1 nothing at all": (b"", ref.BAD_ENCODING),
     }
     aggregator, task_id = ref.text(run.offer.aggregator), ref.text(run.offer.task_id)
     tail = good[len(aggregator + task_id) :]
@@ -30,67 +33,155 @@ def offers(run: Run) -> Iterator[dict[str, Any]]:
             "holds U+0000": ref.text("a" + chr(0) + "b"),
         }.items():
             names = field + task_id if name == "aggregator" else aggregator + field
-            raw[f"{name} {fault}"] = (names + tail, ref.BAD_ENCODING)
-    task_id, rest = aggregator + task_id, good[head:]
-    nonce = run.offer.server_nonce
+            rule = "R3.1-3" if "U+" in fault else "R3.1-1"
+            raw[f"{rule} {name} {fault}"] = (names + tail, ref.BAD_ENCODING)
     for size in (31, 33):
-        hashed = task_id + ref.u64(1) + nonce + ref.blob(bytes(size)) + rest
-        raw[f"payload hash of {size} bytes"] = (hashed, ref.BAD_ENCODING)
-    numbered = task_id + ref.u64(2**63) + nonce + ref.blob(b"") + rest
-    raw["session number beyond 2^63 - 1"] = (numbered, ref.BAD_CONFIG)
-    raw["version 2, cut short right behind it"] = (later[: head + 2], ref.BAD_VERSION)
+        hashed = replace(run.offer, payload_hash=bytes(size)).encode()
+        raw[f"R3.1-1 payload hash of {size} bytes"] = (hashed, ref.BAD_ENCODING)
+    cut = later[: head + 2]
+    raw["R3.2-1 version 2, cut short right behind it"] = (cut, ref.BAD_VERSION)
     unknown = good[: head + 4] + ref.u16(3)
-    raw["unknown suite, cut short right behind it"] = (unknown, ref.BAD_CONFIG)
+    raw["R3.2-2 unknown suite, cut short behind it"] = (unknown, ref.BAD_CONFIG)
     unknown = good[: head + 2] + ref.u16(4) + ref.u16(1)
-    raw["unknown profile, cut short behind the suite"] = (unknown, ref.BAD_CONFIG)
-    other = good[: head + 2] + ref.u16(2) + ref.u16(1)
-    raw["profile of another release, cut short"] = (other, ref.BAD_ENCODING)
-    long = ref.Parameters(**(vars(run.offer.parameters) | {"noise_block": bytes(4097)}))
-    raw["noise block too long"] = (good[:head] + long.encode(), ref.BAD_ENCODING)
+    named = "R3.2-2 unknown profile, cut short behind the suite"
+    raw[named] = (unknown, ref.BAD_CONFIG)
+    other = good[: head + 2] + ref.u16(3) + ref.u16(1)
+    named = "R3.1-1 profile of another release, cut short"
+    raw[named] = (other, ref.BAD_ENCODING)
+    long = replace(run.offer.parameters, noise_block=bytes(4097)).encode()
+    raw["R3.1-1 noise block too long"] = (good[:head] + long, ref.BAD_ENCODING)
     for name, size in (("empty", 0), ("of two bytes", 2), ("beyond 512 bytes", 513)):
-        raw[f"tail {name}"] = (good[:-5] + ref.blob(bytes(size)), ref.BAD_ENCODING)
-    ring = {"degree": 4, "threshold": 3, "min_survivors": 3, "graph_bits": 40}
-    changes: dict[str, dict[str, Any]] = {
-        "profile of another release": {"profile": 2},
-        "unknown suite": {"suite": 3},
-        "modulus 1": {"modulus": 1},
-        "modulus beyond 2^62": {"modulus": 2**62 + 1},
-        "no coordinates": {"dim": 0},
-        "too many coordinates": {"dim": 2**30 + 1},
-        "cohort of one": {"min_clients": 1},
-        "smallest cohort above the largest": {"max_clients": 5},
-        "cohort beyond 65535": {"max_clients": 65536},
-        "threshold within the colluders' reach": {"threshold": 3, "colluders": 3},
-        "threshold 1": {"threshold": 1, "colluders": 0},
-        "fewer survivors than the threshold": {"min_survivors": 3},
-        "more survivors than clients": {"min_survivors": 7},
-        "survivors within the colluders' reach": {"colluders": 3},
-        "more losses than clients": {"max_dropouts": 9},
-        "odd degree": ring | {"degree": 3},
-        "degree below the threshold": ring | {"degree": 2, "threshold": 4},
-        "degree too large for the cohort": ring | {"degree": 6},
-        "ring without bits": ring | {"graph_bits": 0},
-        "ring of too many bits": ring | {"graph_bits": 129},
-        "bits without a ring": {"graph_bits": 40},
-        "ring that its colluders reach": ring | {"colluders": 3, "min_survivors": 5},
-        "deadline of no time": {"deadlines": (60, 0, 60, 60)},
-        "deadline beyond a week": {"deadlines": (60, 60, 60, 604801)},
-    }
-    for name, change in changes.items():
-        rules = ref.Parameters(**(vars(run.offer.parameters) | change))
-        raw[name] = (good[:head] + rules.encode(), ref.BAD_CONFIG)
+        long = good[:-5] + ref.blob(bytes(size))
+        raw[f"R3.1-1 tail {name}"] = (long, ref.BAD_ENCODING)
     for name, (data, code) in raw.items():
-        case = {"name": name, "success": False, "code": code, "offer": data.hex()}
-        yield agreeing(case, lambda data=data: ref.Offer.decode(data))
+        yield name, data, code
+
+
+def malformed_trusts(run: Run) -> Iterator[tuple[str, bytes, int]]:
+    """Profile 2, whose tail is more than a byte."""
+    trust = TRUST.encode()
+    good = run.offer.encode()[: -len(trust) - 4]
+    for name, tail in {
+        "tail one byte short": trust[:-1],
+        "tail with one byte more": trust + b"\0",
+        "tail of profile 1": b"\0",
+        "empty tail": b"",
+        "trust domain of no bytes": replace(TRUST, trust_domain="").encode(),
+        "trust domain of 256 bytes": replace(TRUST, trust_domain="x" * 256).encode(),
+    }.items():
+        yield f"R3.1-1 {name}", good + ref.blob(tail), ref.BAD_ENCODING
+    nul = replace(TRUST, trust_domain="a" + chr(0)).encode()
+    name = "R3.1-3 trust domain holds U+0000"
+    yield name, good + ref.blob(nul), ref.BAD_ENCODING
+
+
+RING = {"degree": 4, "threshold": 3, "min_survivors": 3, "graph_bits": 40}
+
+CURIOUS_CHANGES: dict[str, dict[str, Any]] = {
+    "R3.2-2 unknown suite": {"suite": 3},
+    "R3.2-3 modulus 1": {"modulus": 1},
+    "R3.2-3 modulus beyond 2^62": {"modulus": 2**62 + 1},
+    "R3.2-3 no coordinates": {"dim": 0},
+    "R3.2-3 too many coordinates": {"dim": 2**30 + 1},
+    "R3.2-3 cohort of one": {"min_clients": 1},
+    "R3.2-3 smallest cohort above the largest": {"max_clients": 5, "max_losses": 1},
+    "R3.2-3 cohort beyond 65535": {"max_clients": 65536},
+    "R3.2-4 deadline of no time": {"deadlines": (60, 0, 0, 60, 0, 60)},
+    "R3.2-4 deadline beyond a week": {"deadlines": (60, 0, 60, 60, 0, 604801)},
+    "R3.2-4 deadline for choosing edges": {"deadlines": (60, 1, 60, 60, 0, 60)},
+    "R3.2-4 deadline for signatures": {"deadlines": (60, 0, 60, 60, 1, 60)},
+    "R3.2-5 threshold 1": {"threshold": 1, "colluders": 0},
+    "R3.2-5 fewer survivors than the threshold": {"min_survivors": 3},
+    "R3.2-5 more survivors than clients": {"min_survivors": 7},
+    "R3.2-5 survivors within the colluders' reach": {"colluders": 3},
+    "R3.2-5 more dropouts than losses": {"max_dropouts": 4},
+    "R3.2-5 losses that leave fewer than the threshold": {"max_losses": 4},
+    "R3.2-6 threshold within the colluders' reach": {
+        "threshold": 3,
+        "colluders": 3,
+        "min_survivors": 5,
+    },
+    "R3.2-6 bits without a ring": {"graph_bits": 40},
+    "R3.2-7 odd degree": RING | {"degree": 3},
+    "R3.2-7 degree below the threshold": RING | {"degree": 2, "threshold": 4},
+    "R3.2-7 degree too large for the cohort": RING | {"degree": 6},
+    "R3.2-7 ring without bits": RING | {"graph_bits": 0},
+    "R3.2-7 ring of too many bits": RING | {"graph_bits": 129},
+    "R3.2-7 ring that its colluders reach": RING | {"colluders": 3, "min_survivors": 5},
+    "R3.2-3 one noise layer": {"noise_layers": 1, "noise_block": b"{}"},
+    "R3.2-3 18 noise layers": {"noise_layers": 18, "noise_block": b"{}"},
+}
+
+SIGNED_CHANGES: dict[str, dict[str, Any]] = {
+    "R3.2-2 profile of another release": {
+        "profile": ref.SPARSE,
+        "deadlines": (60, 60, 60, 60, 60, 60),
+        "degree": 4,
+        "graph_bits": 40,
+        "in_cap": 12,
+        "own_quorum": 6,
+    },
+    "R3.2-3 revocation hash without a number": {
+        "trust": replace(TRUST, revocation_number=0)
+    },
+    "R3.2-4 no deadline for signatures": {"deadlines": (60, 0, 60, 60, 0, 60)},
+    "R3.2-4 deadline for choosing edges": {"deadlines": (60, 1, 60, 60, 60, 60)},
+    "R3.2-8 threshold of half": {"colluders": 2},
+    "R3.2-8 ring": {"degree": 6},
+}
+
+
+def changed_offers(run: Run, changes: dict[str, dict[str, Any]]) -> Iterator[Any]:
+    for name, change in changes.items():
+        rules = replace(run.offer.parameters, **change)
+        yield name, replace(run.offer, parameters=rules).encode(), ref.BAD_CONFIG
+
+
+def offers(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
+    numbered = replace(run.offer, session_number=2**63).encode()
+    ending = replace(run.offer, session_end=2**63).encode()
+    rows = [
+        *malformed_offers(run),
+        *malformed_trusts(signed),
+        ("R3.2-3 session number beyond 2^63 - 1", numbered, ref.BAD_CONFIG),
+        ("R3.2-3 session end beyond 2^63 - 1", ending, ref.BAD_CONFIG),
+        *changed_offers(run, CURIOUS_CHANGES),
+        *changed_offers(signed, SIGNED_CHANGES),
+    ]
+    for full_name, data, code in rows:
+        rule, _, name = full_name.partition(" ")
+        case = {"name": name, "rule": rule, "success": False, "code": code}
+        yield agreeing(
+            case | {"offer": data.hex()}, lambda data=data: ref.Offer.decode(data)
+        )
+
+
+def payloads() -> Iterator[dict[str, Any]]:
+    """A payload is what its hash in the offer says."""
+    payload = b"model weights"
+    hashed = hashlib.sha256(payload).digest()
+    for name, data in (("as hashed", payload), ("one byte more", payload + b"\0")):
+        fits = hashlib.sha256(data).digest() == hashed
+        yield {
+            "name": name,
+            "success": fits,
+            "code": 0 if fits else ref.PAYLOAD_MISMATCH,
+            "payload_hash": hashed.hex(),
+            "payload": data.hex(),
+        }
 
 
 def refusals(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
-    complete, ring, scattered, corrected = runs
+    complete, ring, scattered, corrected, signed, small = runs
     return {
-        "offers": list(offers(complete)),
-        "client": list(client_refusals(complete, ring)),
-        "server": list(server_refusals(complete, ring)),
+        "offers": list(offers(complete, signed)),
+        "payloads": list(payloads()),
+        "client": [
+            *client_refusals(complete, ring, scattered),
+            *signed_refusals(ring, complete, signed, small),
+        ],
+        "server": list(server_refusals(complete, ring, small)),
         "complaints": list(complaints(complete)),
-        "closings": list(closings(complete, scattered, corrected)),
+        "closings": list(closings(complete, scattered, corrected, signed)),
     }

@@ -1,31 +1,49 @@
 """What a server refuses, and the sessions that it has to abort.
 
 Rule 1: a refused message changes nothing: the recorded messages still go through.
+Rule 2: each case names the rule that refuses it, in its name's first word here.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import reference as ref
 from forged_messages import LOW_ORDER, NOT_CANONICAL, RosterForge, agreeing, flipped
-from reference_session import Server
-from session_vectors import Run
+from reference_roster import Advert
+from reference_session import (
+    ADVERTISE,
+    CONSISTENCY,
+    MASK,
+    SHARE,
+    UNMASK,
+    Server,
+)
+from reference_signature import sign
+from session_vectors import FOREIGN_ISSUER, ISSUER, SESSION_END, Run
 
-FIELDS = {0: "advert", 1: "bundles", 2: "upload", 4: "answer"}
+FIELDS = {
+    ADVERTISE: "advert",
+    SHARE: "bundles",
+    MASK: "upload",
+    CONSISTENCY: "signature",
+    UNMASK: "answer",
+}
 
 
 def played_server(run: Run, round_number: int) -> Server:
     """A server that has closed every earlier round, and received nothing in this."""
-    server = Server(run.offer)
-    if round_number > 0:
-        receive_all(run, server, 0)
-        server.close_adverts(run.plan.graph_seed)
-    if round_number > 1:
-        receive_all(run, server, 1)
-        server.close_sharing()
-    if round_number > 2:
-        receive_all(run, server, 2)
-        server.close_uploads()
+    server = run.server()
+    closing = {
+        ADVERTISE: lambda: server.close_adverts(run.plan.graph_seed),
+        SHARE: server.close_sharing,
+        MASK: server.close_uploads,
+        CONSISTENCY: server.close_signing,
+    }
+    for earlier in ref.ROUNDS[run.offer.parameters.profile]:
+        if earlier < round_number:
+            receive_all(run, server, earlier)
+            closing[earlier]()
     return server
 
 
@@ -54,8 +72,10 @@ def server_case(  # noqa: PLR0913 - what tells one case from another
 ) -> dict[str, Any]:
     """Send a message while a round is open; one `of` another round, if that is said."""
     sent = round_number if of is None else of
+    rule, _, name = named[0].partition(" ")
     case = {
-        "name": named[0],
+        "name": name,
+        "rule": rule,
         "success": False,
         "code": named[1],
         "session": run.plan.name,
@@ -75,34 +95,46 @@ def server_case(  # noqa: PLR0913 - what tells one case from another
 def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
     good = run.bytes_of(me, "advert")
-    advert = ref.Advert.decode(good)
+    advert = Advert.decode(good)
 
     def changed(**changes: Any) -> bytes:
-        return ref.Advert(**(vars(advert) | changes)).encode()
+        return replace(advert, **changes).encode()
 
+    noisy = changed(noise_commitments=(bytes(32),) * 2)
     adverts: dict[str, tuple[bytes, int]] = {
-        "advert cut short": (good[:-1], ref.BAD_ENCODING),
-        "advert with one byte more": (good + b"\0", ref.BAD_ENCODING),
-        "advert with a signature": (changed(signature=bytes(64)), ref.BAD_SIGNATURE),
-        "one key for both": (
+        "R5.1-2 advert cut short": (good[:-1], ref.BAD_ENCODING),
+        "R5.1-2 advert with one byte more": (good + b"\0", ref.BAD_ENCODING),
+        "R5.1-2 noise commitments that nobody asked for": (noisy, ref.BAD_ENCODING),
+        "R5.1-5 advert with a signature": (
+            changed(signature=bytes(64)),
+            ref.BAD_SIGNATURE,
+        ),
+        "R5.1-5 advert with a credential": (
+            changed(credential=ISSUER.credential(me, bytes(32))),
+            ref.BAD_SIGNATURE,
+        ),
+        "R5.1-7 one key for both": (
             changed(mask_key=advert.channel_key),
             ref.DUPLICATE_KEY,
         ),
-        "low order": (changed(mask_key=LOW_ORDER[2]), ref.BAD_PUBLIC_KEY),
-        "not canonical": (changed(channel_key=NOT_CANONICAL[0]), ref.BAD_PUBLIC_KEY),
-        "top bit": (changed(channel_key=NOT_CANONICAL[1]), ref.BAD_PUBLIC_KEY),
+        "R5.1-6 low order": (changed(mask_key=LOW_ORDER[2]), ref.BAD_PUBLIC_KEY),
+        "R5.1-6 not canonical": (
+            changed(channel_key=NOT_CANONICAL[0]),
+            ref.BAD_PUBLIC_KEY,
+        ),
+        "R5.1-6 top bit": (changed(channel_key=NOT_CANONICAL[1]), ref.BAD_PUBLIC_KEY),
     }
     for name, (data, code) in adverts.items():
-        yield server_case(run, me, 0, (name, code), data)
-    named = ("advert of another identity", ref.UNAUTHENTICATED)
-    yield server_case(run, "eve", 0, named, good)
+        yield server_case(run, me, ADVERTISE, (name, code), data)
+    named = ("R5.1-3 advert of another identity", ref.UNAUTHENTICATED)
+    yield server_case(run, "eve", ADVERTISE, named, good)
     copied = changed(identity="eve")
-    named = ("keys of another client", ref.DUPLICATE_KEY)
-    yield server_case(run, "eve", 0, named, copied, after=(me,))
+    named = ("R5.1-7 keys of another client", ref.DUPLICATE_KEY)
+    yield server_case(run, "eve", ADVERTISE, named, copied, after=(me,))
     late = RosterForge(run).stranger("~", 0).encode()
     everybody = tuple(r["identity"] for r in run.record["clients"] if r["advert"])
-    named = ("one client more than the roster takes", ref.ROSTER_TOO_LARGE)
-    yield server_case(run, "~", 0, named, late, after=everybody)
+    named = ("R5.1-4 one client more than the roster takes", ref.ROSTER_TOO_LARGE)
+    yield server_case(run, "~", ADVERTISE, named, late, after=everybody)
 
     bundles = run.bytes_of(me, "bundles")
     for name, data in (
@@ -111,7 +143,8 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         ("one byte missing", bundles[:-1]),
         ("no bundles", b""),
     ):
-        yield server_case(run, me, 1, (name, ref.BAD_ENCODING), data)
+        named = f"R5.2-11 {name}", ref.BAD_ENCODING
+        yield server_case(run, me, SHARE, named, data)
 
     sender = next(r["identity"] for r in ring.record["clients"] if r["upload"])
     upload = ring.bytes_of(sender, "upload")
@@ -125,7 +158,8 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         ("first coordinate is m", ref.pack([modulus, *values[1:]], bits)),
         ("last coordinate is m", ref.pack([*values[:-1], modulus], bits)),
     ):
-        yield server_case(ring, sender, 2, (name, ref.BAD_VECTOR), data)
+        named = f"R5.3-8 {name}", ref.BAD_VECTOR
+        yield server_case(ring, sender, MASK, named, data)
 
     answer = run.bytes_of(me, "answer")
     head, shares = answer[:1], answer[1:]
@@ -138,49 +172,133 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         ("absences with a padding bit", b"\x80" + shares),
         ("absent share is not zero", b"\1" + shares),
     ):
-        yield server_case(run, me, 4, (name, ref.BAD_ENCODING), data)
+        named = f"R5.5-11 {name}", ref.BAD_ENCODING
+        yield server_case(run, me, UNMASK, named, data)
 
 
-def server_contradictions(run: Run) -> Iterator[dict[str, Any]]:
+def signed_messages(run: Run) -> Iterator[dict[str, Any]]:
+    """Profile 2, round by round."""
+    me = "ben"
+    seed, good = run.secrets[me].identity_seed, run.bytes_of(me, "advert")
+    view = played_server(run, UNMASK).view
+    advert = Advert.decode(good)
+
+    def signed(**changes: Any) -> bytes:
+        made = replace(advert, **changes)
+        message = made.signed_bytes(view.suite, view.contexts[0])
+        return replace(made, signature=sign(seed, message)).encode()
+
+    def credited(**changes: Any) -> bytes:
+        issuer = changes.pop("issuer", ISSUER)
+        given = changes.pop("name", me)
+        return signed(credential=issuer.credential(given, seed, **changes))
+
+    for name, data in {
+        "R5.1-5 no credential": signed(credential=None),
+        "R5.1-5 no signature": replace(advert, signature=b"").encode(),
+        "R2.1-3 credential that has ended": credited(not_after=SESSION_END - 1),
+        "R2.1-3 credential that has not begun": credited(not_before=SESSION_END + 1),
+        "R2.1-4 revoked credential": credited(serial=4),
+        "R2.1-6 credential of another issuer": credited(issuer=FOREIGN_ISSUER),
+        "R2.1-6 credential of another name": credited(name="eve"),
+    }.items():
+        yield server_case(run, me, ADVERTISE, (name, ref.BAD_CREDENTIAL), data)
+    for name, data in {
+        "one bit of the signature": flipped(good, len(good) - 1),
+        "signature over another commitment": replace(
+            advert, commitment=bytes(32)
+        ).encode(),
+    }.items():
+        named = (f"R5.1-8 {name}", ref.BAD_SIGNATURE)
+        yield server_case(run, me, ADVERTISE, named, data)
+    index = run.row(me)["index"]
+    other = next(key for key in run.secrets if key != me)
+    own = run.secrets[other].credential
+    named = ("R5.1-7 identity key of another", ref.DUPLICATE_KEY)
+    data = replace(advert, credential=own).encode()
+    yield server_case(run, me, ADVERTISE, named, data, after=(other,))
+
+    bundles = run.bytes_of(me, "bundles")
+    elsewhere = view.bundles_to_sign(index + 1, bundles[:-64])
+    for name, data, code in (
+        ("no signature", bundles[:-64], ref.BAD_ENCODING),
+        ("one bit of the signature", flipped(bundles, len(bundles) - 1), 4),
+        ("one bit of a bundle", flipped(bundles, 0), ref.BAD_SIGNATURE),
+        ("signed for another index", bundles[:-64] + sign(seed, elsewhere), 4),
+    ):
+        yield server_case(run, me, SHARE, (f"R5.2-11 {name}", code), data)
+
+    signature = run.bytes_of(me, "signature")
+    others_set = ref.tag("client", "consistency", view.suite) + ref.blob(bytes(32))
+    for name, data, code in (
+        ("signature of 63 bytes", signature[:-1], ref.BAD_ENCODING),
+        ("one bit of the signature", flipped(signature, 63), ref.BAD_SIGNATURE),
+        ("another set is signed", sign(seed, others_set), ref.BAD_SIGNATURE),
+        ("another's signature", run.bytes_of(other, "signature"), 4),
+    ):
+        yield server_case(run, me, CONSISTENCY, (f"R5.4-7 {name}", code), data)
+
+
+def server_contradictions(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
-    named = ("a second, different message", ref.EQUIVOCATION)
-    for round_number, name in FIELDS.items():
-        message = run.bytes_of(me, name)
+    named = ("R5-1 a second, different message", ref.EQUIVOCATION)
+    for round_number in ref.ROUNDS[ref.CURIOUS]:
+        message = run.bytes_of(me, FIELDS[round_number])
         # In the middle of an advert is a key: it is compared before it is judged.
         other = flipped(message, len(message) // 2)
         yield server_case(run, me, round_number, named, other, after=(me,))
-    late = ("a message after its round", ref.DEADLINE)
-    early = ("a message before its round", ref.UNEXPECTED_MESSAGE)
-    yield server_case(run, "zoe", 2, late, run.bytes_of(me, "bundles"), of=1)
-    yield server_case(run, me, 1, early, run.bytes_of(me, "upload"), of=2)
-    named = ("a client outside the set of the round", ref.SESSION_OVER)
-    for sender, round_number in (("carl", 1), ("zoe", 2), ("b.b", 4)):
+    other = flipped(signed.bytes_of("ben", "signature"), 0)
+    yield server_case(signed, "ben", CONSISTENCY, named, other, after=("ben",))
+    late = ("R5-1 a message after its round", ref.DEADLINE)
+    early = ("R5-1 a message before its round", ref.UNEXPECTED_MESSAGE)
+    bundles = run.bytes_of(me, "bundles")
+    yield server_case(run, "zoe", MASK, late, bundles, of=SHARE)
+    yield server_case(run, me, SHARE, early, run.bytes_of(me, "upload"), of=MASK)
+    answer = signed.bytes_of("ben", "answer")
+    yield server_case(signed, "ben", CONSISTENCY, early, answer, of=UNMASK)
+    named = ("R5-1 a client outside the set of the round", ref.SESSION_OVER)
+    for sender, round_number in (("carl", SHARE), ("zoe", MASK), ("b.b", UNMASK)):
         message = run.bytes_of(me, FIELDS[round_number])
         yield server_case(run, sender, round_number, named, message)
 
 
-def closings(run: Run, ring: Run, corrected: Run) -> Iterator[dict[str, Any]]:
+def closings(
+    run: Run, ring: Run, corrected: Run, signed: Run
+) -> Iterator[dict[str, Any]]:
     """Sessions that the server has to abort when a round closes."""
     few = {
-        1: ("too few shared", ref.U2_TOO_SMALL, 3),
-        2: ("too few uploaded", ref.U3_TOO_SMALL, 2),
-        4: ("too few answered", ref.TOO_FEW_ANSWERS, 1),
+        SHARE: ("R5.2-12 too few shared", ref.U2_TOO_SMALL, 3),
+        MASK: ("R5.3-12 too few uploaded", ref.U3_TOO_SMALL, 2),
+        UNMASK: ("R5.5-12 too few answered", ref.TOO_FEW_ANSWERS, 1),
     }
     for round_number, (name, code, absent) in few.items():
         yield closing(run, round_number, (name, code), absent)
-    yield closing(run, 2, ("too many lost", ref.TOO_MANY_DROPOUTS), 1)
+    named = ("R5.3-12 too many lost", ref.TOO_MANY_DROPOUTS)
+    yield closing(run, MASK, named, 1)
     order = ring.server_order()
     for round_number, name, code, places in (
         # Place 3 keeps the holder at place 5 only.
-        (1, "a sharer without holders", ref.DISPUTED, (1, 2, 4)),
-        (2, "a sharer whose holders are lost", ref.TOO_MANY_DROPOUTS, (1, 2, 4)),
-        (2, "two gaps cut the ring", ref.TOO_MANY_DROPOUTS, (1, 2, 6, 7)),
+        (SHARE, "R5.3-10 a sharer without holders", ref.DISPUTED, (1, 2, 4)),
+        (
+            MASK,
+            "R5.3-12 a sharer whose holders are lost",
+            ref.TOO_MANY_DROPOUTS,
+            (1, 2, 4),
+        ),
+        (MASK, "R5.3-9 two gaps cut the ring", ref.TOO_MANY_DROPOUTS, (1, 2, 6, 7)),
     ):
         absent_names = tuple(order[place] for place in places)
         yield closing(ring, round_number, (name, code), absent_names)
     # Three of five answer, one of them lies, and three are needed: none can be spared.
-    named = ("wrong share that cannot be done without", ref.RECONSTRUCTION_FAILED)
-    yield closing(corrected, 4, named, 2)
+    named = (
+        "R7.3-2 wrong share that cannot be done without",
+        ref.RECONSTRUCTION_FAILED,
+    )
+    yield closing(corrected, UNMASK, named, 2)
+    named = ("R5.4-7 too few signed", ref.NO_QUORUM)
+    yield closing(signed, CONSISTENCY, named, 1)
+    named = ("R5.5-12 too few answered", ref.TOO_FEW_ANSWERS)
+    yield closing(signed, UNMASK, named, 1)
 
 
 def closing(
@@ -192,12 +310,19 @@ def closing(
     """Close a round without some senders, or without so many of the last ones."""
     server = played_server(run, round_number)
     field = FIELDS[round_number]
-    close = {1: server.close_sharing, 2: server.close_uploads, 4: server.sum}
+    close = {
+        SHARE: server.close_sharing,
+        MASK: server.close_uploads,
+        CONSISTENCY: server.close_signing,
+        UNMASK: server.sum,
+    }
     present = [row["identity"] for row in run.record["clients"] if row[field]]
     gone = tuple(present[-absent:]) if isinstance(absent, int) else absent
     senders = receive_all(run, server, round_number, gone)
+    rule, _, name = named[0].partition(" ")
     case = {
-        "name": named[0],
+        "name": name,
+        "rule": rule,
         "success": False,
         "code": named[1],
         "session": run.plan.name,
@@ -207,7 +332,8 @@ def closing(
     return agreeing(case, close[round_number])
 
 
-def server_refusals(complete: Run, ring: Run) -> Iterator[dict[str, Any]]:
+def server_refusals(complete: Run, ring: Run, small: Run) -> Iterator[dict[str, Any]]:
     """Yield all refused messages, round by round."""
     yield from server_rounds(complete, ring)
-    yield from server_contradictions(complete)
+    yield from signed_messages(small)
+    yield from server_contradictions(complete, small)

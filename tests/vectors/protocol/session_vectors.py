@@ -5,17 +5,73 @@ Rule 2: inputs are one-hot with distinct entries, so that a mix-up shows in the 
         each reference run must give the sum of the survivors before it is recorded.
 """
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import reference as ref
-from reference_session import Client, Secrets, Server
+from reference_enrolment import Credential, Revocations
+from reference_roster import Roster, decode_roster
+from reference_session import (
+    ADVERTISE,
+    CONSISTENCY,
+    MASK,
+    SHARE,
+    UNMASK,
+    Client,
+    Secrets,
+    Server,
+)
+from reference_signature import identity_key, sign
 
-ROUNDS = ["AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "Unmasking"]
+ROUNDS = [
+    "AdvertiseKeys",
+    "ShareKeys",
+    "MaskedInputCollection",
+    "ConsistencyCheck",
+    "Unmasking",
+]
+CURIOUS_ROUNDS = [name for name in ROUNDS if name != "ConsistencyCheck"]
+MESSAGES = ("advert", "bundles", "delivery", "upload", "signature", "answer")
+SESSION_END = 1_800_000_000
 
 
 def counting(start: int, size: int) -> bytes:
     return bytes((start + place) % 256 for place in range(size))
+
+
+class Issuer:
+    """An enrolment key, and what it signs."""
+
+    def __init__(self, trust_domain: str, seed: bytes) -> None:
+        self.trust_domain = trust_domain
+        self.seed = seed
+        self.key = identity_key(seed)
+
+    def credential(self, name: str, seed: bytes, **changes: Any) -> Credential:
+        """Sign one; `changes` are made before, and a `signature` after that."""
+        signature = changes.pop("signature", None)
+        blank = Credential(identity_key(seed), SESSION_END - 100, SESSION_END, 7)
+        blank = replace(blank, **changes)
+        if signature is None:
+            signature = sign(self.seed, blank.signed_bytes(self.trust_domain, name))
+        return replace(blank, signature=signature)
+
+    def revocations(self, number: int, serials: tuple[int, ...]) -> Revocations:
+        made_at = SESSION_END - 1000
+        blank = Revocations(self.trust_domain, number, made_at, serials)
+        return replace(blank, signature=sign(self.seed, blank.signed_bytes()))
+
+
+ISSUER = Issuer("example.org", counting(0x90, 32))
+FOREIGN_ISSUER = Issuer("example.org", counting(0x91, 32))
+REVOCATIONS = ISSUER.revocations(3, (1, 4, 2**32 - 1))
+TRUST = ref.Trust(
+    "example.org",
+    ISSUER.key,
+    REVOCATIONS.number,
+    hashlib.sha256(REVOCATIONS.encode()).digest(),
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +84,12 @@ class Plan:
     graph_seed: bytes
     lost_before: dict[str, str]  # identity -> round
     lying: str = ""  # the identity that reveals wrong shares
+    partial: str = ""  # the identity that reads its neighbourhood only
+
+    @property
+    def revoked(self) -> frozenset[int]:
+        listed = self.parameters.trust is not None
+        return frozenset(REVOCATIONS.serials) if listed else frozenset()
 
 
 @dataclass(frozen=True)
@@ -40,7 +102,16 @@ class Run:
     record: dict[str, Any]
 
     def client(self, identity: str) -> Client:
-        return Client(self.offer, self.secrets[identity])
+        return Client(self.offer, self.secrets[identity], self.plan.revoked)
+
+    def server(self) -> Server:
+        return Server(self.offer, self.plan.revoked)
+
+    def roster(self) -> Roster:
+        return decode_roster(self.announced("roster"), self.offer.parameters)
+
+    def announced(self, name: str) -> bytes:
+        return bytes.fromhex(self.record[name])
 
     def server_order(self) -> list[str]:
         """The identities in the order of the ring."""
@@ -71,7 +142,7 @@ def secrets_of(plan: Plan, place: int) -> Secrets:
     values = [0] * rules.dim
     values[place % rules.dim] = (place + 1) % rules.modulus
     values[-1] = rules.modulus - 1
-    return Secrets(
+    mine = Secrets(
         plan.identities[place],
         counting(1 + 5 * place, 32),
         counting(101 + 5 * place, 32),
@@ -80,6 +151,11 @@ def secrets_of(plan: Plan, place: int) -> Secrets:
         coefficients(place, 1, rules.threshold),
         values,
     )
+    if rules.trust is None:
+        return mine
+    seed = counting(51 + 5 * place, 32)
+    credential = ISSUER.credential(mine.identity, seed, serial=100 + place)
+    return replace(mine, identity_seed=seed, credential=credential)
 
 
 class Game:
@@ -89,15 +165,24 @@ class Game:
         plan.parameters.check()
         self.plan = plan
         self.offer = ref.Offer(
-            "sums-1", f"vectors/{plan.name}", 1, counting(0, 32), b"", plan.parameters
+            "sums-1",
+            f"vectors/{plan.name}",
+            1,
+            counting(0, 32),
+            SESSION_END,
+            b"",
+            plan.parameters,
         )
         self.secrets = {
             name: secrets_of(plan, place) for place, name in enumerate(plan.identities)
         }
-        self.clients = {n: Client(self.offer, own) for n, own in self.secrets.items()}
+        self.clients = {
+            name: Client(self.offer, own, plan.revoked)
+            for name, own in self.secrets.items()
+        }
         self.rows: dict[str, dict[str, bytes]] = {name: {} for name in self.secrets}
-        self.server = Server(self.offer)
-        self.announced: dict[str, bytes] = {}  # roster, u2, u3
+        self.server = Server(self.offer, plan.revoked)
+        self.announced: dict[str, bytes] = {}  # roster, u2, u3, quorum
         self.index: dict[str, int] = {}
         self.total: list[int] = []
 
@@ -105,28 +190,38 @@ class Game:
         """Play all rounds; `Refused` if the server has to abort."""
         server, announced = self.server, self.announced
         for name in self.present("AdvertiseKeys"):
-            self.send(0, name, "advert", self.clients[name].advert())
+            self.send(ADVERTISE, name, "advert", self.clients[name].advert())
         announced["roster"] = server.close_adverts(self.plan.graph_seed)
-        self.index = {
-            advert.identity: i for i, advert in enumerate(server.view.adverts)
-        }
+        self.index = {advert.identity: i for i, advert in server.view.adverts.items()}
         for name in self.present("ShareKeys"):
-            bundles = self.clients[name].take(1, announced["roster"])
-            self.send(1, name, "bundles", bundles)
+            self.send(SHARE, name, "bundles", self.share(name))
         announced["u2"] = server.close_sharing()
         for name in self.members("ShareKeys", server.view.sharers):
-            delivered = self.rows[name]["delivered"] = server.delivery(self.index[name])
-            upload = self.clients[name].take(2, announced["u2"], delivered)
+            delivery = self.rows[name]["delivery"] = server.delivery(self.index[name])
+            upload = self.clients[name].take(MASK, delivery)
             if name in self.present("MaskedInputCollection"):
-                self.send(2, name, "upload", upload)
-        announced["u3"] = server.close_uploads()
+                self.send(MASK, name, "upload", upload)
+        opening = announced["u3"] = server.close_uploads()
+        if server.view.is_signed:
+            for name in self.members("ConsistencyCheck", server.view.survivors):
+                signature = self.clients[name].take(CONSISTENCY, opening)
+                self.send(CONSISTENCY, name, "signature", signature)
+            opening = announced["quorum"] = server.close_signing()
         for name in self.members("Unmasking", server.view.survivors):
-            answer = self.clients[name].take(4, announced["u3"])
+            answer = self.clients[name].take(UNMASK, opening)
             answer = wrong(answer) if name == self.plan.lying else answer
-            self.send(4, name, "answer", answer)
+            self.send(UNMASK, name, "answer", answer)
         self.total = server.sum()
         if self.total != self.sum_of_survivors():
             raise AssertionError(self.plan.name)
+
+    def share(self, name: str) -> bytes:
+        """Return the bundles of a client, which read all of the roster or its part."""
+        roster = self.announced["roster"]
+        if name == self.plan.partial:
+            roster = self.server.neighbourhood(self.index[name])
+            self.rows[name]["neighbourhood"] = roster
+        return self.clients[name].take(SHARE, roster)
 
     def send(self, round_number: int, name: str, field: str, message: bytes) -> None:
         self.rows[name][field] = message
@@ -154,7 +249,7 @@ class Game:
         bits = ref.residue_bits(plan.parameters.modulus)
         announced = {
             name: self.announced[name].hex() if name in self.announced else None
-            for name in ("roster", "u2", "u3")
+            for name in ("roster", "u2", "u3", "quorum")
         }
         return {
             "name": plan.name,
@@ -163,6 +258,9 @@ class Game:
             "sid": view.sid.hex(),
             "contexts": [context.hex() for context in view.contexts],
             "graph_seed": plan.graph_seed.hex(),
+            "revocations": (
+                REVOCATIONS.encode().hex() if plan.parameters.trust else None
+            ),
             **announced,
             "neighbours": view.neighbours,
             "lying": self.index.get(plan.lying),
@@ -214,9 +312,11 @@ def row_of(
         "key_coefficients": mine.key_coefficients,
         "seed_coefficients": mine.seed_coefficients,
         "input": [str(entry) for entry in mine.values],
+        "identity_seed": mine.identity_seed.hex(),
+        "credential": "" if mine.credential is None else mine.credential.encode().hex(),
     } | {
         name: messages[name].hex() if name in messages else None
-        for name in ("advert", "bundles", "delivered", "upload", "answer")
+        for name in (*MESSAGES, "neighbourhood")
     }
 
 
@@ -228,11 +328,17 @@ def parameters(**changes: Any) -> ref.Parameters:
         "max_clients": 12,
         "degree": 0,
         "max_dropouts": 1,
+        "max_losses": 4,
         "colluders": 1,
+        "noise_layers": 0,
         "noise_block": b"",
-        "deadlines": (60, 60, 60, 60),
     }
-    return ref.Parameters(**(base | changes))
+    made = base | changes
+    here = ref.ROUNDS[made["profile"]]
+    made.setdefault("deadlines", tuple(60 * (r in here) for r in range(1, 7)))
+    if made["profile"] != ref.CURIOUS:
+        made.setdefault("trust", TRUST)
+    return ref.Parameters(**made)
 
 
 def complete() -> Plan:
@@ -244,9 +350,10 @@ def complete() -> Plan:
         max_clients=7,
         threshold=4,
         min_survivors=4,
+        max_losses=3,
     )
     names = ["zoe", "Adam", "bob", "carl", "b.b", "dora", "eve", "Zoe"]
-    lost = dict(zip(["carl", "zoe", "b.b", "Adam"], ROUNDS, strict=True))
+    lost = dict(zip(["carl", "zoe", "b.b", "Adam"], CURIOUS_ROUNDS, strict=True))
     return Plan("complete", rules, names, b"", lost)
 
 
@@ -265,8 +372,8 @@ def ring() -> Plan:
         colluders=0,
     )
     names = [f"client-{place}" for place in range(11, 1, -1)]
-    lost = dict(zip([names[i] for i in (2, 7, 4, 9)], ROUNDS, strict=True))
-    return Plan("ring", rules, names, counting(0xF0, 32), lost)
+    lost = dict(zip([names[i] for i in (2, 7, 4, 9)], CURIOUS_ROUNDS, strict=True))
+    return Plan("ring", rules, names, counting(0xF0, 32), lost, partial="client-10")
 
 
 def scattered() -> Plan:
@@ -303,6 +410,40 @@ def corrected() -> Plan:
     return Plan("corrected", rules, names, b"", {}, lying="cai")
 
 
+def signed() -> Plan:
+    """Profile 2: one client is lost before each round but the last."""
+    rules = parameters(
+        profile=ref.MALICIOUS,
+        modulus=2**20,
+        dim=5,
+        min_clients=8,
+        max_clients=8,
+        threshold=5,
+        min_survivors=5,
+        max_losses=3,
+    )
+    names = ["zoe", "Adam", "bob", "carl", "b.b", "dora", "eve", "Zoe", "flo"]
+    lost = dict(zip(["carl", "zoe", "b.b", "Adam"], ROUNDS, strict=False))
+    return Plan("signed", rules, names, b"", lost)
+
+
+def signed_by_all() -> Plan:
+    """Profile 2, as small as it gets, and nobody is lost."""
+    rules = parameters(
+        profile=ref.MALICIOUS,
+        modulus=2**16,
+        dim=3,
+        min_clients=3,
+        max_clients=3,
+        threshold=2,
+        min_survivors=2,
+        max_losses=1,
+        colluders=0,
+    )
+    return Plan("signed-by-all", rules, ["ann", "ben", "cai"], b"", {})
+
+
 def sessions() -> list[Run]:
     """Play all of them."""
-    return [play(make()) for make in (complete, ring, scattered, corrected)]
+    plans = (complete, ring, scattered, corrected, signed, signed_by_all)
+    return [play(make()) for make in plans]

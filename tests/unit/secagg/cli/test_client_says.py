@@ -13,6 +13,7 @@ def said(capsys, shortened_by):
         inputs=3,
         values=None,
         privacy=None,
+        grounds="",
         shortened_by=shortened_by,
         sessions_left=None,
     )

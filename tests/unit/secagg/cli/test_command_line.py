@@ -172,6 +172,16 @@ def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
     assert profile in error_of(capsys)["message"]
 
 
+def test_a_simulation_with_layers_says_what_noise_it_needed_and_what_was_there(capsys):
+    words = ["simulate", "--clients", "20", "--dimension", "16", "--xnoise"]
+    assert main([*words, "--dropout-rate", "0.2", "--seed", "5", "--json"]) == 0
+    result = last_line(capsys)
+    assert result["exact"]
+    ratio = result["noise_present"] / result["noise_required"]
+    assert 1.0 <= ratio <= 1.05
+    assert result["noise_certificate"]["survivors"] == result["survivors"]
+
+
 # --- plan ---------------------------------------------------------------------------
 
 PLAN = [
@@ -188,6 +198,9 @@ PLAN = [
 PLAN_KEYS = {
     "noise_variance",
     "local_noise_variance",
+    "share_at_smallest",
+    "share_at_largest",
+    "noise_overhead",
     "scale_factor",
     "modulus",
     "expected_mse",
@@ -216,6 +229,22 @@ def test_plan_prints_the_promised_keys(capsys):
     assert result["modulus"] == 1 << 16
     assert result["epsilon_server"] <= 2.0
     assert result["expected_mse"] >= result["gaussian_mse"]
+
+
+def test_plan_divides_the_noise_as_it_is_asked_to(capsys):
+    words = ["--epsilon", "2", "--mechanism", "skellam", "--json"]
+    rule = ["--min-survivors", "30", "--loss-fraction", "0.1"]
+    rule += ["--colluder-fraction", "0.2", "--ladder", "4"]
+    assert main([*PLAN, *words, *rule]) == 0
+    result = last_line(capsys)
+    assert (result["loss_fraction"], result["colluder_fraction"]) == ("1/10", "1/5")
+    # 30 clients: none may be lost, 6 collude. 50: 5 and 10; the rest is the user.
+    variance = result["noise_variance"]
+    assert result["share_at_smallest"] == pytest.approx(variance / 23, rel=1e-6)
+    assert result["share_at_largest"] == pytest.approx(variance / 34, rel=1e-4)
+    assert result["local_noise_variance"] == result["share_at_largest"]
+    assert result["noise_shares_counted"] == 22  # of 31 clients: 1 lost, 7 colluding
+    assert result["noise_overhead"] >= 1.0
 
 
 def test_plan_prints_how_many_entries_wrap(capsys):

@@ -57,7 +57,10 @@ def load(issuer, *, now, credential="id/credential.bin"):
 
 def test_a_client_is_enrolled_renewed_and_revoked(run, issuer):
     request = asked(run)
-    signed = run("enrol", "sign", "issuer", request["request"], "--days", "7")
+    words = ("enrol", "sign", "issuer", request["request"], "--days", "7", "--key")
+    error = run(*words, issuer["enrolment_key"], code=EXIT_BAD_CREDENTIAL)["error"]
+    assert request["identity_key"] in error["message"]
+    signed = run(*words, request["identity_key"])
     assert (signed["serial"], signed["name"]) == (1, "hospital-a")
     assert signed["identity_key"] == request["identity_key"]
     assert signed["not_after"] - signed["not_before"] == 7 * 24 * 3600

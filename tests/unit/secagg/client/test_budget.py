@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.client.budget import charge_of, check_budget, settlement_of
+from secagg.client.budget import (
+    charge_of,
+    check_budget,
+    max_rosters_of,
+    settlement_of,
+)
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode
 from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.profiles import HonestTail
 from secagg.protocol.refund import Charge
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import (
@@ -69,6 +75,14 @@ async def charged(book, descriptor):
 def test_a_session_without_noise_costs_nothing(offered):
     exact = replace(offered.parameters, noise_block=b"")
     assert charge_of(replace(offered, parameters=exact)) is None
+
+
+def test_a_ring_is_seen_ten_times_for_each_session_of_the_budget(offered):
+    assert max_rosters_of(offered) is None  # the complete graph
+    ring = replace(offered.parameters, degree=2, tail=HonestTail(40))
+    assert max_rosters_of(replace(offered, parameters=ring)) == 10 * 3
+    exact = replace(ring, noise_block=b"")
+    assert max_rosters_of(replace(offered, parameters=exact)) is None
 
 
 async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offered):

@@ -8,12 +8,14 @@ import pytest
 
 from secagg import distributed_dp
 from secagg.client.client import Client
+from secagg.client.taken_part import TakenPart
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import (
     ErrorCode,
     InputError,
     LocalProtocolError,
     RemoteProtocolError,
+    ServiceError,
 )
 from secagg.parameters import ProtocolParameters
 from secagg.policy import (
@@ -371,3 +373,71 @@ async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
     async with Serving(aggregator, parameters):
         with pytest.raises(RemoteProtocolError, match="claims 8"):
             await contribute(aggregator, "alice", np.ones(DIMENSION), given=floors(99))
+
+
+# --- every session of a task ----------------------------------------------------------
+
+
+async def gather_all(aggregator, *makers, **more):
+    """Let everybody give to all sessions; return what each got back."""
+
+    async def everything(name, make):
+        async with client(aggregator, name, **more) as one:
+            return [given async for given in one.contributions(make)]
+
+    return await asyncio.gather(
+        *(everything(name, make) for name, make in zip(NAMES, makers, strict=True))
+    )
+
+
+async def test_a_client_gives_a_new_vector_to_every_session_until_the_task_is_over(
+    aggregator,
+):
+    seen = []
+
+    def make(session):
+        seen.append((session.session_number, session.payload))
+        return np.full(DIMENSION, session.session_number)
+
+    async with Serving(aggregator, COHORT, sessions=3, payload=b"model"):
+        for given in await gather_all(aggregator, make, make, make, given=WAIVER):
+            assert [one.session_number for one in given] == [1, 2, 3]
+            for one in given:
+                np.testing.assert_array_equal(
+                    one.values, np.full(DIMENSION, 3 * one.session_number)
+                )
+    assert sorted(seen) == [(n, b"model") for n in (1, 2, 3) for _ in NAMES]
+
+
+async def test_contributions_end_with_the_budget(aggregator):
+    """A task that goes on for others would only be refused from then on."""
+    async with Serving(aggregator, noised(steps=2), sessions=3):
+        vector = np.ones(DIMENSION)
+        for given in await gather_all(aggregator, *[lambda _: vector] * 3):
+            assert [one.sessions_left for one in given] == [1, 0]
+            assert all(one.privacy is not None for one in given)
+
+
+async def test_one_vector_is_not_given_to_every_session(aggregator):
+    async with client(aggregator) as one:
+        with pytest.raises(LocalProtocolError, match="every session"):
+            await anext(one.contributions(np.ones(DIMENSION)))
+
+
+async def test_other_ends_than_that_of_the_task_are_errors(aggregator):
+    async with client(aggregator) as one:
+        with pytest.raises(ServiceError, match="no such task") as caught:
+            await anext(one.contributions(lambda _: np.ones(DIMENSION)))
+    assert caught.value.code is ErrorCode.UNKNOWN_SESSION
+
+
+async def test_a_client_knows_in_which_sum_its_vector_is(aggregator):
+    async with client(aggregator, given=WAIVER) as one:
+        assert await one.last_part() is None
+        others = [
+            contribute(aggregator, name, [1] * DIMENSION, given=WAIVER)
+            for name in NAMES[1:]
+        ]
+        async with Serving(aggregator, COHORT):
+            await asyncio.gather(one.contribute([1] * DIMENSION), *others)
+        assert await one.last_part() == TakenPart(session_number=1, inputs=3)

@@ -9,7 +9,6 @@ from secagg.enrolment.revocation import (
     MAX_REVOCATION_BYTES,
     NO_DIGEST,
     RevocationList,
-    SeenRevocations,
     read_revocations,
 )
 from secagg.enrolment.rules import (
@@ -22,6 +21,7 @@ from secagg.enrolment.rules import (
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
+from secagg.profiles import Trust
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
 CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))
@@ -72,26 +72,26 @@ def test_a_credential_will_do_for_a_session_that_ends_while_it_is_valid(session_
 
 
 BAD = [
-    ("none", None, RULES, "there is none"),
-    ("name", signed(name="phone 7"), RULES, "is not 1 to 255 of the characters"),
-    ("early", CREDENTIAL, ruled(session_end=999), "it becomes valid at 1000"),
-    ("late", CREDENTIAL, ruled(session_end=2_001), "it is valid until 2000"),
-    ("revoked", CREDENTIAL, ruled(revoked=frozenset({7})), "serial 7 was revoked"),
-    ("key", signed(identity_key=NEUTRAL), RULES, "small order"),
+    ("R2.1-1", None, RULES, "there is none"),
+    ("R2.1-2", signed(name="phone 7"), RULES, "is not 1 to 255 of the characters"),
+    ("R2.1-3 early", CREDENTIAL, ruled(session_end=999), "it becomes valid at 1000"),
+    ("R2.1-3 late", CREDENTIAL, ruled(session_end=2_001), "it is valid until 2000"),
+    ("R2.1-4", CREDENTIAL, ruled(revoked=frozenset({7})), "serial 7 was revoked"),
+    ("R2.1-5", signed(identity_key=NEUTRAL), RULES, "small order"),
     (
-        "issuer",
+        "R2.1-6 issuer",
         UNSIGNED.signed_by(FOREIGN, DOMAIN),
         RULES,
         "does not fit message and signer",
     ),
     (
-        "trust domain",
+        "R2.1-6 trust domain",
         CREDENTIAL,
         ruled(trust_domain="other.example"),
         "does not fit message and signer",
     ),
     (
-        "pinned key",
+        "R2.1-6 pinned key",
         CREDENTIAL,
         ruled(enrolment_key=FOREIGN.public_bytes),
         "does not fit message and signer",
@@ -186,6 +186,7 @@ def verifications(monkeypatch):
 
 
 def test_a_credential_is_verified_once(verifications):
+    # R2.1-8
     verified = VerifiedCredentials()
     for _ in range(3):
         check_credential(CREDENTIAL, RULES, identity="phone-7", verified=verified)
@@ -226,29 +227,39 @@ def test_the_memory_is_bounded_and_forgets_the_least_used(monkeypatch):
 # --- the revocation list of an offer --------------------------------------------------
 
 
+def trusting(number, digest, domain=DOMAIN, key=ISSUER.public_bytes):
+    return Trust(domain, key, number, digest)
+
+
 def read(data, **changes):
-    arguments = {
-        "trust_domain": DOMAIN,
-        "enrolment_key": ISSUER.public_bytes,
-        "number": 3,
-        "digest": sha256(data).digest(),
-    }
-    return read_revocations(data, **(arguments | changes))
+    offered = trusting(3, sha256(data).digest())
+    return read_revocations(data, dataclasses.replace(offered, **changes))
 
 
 def test_the_list_that_an_offer_names_is_read():
     assert read(LIST.encode()) == LIST
-    assert read(b"", number=0, digest=NO_DIGEST) is None
+    assert read(b"", revocation_number=0, revocation_hash=NO_DIGEST) is None
 
 
 FOREIGN_LIST = dataclasses.replace(LIST).signed_by(FOREIGN)
 BAD_LISTS = [
-    ("missing", b"", {"digest": LIST.digest}, "missing"),
-    ("other digest", LIST.encode(), {"digest": bytes(32)}, "not the one"),
+    ("missing", b"", {"revocation_hash": LIST.digest}, "missing"),
+    ("other digest", LIST.encode(), {"revocation_hash": bytes(32)}, "not the one"),
     ("no list, number", b"", {}, "no revocation list"),
-    ("list without number", LIST.encode(), {"number": 0}, "names none"),
-    ("digest without number", b"", {"number": 0, "digest": LIST.digest}, "names none"),
-    ("other number", LIST.encode(), {"number": 4}, "it is number 3"),
+    ("list without number", LIST.encode(), {"revocation_number": 0}, "names none"),
+    (
+        "list without number and digest",
+        LIST.encode(),
+        {"revocation_number": 0, "revocation_hash": NO_DIGEST},
+        "names none",
+    ),
+    (
+        "digest without number",
+        b"",
+        {"revocation_number": 0, "revocation_hash": LIST.digest},
+        "names none",
+    ),
+    ("other number", LIST.encode(), {"revocation_number": 4}, "it is number 3"),
     ("other domain", LIST.encode(), {"trust_domain": "b.example"}, "trust domain"),
     ("other key", LIST.encode(), {"enrolment_key": FOREIGN.public_bytes}, "not signed"),
     ("foreign issuer", FOREIGN_LIST.encode(), {}, "not signed"),
@@ -264,6 +275,7 @@ BAD_LISTS = [
     ids=[row[0] for row in BAD_LISTS],
 )
 def test_another_list_is_refused(data, changes, complaint):
+    # R2.1-0
     error = refusal(read, data, **changes)
     assert error.code is ErrorCode.BAD_CREDENTIAL
     assert complaint in str(error)
@@ -271,33 +283,24 @@ def test_another_list_is_refused(data, changes, complaint):
 
 # --- what an offer says of enrolment --------------------------------------------------
 
-SEEN = SeenRevocations(
-    enrolment_key=ISSUER.public_bytes,
-    trust_domain=DOMAIN,
-    number=3,
-    digest=LIST.digest,
-)
+SEEN = trusting(3, LIST.digest)
 
 
-def judge(**changes):
-    arguments = {
-        "trust_domain": DOMAIN,
-        "enrolment_key": ISSUER.public_bytes,
-        "revocation_number": 3,
-        "revocation_digest": LIST.digest,
-        "pinned_domain": DOMAIN,
-        "pinned_key": ISSUER.public_bytes,
-        "seen": SEEN,
-        "demands_list": False,
-    }
-    judge_trust(**(arguments | changes))
+def judge(seen=SEEN, *, demands_list=False, **changes):
+    judge_trust(
+        dataclasses.replace(SEEN, **changes),
+        pinned_domain=DOMAIN,
+        pinned_key=ISSUER.public_bytes,
+        seen=seen,
+        demands_list=demands_list,
+    )
 
 
 def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
     judge()
-    judge(revocation_number=4, revocation_digest=bytes(32))
+    judge(revocation_number=4, revocation_hash=bytes(32))
     judge(seen=None)
-    judge(seen=None, revocation_number=0, revocation_digest=NO_DIGEST)
+    judge(seen=None, revocation_number=0, revocation_hash=NO_DIGEST)
     judge(seen=None, demands_list=True)
 
 
@@ -316,12 +319,12 @@ def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
         ),
         ({"revocation_number": 2}, ErrorCode.POLICY_VIOLATION, "has seen list 3"),
         (
-            {"revocation_number": 0, "revocation_digest": NO_DIGEST},
+            {"revocation_number": 0, "revocation_hash": NO_DIGEST},
             ErrorCode.POLICY_VIOLATION,
             "goes by no revocation list",
         ),
         (
-            {"revocation_digest": bytes(32)},
+            {"revocation_hash": bytes(32)},
             ErrorCode.POLICY_VIOLATION,
             "another revocation list 3",
         ),

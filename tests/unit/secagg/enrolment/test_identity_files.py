@@ -127,6 +127,11 @@ def test_a_request_of_another_key_is_not_renewed(directory, tmp_path, issuer_dir
     (directory / REQUEST).write_bytes((other / REQUEST).read_bytes())
     with refused(ErrorCode.BAD_CREDENTIAL, "another key"):
         renew_request(directory, now=NOW)
+    changed = bytearray(read_request(other / REQUEST).encode())
+    changed[-1] ^= 1
+    (other / REQUEST).write_bytes(changed)
+    with refused(ErrorCode.BAD_SIGNATURE, "not signed"):
+        renew_request(other, now=NOW)
     (directory / REQUEST).write_bytes(bytes(5000))
     with refused(ErrorCode.BAD_CREDENTIAL, "more than 4096 bytes"):
         renew_request(directory, now=NOW)
@@ -174,7 +179,7 @@ def test_an_enrolment_key_is_written_and_read(load):
         "rsa:" + key.hex(),
         neutral,
     ):
-        with refused(ErrorCode.BAD_SETTINGS, "is no enrolment key"):
+        with refused(ErrorCode.BAD_SETTINGS, "is no public key"):
             parse_key(bad)
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import stat
 from contextlib import contextmanager
@@ -5,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from secagg.enrolment.credential import CredentialRequest
+from secagg.enrolment.documents import enrolment_tag
 from secagg.enrolment.issuer import ISSUER_SEED, RECORD, REVOCATIONS, Issuer
 from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import RevocationList
@@ -125,6 +127,27 @@ def test_a_request_that_its_key_did_not_sign_is_refused(directory):
         signed(directory, CredentialRequest.decode(bytes(data)))
 
 
+def test_a_request_made_by_hand_for_a_name_that_is_none_is_refused(directory):
+    key = new_key()
+    unsigned = dataclasses.replace(request("phone-7", key), name="a b", signature=b"")
+    tag = enrolment_tag("client", "enrolment request")
+    by_hand = dataclasses.replace(unsigned, signature=key.sign(tag + unsigned.encode()))
+    by_hand.check()
+    with refused(ErrorCode.BAD_CREDENTIAL, "is not 1 to 255"):
+        signed(directory, by_hand)
+    with Issuer.open(directory) as issuer:
+        assert issuer.issued() == ()
+
+
+def test_a_request_for_another_key_than_was_confirmed_is_refused(directory):
+    asked = request("phone-7")
+    with Issuer.open(directory) as issuer:
+        with refused(ErrorCode.BAD_CREDENTIAL, "asks for another key"):
+            issuer.sign(asked, now=NOW, confirmed=new_key().public_bytes)
+        assert issuer.issued() == ()
+        issuer.sign(asked, now=NOW, confirmed=asked.identity_key)
+
+
 def test_a_request_for_another_trust_domain_is_refused(directory):
     with refused(ErrorCode.BAD_CREDENTIAL, "trust domain 'b.example'"):
         signed(directory, request("phone-7", domain="b.example"))
@@ -157,7 +180,7 @@ def test_a_key_has_one_live_name(directory):
     assert later.credential.name == "phone-8"
 
 
-def test_a_revoked_key_never_comes_back(directory):
+def test_a_revoked_key_never_comes_back(directory):  # R2.1-7
     key = new_key()
     old = request("phone-7", key)
     signed(directory, old, days=1)
@@ -398,6 +421,13 @@ def test_a_record_that_was_changed_is_refused(directory, damage):
     with refused(ErrorCode.STATE_DAMAGED, "line"), Issuer.open(directory):
         pass
     assert path.read_bytes() == changed
+
+
+def test_a_trust_domain_that_is_no_name_is_refused_without_any_credential(directory):
+    path = directory / RECORD
+    path.write_bytes(path.read_bytes().replace(DOMAIN.encode(), b"a/b"))
+    with refused(ErrorCode.STATE_DAMAGED, "trust domain"), Issuer.open(directory):
+        pass
 
 
 def test_a_line_that_breaks_off_is_refused_and_may_be_removed(directory):

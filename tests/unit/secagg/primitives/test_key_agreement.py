@@ -46,6 +46,7 @@ def test_rfc_7748_scalar_multiplication():
 
 @pytest.mark.parametrize("point", VECTORS["low_order"])
 def test_points_of_low_order_are_refused(pair, point):
+    # R6-1
     with pytest.raises(BadPublicKeyError, match="low order"):
         pair.agree(bytes.fromhex(point))
     with pytest.raises(BadPublicKeyError, match="low order"):
@@ -54,6 +55,7 @@ def test_points_of_low_order_are_refused(pair, point):
 
 @pytest.mark.parametrize("point", VECTORS["not_canonical"])
 def test_second_encodings_of_a_point_are_refused(pair, point):
+    # R6-1
     with pytest.raises(BadPublicKeyError, match="canonical"):
         pair.agree(bytes.fromhex(point))
 

@@ -1,14 +1,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from secagg.conformance import read_vectors
 
+from secagg.conformance import read_vectors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.merkle import MerkleTree, ProofError, proven_top
 from secagg.primitives.transcript import hash_parts
 
 SUITE = CipherSuite(1)
-TREES = read_vectors("encodings")["trees"]
+ENCODINGS = read_vectors("encodings")
+TREES, PROOFS = ENCODINGS["trees"], ENCODINGS["proofs"]
 
 
 def leaves_of(count):
@@ -42,6 +43,17 @@ def test_tops_and_proofs_are_those_of_the_vectors(row):
         assert [part.hex() for part in proof] == row["proof"]
         shown = {place: leaves_of(count)[place] for place in row["shown"]}
         assert proven_top(count, shown, proof, SUITE) == tree.top
+
+
+@pytest.mark.parametrize("row", PROOFS, ids=lambda row: row["name"])
+def test_proofs_that_were_tampered_with(row):
+    shown = {place: leaves_of(11)[place] for place in row["shown"]}
+    proof = [bytes.fromhex(part) for part in row["proof"]]
+    if "top" in row:
+        assert proven_top(row["leaves"], shown, proof, SUITE).hex() == row["top"]
+    else:
+        with pytest.raises(ProofError):
+            proven_top(row["leaves"], shown, proof, SUITE)
 
 
 @given(st.integers(1, 200))

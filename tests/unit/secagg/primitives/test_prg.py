@@ -79,6 +79,7 @@ def test_a_mask_and_its_opposite_cancel_for_every_power_of_two(bits):
 @pytest.mark.parametrize("modulus", [2**16, 2**20, 2**40, 65521, 10**6 + 3])
 @pytest.mark.parametrize("key_size", [16, 32])
 def test_both_engines_give_the_same_masks(monkeypatch, modulus, key_size):
+    # R6.4-2: the masks alone, and nothing of a tag
     results = []
     for gcm in (False, True):
         monkeypatch.setattr(prg, "_gcm_is_faster", lambda _size, gcm=gcm: gcm)
@@ -204,6 +205,7 @@ def test_an_accumulator_out_of_order_is_refused(accumulator, options, message):
 
 
 def test_a_vector_beyond_the_stream_of_one_key_is_refused():
+    # R6.4-1
     limit = prg.MAX_STREAM_BYTES // 4
     tail = zeros(1, 2**20)
     add_masks(tail, make_masks(1), 2**20, start=limit - 1, dim=limit)

@@ -85,3 +85,12 @@ def test_the_content_is_copied_in_and_cannot_be_replaced():
     assert secret.reveal() == CONTENT
     with pytest.raises(AttributeError, match="immutable"):
         secret._data = bytearray(b"other")
+
+
+def test_a_wiped_secret_cannot_be_declared_whole_again():
+    secret = SecretBytes(CONTENT)
+    secret.wipe()
+    with pytest.raises(AttributeError, match="immutable"):
+        secret._wiped = False
+    with pytest.raises(ValueError, match="wiped"):
+        secret.reveal()

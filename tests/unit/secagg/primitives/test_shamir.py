@@ -99,6 +99,7 @@ def test_every_limb_of_every_secret_has_its_own_polynomial():
 
 
 def test_the_one_word_that_would_favour_a_residue_is_drawn_again():
+    # R7.1-1
     redrawn = 2**32 - 1
     words = [redrawn, redrawn, *range(14), 70000, 2**32 - 2]
     source = ScriptedWords(words)

@@ -49,6 +49,7 @@ def test_every_limb_may_be_65536_and_comes_back():
 
 
 def test_a_flag_over_a_limb_that_is_not_zero_is_refused():
+    # R7.2-1
     good = encode_shares(values(_3=65536))
     for limb in range(1, 16):
         bad = good.copy()

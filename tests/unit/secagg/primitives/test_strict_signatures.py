@@ -1,4 +1,4 @@
-"""The classes of keys and signatures on which libraries disagree.
+"""The classes of keys and signatures on which libraries disagree (R6.6-1, R6.6-2).
 
 The curve is written out here a second time, slowly, so that each class is made from
 its definition and not from a list.
@@ -131,6 +131,13 @@ def test_a_scalar_of_l_or_more_is_refused_whatever_the_library_says(key, multipl
     scalar = int.from_bytes(good[32:], "little") + multiple * L
     with pytest.raises(SignatureError, match="not reduced"):
         verify(key.public_bytes, b"message", good[:32] + scalar.to_bytes(32, "little"))
+
+
+@pytest.mark.usefixtures("any_library")
+def test_a_scalar_of_l_is_refused_whatever_the_library_says(key):
+    signed = key.sign(b"message")[:32] + L.to_bytes(32, "little")
+    with pytest.raises(SignatureError, match="not reduced"):
+        verify(key.public_bytes, b"message", signed)
 
 
 @pytest.mark.usefixtures("any_library")

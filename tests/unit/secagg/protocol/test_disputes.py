@@ -34,6 +34,7 @@ def played(history):
 
 @given(histories())
 def test_at_most_c_honest_clients_are_lost_and_c_plus_one_attempts_suffice(history):
+    # R5-4
     colluders, corrupt, honest, _ = history
     costly = 0
     for before, fresh, out in played(history):

@@ -37,6 +37,7 @@ def dealt_on(state: client.Advertised, roster: Roster, policy: ClientPolicy):
 
 
 def test_shares_of_two_rosters_of_one_session_do_not_interpolate():
+    # R7.1-2
     session = InProcessSession(
         parameters_for(
             CLIENTS, dimension=2, threshold=THRESHOLD, min_clients=THRESHOLD

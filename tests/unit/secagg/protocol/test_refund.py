@@ -27,6 +27,7 @@ ROWS = {
     ("profile", "standing", "fate"), [*product(Profile, Standing, FATES)]
 )
 def test_every_cell(profile, standing, fate):
+    # R5.6-3
     arbitrary = profile is not Profile.HONEST_CURIOUS_SERVER
     expected = ROWS[arbitrary, standing][FATES.index(fate)]
     assert charge_after(profile, standing, fate) is Charge(expected)

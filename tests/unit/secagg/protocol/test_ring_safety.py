@@ -232,6 +232,7 @@ def test_without_losses_the_bound_is_the_planned_one():
 
 
 def test_one_rule_serves_rings_of_any_size():
+    # R11.2-1
     """Random losses leave the bound below what planning said of them."""
     generator = np.random.default_rng(3)  # noqa: TID251 - losses, not secrets
     for n, k, c, losses in [(1000, 72, 50, 330), (10_000, 104, 1000, 3000)]:

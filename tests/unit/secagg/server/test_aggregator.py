@@ -1008,6 +1008,30 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
     scenario(test)
 
 
+def test_an_end_waits_for_whoever_was_told_to_come_back_for_a_session():
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        for name in ("late", "gone"):  # in the session that runs they were already
+            answer = await world.aggregator.answer(name, GetOffer("t", 1))
+            assert isinstance(answer, Wait)
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError):
+            await running
+        settled = asyncio.ensure_future(world.aggregator.settle(at_most_seconds=60.0))
+        begun = world.clock.now()
+        await world.clock.sleep_until(begun + 1.2)
+        assert not settled.done()
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("late", GetOffer("t", 1))
+        assert caught.value.code is ErrorCode.TASK_OVER
+        await settled
+        # Who never comes back is not waited for much longer than a poll takes.
+        assert world.clock.now() - begun < 4.0
+
+    scenario(test)
+
+
 # --- after the end (R5-1) -------------------------------------------------------------
 
 

@@ -84,7 +84,7 @@ PAIRS = st.sets(st.tuples(st.sampled_from("abü"), st.sampled_from("xyz")), max_
 
 @given(st.integers(0, 99), PAIRS.map(frozenset), NAMES, NAMES)
 def test_facts_survive_storage(sums, pairs, out, suspended):
-    facts = TaskFacts(sums, pairs, out, suspended)
+    facts = TaskFacts(sums, sums + 1, pairs, out, suspended)
     assert TaskFacts.decode(facts.encode()) == facts
 
 

@@ -1,13 +1,16 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from secagg import distributed_dp
 from secagg.config import load_server_settings
+from secagg.distributed_dp import plan
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.profiles import Profile
 from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
-from secagg.server.task_setup import prepare_task, settle_task
+from secagg.server.task_setup import Cohort, PreparedTask, prepare_task, settle_task
 from secagg.storage.stored import Task, TaskState
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.inline_book import ask, inline_book
@@ -112,6 +115,21 @@ def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
         prepare(tmp_path, WIDE.replace("colluders = 100", 'degree = "car"'))
     with pytest.raises(ServiceError, match='whole number or "auto"'):
         prepare(tmp_path, WIDE, "cohort.degree=")
+
+
+@pytest.mark.parametrize("degree", [0, "auto"])
+def test_against_a_server_that_lies_more_than_half_is_needed(degree):
+    cohort = Cohort(
+        min_clients=80,
+        max_clients=100,
+        min_survivors=65,
+        colluders=9,
+        degree=degree,
+        profile=Profile.MALICIOUS_SERVER,
+    )
+    assert cohort._graph(max_losses=35) == (0, 55)  # 2 * 55 > 100 + 9
+    with pytest.raises(ServiceError, match="at least 70 shares"):
+        replace(cohort, colluders=39)._graph(max_losses=35)
 
 
 def test_without_a_safe_ring_an_open_degree_means_the_complete_graph(tmp_path):
@@ -229,3 +247,19 @@ def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, book):
     ask(remember(book, settings, planned))
     with pytest.raises(ServiceError, match="somebody else"):
         ask(remember(Racing(book, CrashSwitch()), settings, planned))
+
+
+def test_a_plan_without_a_cohort_counts_on_exactly_its_own():
+    made = plan(
+        clients=5,
+        min_survivors=4,
+        colluders=1,
+        dimension=4,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    cohort = Cohort(min_clients=5, max_clients=5, min_survivors=4, colluders=1)
+    given = PreparedTask.from_plan(made, cohort)
+    assert PreparedTask.from_plan(made).parameters == given.parameters

@@ -8,7 +8,14 @@ import itertools
 
 import pytest
 
-from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.profiles import Trust
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
     Behind,
@@ -347,6 +354,10 @@ async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
     await book.purge(Retention())
     assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
     assert (await book.tally(Role.SERVER, "another")).facts == b""
+    await book.put_facts("task", b"third")
+    await book.put_facts("another", b"first")
+    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
+    assert await book.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
 
 
 async def test_a_task_opens_no_session_beyond_its_allowance(book):
@@ -763,6 +774,40 @@ async def test_a_task_is_put_by_whoever_knows_its_version(book):
     another, row = await book.tasks()
     assert another.task.task_id == "another"
     assert (row.task, row.version, row.tally) == (paused, 2, Tally(4, 1))
+
+
+# --- the newest revocation list -------------------------------------------------------
+
+
+def seen(number, digest=b"a" * 32, key=b"k" * 32, domain="a.example"):
+    return Trust(domain, key, number, digest)
+
+
+async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(book):
+    key = b"k" * 32
+    assert await book.seen_revocations(key, "a.example") is None
+    rows = [
+        seen(3),
+        seen(1, key=b"l" * 32),
+        seen(2, domain="b.example"),
+        seen(3),
+        seen((1 << 32) - 1, b"b" * 32),
+    ]
+    for row in rows:
+        await book.see_revocations(row)
+    assert await book.seen_revocations(key, "a.example") == rows[-1]
+    assert await book.seen_revocations(b"l" * 32, "a.example") == rows[1]
+    assert await book.seen_revocations(key, "b.example") == rows[2]
+    assert await book.seen_revocations(b"l" * 32, "b.example") is None
+
+
+@pytest.mark.parametrize("row", [seen(2), seen(3, b"b" * 32)], ids=["older", "other"])
+async def test_an_older_or_another_revocation_list_is_refused(book, row):
+    await book.see_revocations(seen(3))
+    with pytest.raises(RemoteProtocolError) as caught:
+        await book.see_revocations(row)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    assert await book.seen_revocations(b"k" * 32, "a.example") == seen(3)
 
 
 # --- 9: many changes at once ----------------------------------------------------------

@@ -144,6 +144,7 @@ def test_what_is_left_of_a_client_that_answered_survives_as_a_header():
         DESCRIPTOR,
         "me",
         accepted={Round.SHARE_KEYS: bytes(32), Round.UNMASKING: b"\x01" * 32},
+        sharers=3,
         survivors=b"\x07",
         answer=b"shares",
     )

@@ -13,6 +13,7 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import Trust
 from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
@@ -530,6 +531,7 @@ async def filled(path):
     await book.put_task(
         Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50), expect_version=0
     )
+    await book.see_revocations(Trust("a.b", bytes(32), 7, bytes(32)))
     await book.close()
     return await everything(path)
 
@@ -544,6 +546,7 @@ async def everything(path):
             await book.tasks(),
             await book.charges("task"),
             await book.tally(Role.SERVER, "task"),
+            await book.seen_revocations(bytes(32), "a.b"),
         )
     finally:
         await book.close()
@@ -590,6 +593,7 @@ WHERE sequence = 8
         ("UPDATE charge SET state = 3", "'charge'", None),
         ("UPDATE charge SET state = 9", "'charge'", None),
         ("UPDATE charge SET noise_digest = x'00'", "'charge'", None),
+        ("UPDATE revocation SET number = 6", "'revocation'", None),
     ],
 )
 async def test_a_changed_row_blames_this_machine_and_says_which(

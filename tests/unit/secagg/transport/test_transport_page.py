@@ -1,11 +1,15 @@
 """docs/transport.md is what deployers match their proxies to: it must be true."""
 
+import ast
 import dataclasses
 from pathlib import Path
 
 import pytest
 
+import secagg
+from secagg.client.error_table import error_table
 from secagg.client.grpc_connection import CallDeadlines
+from secagg.errors import ErrorCode
 from secagg.messages import BUNDLE_BYTES
 from secagg.profiles import RoundDeadlines
 from secagg.server.interceptors import CallLimits
@@ -14,7 +18,7 @@ from secagg.transport import channel_options
 from secagg.transport.certificate_expiry import WARNED_BEFORE
 from secagg.transport.handshake import HANDSHAKE_SECONDS
 from secagg.transport.identity import PeerIdentity, Role
-from secagg.transport.status import status_table
+from secagg.transport.status import usual_error
 from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
@@ -80,9 +84,56 @@ def test_the_unmasking_and_sharing_rounds_share_their_row():
     assert len({seconds for seconds in rounds.values() if seconds}) == 1
 
 
-def test_the_page_has_the_table_of_statuses_that_is_in_force():
-    assert status_table() in PAGE
-    assert "DEADLINE_EXCEEDED`" not in status_table()
+def test_the_page_has_the_table_of_errors_that_is_in_force():
+    assert error_table() in PAGE
+    assert "DEADLINE_EXCEEDED`" not in error_table()
+
+
+# What answers calls of clients.
+ANSWERING = (
+    "messages.py",
+    "parameters.py",
+    "protocol/server*.py",
+    "server/aggregator.py",
+    "server/durable_state.py",
+    "server/interceptors.py",
+    "server/grpc_server.py",
+    "server/readable.py",
+    "server/session_book.py",
+    "server/session_runner.py",
+    "server/upload_desk.py",
+    "storage/spool.py",
+    "wire/codec.py",
+    "wire/limits.py",
+)
+UNUSUAL = {
+    # Before there is a name nobody can be at fault.
+    ("UNAUTHENTICATED", "ServiceError"),
+    # A chunk beyond the size that was announced is a lie, a gap is an accident.
+    ("UPLOAD_CORRUPT", "RemoteProtocolError"),
+    # The operator is told that the task was ended; clients are answered that it is.
+    ("TASK_OVER", "SessionAbortedError"),
+}
+
+
+def raised():
+    """Yield number and class of every error that these modules make."""
+    package = Path(secagg.__file__).parent
+    for path in (p for pattern in ANSWERING for p in sorted(package.glob(pattern))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                codes = [k.value for k in node.keywords if k.arg == "code"]
+                for named in (part for code in codes for part in ast.walk(code)):
+                    if isinstance(named, ast.Attribute) and named.attr.isupper():
+                        yield named.attr, node.func.id
+
+
+def test_whose_fault_a_number_is_agrees_with_what_raises_it():
+    found = set(raised())
+    assert len(found) > 15
+    assert found >= UNUSUAL
+    for name, kind in found - UNUSUAL:
+        assert type(usual_error(ErrorCode[name])).__name__ == kind, name
 
 
 def test_both_layers_agree_on_streams():

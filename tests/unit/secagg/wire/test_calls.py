@@ -171,6 +171,7 @@ def test_a_message_over_the_limit_is_refused_before_it_is_parsed():
 
 
 def test_a_field_of_a_later_release_is_ignored():
+    # R3.1-2: what is outside the canonical bytes changes nothing
     # Field 100, a varint: what a client of a later release may add.
     data = GetUploadStatus(SESSION).encode() + b"\xa0\x06\x01"
     assert GetUploadStatus.decode(data).session_id == SESSION

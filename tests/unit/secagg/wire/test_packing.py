@@ -115,6 +115,7 @@ def test_a_wrong_length_is_refused(change):
 
 
 def test_padding_that_is_not_zero_is_refused():
+    # R8-1
     packed = bytearray(pack(vector(3, 20), 20))
     unpack(packed, 3, 20, 1 << 20)
     for bit in range(4, 8):

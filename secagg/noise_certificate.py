@@ -1,0 +1,128 @@
+"""What noise a released sum holds, as exact rationals that anybody can recompute.
+
+Rule 1: everything but `given` follows from the noise block, |U2| and |U3|.  Whoever
+        knows these computes the certificate and compares; nobody has to be believed
+        about it but for the sets themselves.
+Rule 2: `present` counts only what nobody can take away: neither the noise of
+        colluders, nor that of the user whose privacy is at stake, nor any layer that
+        was asked for.  A seed that was withheld, or that did not fit its commitment,
+        leaves more noise.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+__all__ = ["NoiseCertificate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseCertificate:
+    """The noise of one sum, per entry, in grid steps squared.
+
+    `NoisedTask.certificate` makes it.
+
+    Attributes:
+        sharers: |U2|, among whom noise was divided.
+        survivors: |U3|, whose noise is in the sum.
+        colluders: How many of them may know and subtract their own noise.
+        required: Variance that privacy counts.
+        base: Variance of a survivor's noise that nobody can take back.
+        layers: Variances of the layers that could be taken back.
+        removed: Which of them survivors were asked for, ascending.
+        given: For each of these, from how many survivors it was subtracted; None where
+            only the server knows.
+    """
+
+    sharers: int
+    survivors: int
+    colluders: int
+    required: Fraction
+    base: Fraction
+    layers: tuple[Fraction, ...]
+    removed: tuple[int, ...]
+    given: tuple[int, ...] | None = None
+
+    @property
+    def losses(self) -> int:
+        """|U2 minus U3|."""
+        return self.sharers - self.survivors
+
+    @property
+    def kept(self) -> Fraction:
+        """The least noise that is left of one honest survivor's."""
+        left = sum(v for i, v in enumerate(self.layers) if i not in self.removed)
+        return self.base + left
+
+    @property
+    def present(self) -> Fraction:
+        """The least noise in the sum beside the user's own and that of colluders."""
+        return (self.survivors - self.colluders - 1) * self.kept
+
+    @property
+    def total(self) -> Fraction | None:
+        """All noise in the sum, if everybody added what it should; None if unknown."""
+        if self.given is None:
+            return None
+        subtracted = sum(
+            count * self.layers[layer]
+            for layer, count in zip(self.removed, self.given, strict=True)
+        )
+        return self.survivors * (self.base + sum(self.layers)) - subtracted
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the sum holds the noise that privacy counts."""
+        return self.present >= self.required
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the certificate as JSON values; rationals become "p/q"."""
+        return {
+            "sharers": self.sharers,
+            "survivors": self.survivors,
+            "losses": self.losses,
+            "colluders": self.colluders,
+            "noise_required": _text(self.required),
+            "noise_present": _text(self.present),
+            "noise_total": None if self.total is None else _text(self.total),
+            "base": _text(self.base),
+            "layers": [_text(layer) for layer in self.layers],
+            "removed": list(self.removed),
+            "given": None if self.given is None else list(self.given),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the certificate that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a certificate can have, or one that
+                follows from the others does not.
+        """
+        given = document["given"]
+        made = cls(
+            sharers=int(document["sharers"]),
+            survivors=int(document["survivors"]),
+            colluders=int(document["colluders"]),
+            required=Fraction(document["noise_required"]),
+            base=Fraction(document["base"]),
+            layers=tuple(Fraction(layer) for layer in document["layers"]),
+            removed=tuple(int(layer) for layer in document["removed"]),
+            given=None if given is None else tuple(int(count) for count in given),
+        )
+        if made.to_dict() != dict(document):
+            raise ValueError("the certificate contradicts itself")
+        return made
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes: JSON with sorted keys and no white space."""
+        return json.dumps(
+            self.to_dict(), sort_keys=True, separators=(",", ":")
+        ).encode()
+
+
+def _text(number: Fraction) -> str:
+    return f"{number.numerator}/{number.denominator}"

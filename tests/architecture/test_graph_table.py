@@ -1,0 +1,70 @@
+"""The degrees that the documents name are those that are found."""
+
+import re
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from secagg.config import load_server_settings
+from secagg.graph_choice import Adversary, GraphDemand, GraphKind, choose_graph
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.server.task_setup import prepare_task
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/choosing-a-graph.md").read_text()
+
+
+def rows():
+    rates = re.search(r"^\| Clients \|(.*)\|$", TEXT, re.MULTILINE).group(1)
+    pairs = re.findall(r"(\d+) % corrupt, (\d+) % lost", rates)
+    for clients, cells in re.findall(
+        r"^\| ([\d ]+) \| (\d+ / .*) \|$", TEXT, re.MULTILINE
+    ):
+        for (corrupt, dropout), cell in zip(pairs, cells.split(" | "), strict=True):
+            yield (
+                int(clients.replace(" ", "")),
+                Fraction(int(corrupt), 100),
+                Fraction(int(dropout), 100),
+                tuple(int(number) for number in cell.split(" / ")),
+            )
+
+
+def test_the_table_shows_what_is_found():
+    listed = list(rows())
+    assert len(listed) == 12
+    for clients, corrupt, dropout, shown in listed:
+        found = choose_graph(
+            GraphDemand.from_rates(clients, corrupt=corrupt, dropout=dropout),
+            Adversary.CURIOUS,
+        )
+        assert (found.degree, found.threshold) == shown, clients
+        assert found.kind is GraphKind.HARARY
+
+
+def test_the_settings_shown_get_a_ring(tmp_path):
+    (block,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    assert tomllib.loads(block)["cohort"]["degree"] == "auto"
+    path = tmp_path / "server.toml"
+    path.write_text(
+        block
+        + '[tls]\nca = "c"\ncertificate = "c"\nkey = "k"\n[task]\nid = "t"\n'
+        + f'[vector]\ndimension = 4\n[noise]\nnone = "{NO_NOISE_ACKNOWLEDGEMENT}"\n'
+    )
+    settings = load_server_settings(path, environment={}).settings
+    assert prepare_task(settings).parameters.degree > 0
+
+
+@pytest.mark.parametrize(
+    ("clients", "adversary"),
+    [
+        (100, Adversary.CURIOUS),
+        (900, Adversary.MALICIOUS),
+        (10_001, Adversary.MALICIOUS),
+    ],
+)
+def test_the_cases_named_for_the_complete_graph_get_it(clients, adversary):
+    third = Fraction(1, 3) if adversary is Adversary.CURIOUS else Fraction(1, 10)
+    demand = GraphDemand.from_rates(clients, corrupt=third, dropout=third)
+    assert choose_graph(demand, adversary).kind is GraphKind.COMPLETE

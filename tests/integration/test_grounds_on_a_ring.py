@@ -1,0 +1,113 @@
+"""What is said of a session on a ring: "certified" only where nobody could cut it.
+
+The same small cohort three times: everybody with everybody; on a ring that no one
+colluder can cut; and on one that four might, with a chance that was accepted.
+"""
+
+import asyncio
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.client.conductor import SessionOutcome
+from secagg.distributed_dp import NoisedTask
+from secagg.policy import ClientPolicy
+from secagg.profiles import HonestTail
+from secagg.protocol.ring_safety import RingRisk
+from secagg.server.receipt import SessionReceipt
+from secagg.server.server import ReleasedSum
+from secagg.server.sum_files import SumFiles
+from secagg.server.task_setup import PreparedTask
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import Deployment
+
+CLIENTS = 12
+POLICY: ClientPolicy = replace(LENIENT_POLICY, min_graph_bits=1)
+COMPLETE = parameters_for(
+    CLIENTS, dimension=4, threshold=6, min_clients=CLIENTS, min_survivors=10
+)
+SAFE = replace(COMPLETE, degree=4, threshold=4, tail=HonestTail(40), colluders=1)
+# C(12, 4) choices of colluders, 42 of which cut the ring: 2^-3.6 where 2^-3 is wanted.
+DOUBTFUL = replace(SAFE, tail=HonestTail(2), colluders=4)
+
+
+def run(parameters, **options):
+    async def main(clock):
+        deployment = Deployment(
+            clock, parameters, CLIENTS, policy=POLICY, max_attempts=1, **options
+        )
+        return deployment, await deployment.run()
+
+    deployment, outcomes = manual_clock.run(main)
+    assert all(isinstance(each, SessionOutcome) for each in outcomes.values())
+    (released,) = deployment.sums
+    return released.receipt, outcomes
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_certain"), [(COMPLETE, True), (SAFE, True), (DOUBTFUL, False)]
+)
+def test_server_and_clients_judge_alike_what_a_session_may_have_shown(
+    parameters, is_certain
+):
+    receipt, outcomes = run(parameters)
+    assert {each.is_certain for each in outcomes.values()} == {is_certain}
+    if parameters is COMPLETE:
+        assert receipt.ring is None
+    else:
+        assert receipt.ring.worst_case_safe is is_certain
+    if parameters is DOUBTFUL:
+        assert receipt.ring.cut_bits == pytest.approx(-math.log2(42 / 495))
+    stored = SessionReceipt.decode(receipt.encode())
+    assert stored.ring == receipt.ring
+
+
+def test_a_client_that_forgot_its_ring_claims_no_certainty():
+    """Once it has answered it keeps the answer only; a new process cannot judge."""
+    switch = CrashSwitch()
+    run(SAFE, client_crash={3: switch})
+    answer = max(i for i, point in enumerate(switch.points) if "RevealShares" in point)
+    for at, known in ((answer - 1, False), (None, True)):
+        _, outcomes = run(SAFE, client_crash={3: CrashSwitch(at)})
+        assert outcomes[3].is_certain is known
+        assert outcomes[4].is_certain
+
+
+@pytest.mark.parametrize("worst_case_safe", [True, False])
+def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
+    tmp_path, worst_case_safe
+):
+    noised = NoisedTask.from_parameters(with_noise(SAFE))
+    prepared = PreparedTask(noised.parameters, noised, noised.report(), 0.1)
+    receipt, _ = run(SAFE)
+    ring = RingRisk(50.0, math.inf, worst_case_safe=worst_case_safe)
+    residues = np.zeros(noised.parameters.dimension, np.uint64)
+    released = ReleasedSum(
+        session_number=1,
+        inputs=CLIENTS,
+        values=noised.decode(residues, session_id=bytes(32)),
+        privacy=prepared.report,
+        residues=residues,
+        receipt=replace(receipt, ring=ring),
+    )
+    asyncio.run(SumFiles(tmp_path, prepared).write(released))
+    report = json.loads((tmp_path / "report-1.json").read_text())
+    word = report["privacy"]["server"]["status"]
+    assert report["privacy"]["graph_delta"] == 10 * 2.0**-40
+    assert report["privacy"]["grounds"] == f"{word}, with 9.09e-12 added to delta"
+    doubt = "" if worst_case_safe else ", with 9.09e-13 added to delta"
+    assert report["privacy"]["grounds_of_session"] == word + doubt
+    assert report["receipt"]["ring"] == {
+        "holder_bits": 50.0,
+        "cut_bits": None,
+        "worst_case_safe": worst_case_safe,
+    }
+    assert report["graph"]["kind"] == "ring"
+    assert (report["graph"]["degree"], report["graph"]["graph_bits"]) == (4, 40)
+    assert report["graph"]["holder_bits"] is None  # fewer colluders than a threshold
+    assert report["graph"]["liveness_bits"] >= 0

@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, RosterCommitment
+from secagg.conformance import read_vectors
+from secagg.errors import ErrorCode, RemoteProtocolError
+
+VECTORS = read_vectors("receipts")["receipts"]
+GOOD = [row for row in VECTORS if row["success"]]
+BROKEN = [row for row in VECTORS if row.get("step") == "encoding"]
+BYTES_32 = st.binary(min_size=32, max_size=32)
+
+receipts = st.builds(
+    AuditReceipt,
+    offer=st.binary(max_size=9),
+    view=st.one_of(
+        st.none(),
+        st.binary(max_size=9),
+        st.builds(RosterCommitment, st.integers(0, 2**32 - 1), BYTES_32, BYTES_32),
+    ),
+    edge_root=st.binary(max_size=9),
+    sharers=st.binary(max_size=9),
+    survivors=st.binary(max_size=9),
+    quorum=st.binary(max_size=9),
+    outcome=st.sampled_from(Outcome),
+    code=st.integers(0, 2**16 - 1),
+    sum_hash=BYTES_32,
+    size=st.integers(0, 2**64 - 1),
+    certificate=st.binary(max_size=9),
+    disputes=st.lists(
+        st.builds(
+            Dispute,
+            st.integers(0, 2**32 - 1),
+            st.integers(0, 2**32 - 1),
+            st.integers(0, 2**16 - 1),
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+
+
+def refusal(data):
+    with pytest.raises(RemoteProtocolError) as refused:
+        AuditReceipt.decode(data)
+    assert refused.value.code == ErrorCode.BAD_ENCODING
+    return str(refused.value)
+
+
+@given(receipts)
+def test_a_receipt_survives_its_bytes(receipt):
+    data = receipt.encode()
+    assert AuditReceipt.decode(data) == receipt
+    assert receipt.is_undamaged(data)
+
+
+@pytest.mark.parametrize("row", GOOD, ids=lambda row: row["name"])
+def test_the_receipts_of_the_vectors_are_ours(row):
+    data = bytes.fromhex(row["receipt"])
+    assert AuditReceipt.decode(data).encode() == data
+
+
+@pytest.mark.parametrize("row", BROKEN, ids=lambda row: row["name"])
+def test_what_is_no_receipt_is_refused(row):
+    refusal(bytes.fromhex(row["receipt"]))
+
+
+@given(receipts, st.data())
+def test_any_changed_byte_shows(receipt, data):
+    whole = receipt.encode()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    change = data.draw(st.integers(1, 255))
+    broken = whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :]
+    try:
+        decoded = AuditReceipt.decode(broken)
+    except RemoteProtocolError as error:
+        assert error.code == ErrorCode.BAD_ENCODING  # noqa: PT017 - one of two ends
+    else:
+        assert not decoded.is_undamaged(broken)
+
+
+@given(receipts, st.data())
+def test_a_part_of_a_receipt_is_none(receipt, data):
+    whole = receipt.encode()
+    refusal(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_a_certificate_has_a_limit():
+    long = AuditReceipt(offer=b"", outcome=Outcome.ABORTED, certificate=bytes(65537))
+    assert "65536" in refusal(long.encode())
+
+
+def test_more_disputes_than_bytes_take_no_memory():
+    data = AuditReceipt(offer=b"", outcome=Outcome.ABORTED).encode()
+    claimed = data[:-36] + b"\xff\xff\xff\xff" + data[-32:]
+    refusal(claimed)

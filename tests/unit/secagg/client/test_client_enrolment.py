@@ -1,0 +1,164 @@
+"""What a client makes of the enrolment that an offer names, over its own book."""
+
+import dataclasses
+
+import pytest
+
+from secagg.client.enrolment import ClientEnrolment
+from secagg.enrolment.credential import Credential, IssuedCredential
+from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.revocation import RevocationList
+from secagg.enrolment.rules import check_credential
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
+from secagg.profiles import Trust
+from secagg.storage.open_book import open_book
+from secagg.testing.crash_points import CrashingBook, CrashSwitch, SimulatedCrashError
+
+ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
+CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))
+DOMAIN = "deployment.example"
+NOW = 1_000_000
+SESSION_END = NOW + 600
+
+OWN = Credential(
+    name="phone-7",
+    identity_key=CLIENT.public_bytes,
+    not_before=NOW,
+    not_after=NOW + 1_000,
+    serial=7,
+).signed_by(ISSUER, DOMAIN)
+ENROLMENT = ClientEnrolment(
+    ClientIdentity(CLIENT, IssuedCredential(DOMAIN, OWN), ISSUER.public_bytes)
+)
+
+
+def revocations(number, *serials, made_at=NOW):
+    return RevocationList(
+        trust_domain=DOMAIN, number=number, made_at=made_at, serials=serials
+    ).signed_by(ISSUER)
+
+
+def trusting(found):
+    if found is None:
+        return Trust(DOMAIN, ISSUER.public_bytes)
+    return Trust(DOMAIN, ISSUER.public_bytes, found.number, found.digest)
+
+
+@pytest.fixture
+async def book():
+    opened = await open_book("sqlite::memory:")
+    yield opened
+    await opened.close()
+
+
+async def rules(book, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
+    trust = trust or trusting(found)
+    await enrolment.judge(trust, book)
+    return await enrolment.rules(
+        trust,
+        b"" if found is None else found.encode(),
+        session_end=SESSION_END,
+        now=now,
+        book=book,
+    )
+
+
+async def refusal(code, coroutine):
+    with pytest.raises(RemoteProtocolError) as caught:
+        await coroutine
+    assert caught.value.code is code
+    return caught.value
+
+
+async def seen(book):
+    return await book.seen_revocations(ISSUER.public_bytes, DOMAIN)
+
+
+async def test_an_offer_gives_the_rules_of_its_session(book):
+    found = await rules(book, None)
+    assert (found.session_end, found.revoked) == (SESSION_END, frozenset())
+    assert await seen(book) is None
+    found = await rules(book, revocations(2, 3, 9))
+    assert found.revoked == {3, 9}
+    check_credential(OWN, found, identity="phone-7", verified=ENROLMENT.verified)
+    assert await seen(book) == trusting(revocations(2, 3, 9))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [None, revocations(1, 3), revocations(2, 3)],
+    ids=["none", "older", "other"],
+)
+async def test_no_server_goes_back_behind_a_list_that_was_read(book, later):
+    # R5.0-3
+    await rules(book, revocations(2, 3, 9))
+    await refusal(ErrorCode.POLICY_VIOLATION, rules(book, later))
+    await rules(book, revocations(2, 3, 9))
+    await rules(book, revocations(3, 3, 9, 10))
+
+
+async def test_a_number_without_a_list_locks_nobody_out(book):
+    # R2.1-0 comes before R5.0-5.
+    huge = dataclasses.replace(
+        trusting(None), revocation_number=(1 << 32) - 1, revocation_hash=bytes(32)
+    )
+    await ENROLMENT.judge(huge, book)
+    await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, None, trust=huge))
+    assert await seen(book) is None
+    forged = dataclasses.replace(revocations((1 << 32) - 1), signature=bytes(64))
+    await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, forged))
+    assert await seen(book) is None
+    await rules(book, revocations(1))
+
+
+async def test_another_key_or_trust_domain_is_refused_before_anything_is_fetched(book):
+    for change, code in (
+        ({"enrolment_key": CLIENT.public_bytes}, ErrorCode.POLICY_VIOLATION),
+        ({"trust_domain": "b.example"}, ErrorCode.UNAUTHENTICATED),
+    ):
+        offered = dataclasses.replace(trusting(None), **change)
+        await refusal(code, ENROLMENT.judge(offered, book))
+
+
+async def test_a_list_may_be_too_old(book):
+    strict = dataclasses.replace(ENROLMENT, max_revocation_seconds=100.0)
+    error = await refusal(
+        ErrorCode.POLICY_VIOLATION, rules(book, None, enrolment=strict)
+    )
+    assert "names no revocation list" in str(error)
+    found = revocations(1)
+    await rules(book, found, enrolment=strict, now=NOW + 100)
+    await refusal(
+        ErrorCode.POLICY_VIOLATION,
+        rules(book, found, enrolment=strict, now=NOW + 101),
+    )
+
+
+async def test_a_credential_that_nobody_would_accept_is_found_before_it_is_sent(book):
+    await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, revocations(1, 7)))
+    expiring = dataclasses.replace(OWN, not_after=SESSION_END - 1)
+    short = dataclasses.replace(
+        ENROLMENT,
+        identity=ClientIdentity(
+            CLIENT,
+            IssuedCredential(DOMAIN, expiring.signed_by(ISSUER, DOMAIN)),
+            ISSUER.public_bytes,
+        ),
+    )
+    error = await refusal(
+        ErrorCode.BAD_CREDENTIAL, rules(book, revocations(1, 7), enrolment=short)
+    )
+    assert "valid until" in str(error)
+
+
+@pytest.mark.parametrize("point", [0, 1])
+async def test_the_rules_are_given_when_the_list_is_remembered_and_not_before(
+    book, point
+):
+    switch = CrashSwitch(point)
+    with pytest.raises(SimulatedCrashError):
+        await rules(CrashingBook(book, switch), revocations(2))
+    expected = None if point == 0 else trusting(revocations(2))
+    assert await seen(book) == expected

@@ -1,0 +1,158 @@
+"""A client accepts as many rings of a task as delta counts on, and not one more.
+
+Colluders see the ring together with the roster and can end every session whose ring
+does not suit them, before anybody is charged: what counts is the roster.
+"""
+
+import numpy as np
+import pytest
+
+from secagg.client import session as session_module
+from secagg.client.budget import max_rosters_of
+from secagg.client.session import ClientSession
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Round
+from secagg.primitives.entropy import SystemEntropy
+from secagg.protocol import client
+from secagg.protocol.events import Received
+from secagg.runtime.workers import Workers
+from secagg.simulation import identity_of
+from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
+from secagg.storage.change import Role
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.inline_book import inline_book
+from secagg.testing.manual_clock import InlineExecutor
+
+CLIENTS = 6
+LIMIT = 3
+RING = parameters_for(
+    CLIENTS,
+    dimension=2,
+    degree=4,
+    threshold=3,
+    min_clients=CLIENTS,
+    min_survivors=4,
+)
+COMPLETE = parameters_for(CLIENTS, dimension=2, threshold=4)
+
+
+@pytest.fixture(autouse=True)
+def _three_rosters(monkeypatch):
+    """Delta counts on three; on how many for which noise is tested beside the noise."""
+    monkeypatch.setattr(
+        session_module,
+        "max_rosters_of",
+        lambda offered: None if offered.parameters.is_complete_graph else LIMIT,
+    )
+
+
+@pytest.fixture(name="book")
+def _book():
+    return inline_book()
+
+
+class Party:
+    """Client 0 with a book of its own, the others inside a driver."""
+
+    def __init__(self, book, *, parameters=RING, aggregator="aggregator"):
+        self.book, self.parameters, self.aggregator = book, parameters, aggregator
+
+    async def begin(self, number):
+        self.driver = InProcessSession(
+            self.parameters,
+            [np.zeros(2, np.uint64)] * CLIENTS,
+            session_number=number,
+            aggregator=self.aggregator,
+        )
+        self.session = await ClientSession.begin(
+            self.driver.descriptor,
+            identity_of(0),
+            aggregator=self.aggregator,
+            book=self.book,
+            workers=Workers(general=InlineExecutor()),
+            policy=accepting(self.parameters),
+            entropy=SystemEntropy(),
+            now=OFFERED_AT,
+        )
+        return self
+
+    async def see_the_roster(self):
+        (advert,) = self.session.pending_outputs()
+        self.driver.send(0, (advert,))
+        self.driver.play(Round.ADVERTISE_KEYS, range(1, CLIENTS))
+        self.driver.close(Round.ADVERTISE_KEYS)
+        await self.session.apply(Received(self.driver.fetch(0)))
+        assert isinstance(self.session.state, client.Shared)
+        return self
+
+    async def leave(self):
+        await self.session.give_up(ErrorCode.CANCELLED, "somebody ended it")
+        await self.session.scrub()
+
+    async def count(self):
+        tally = await self.book.tally(Role.CLIENT, "test-task", peer=self.aggregator)
+        return tally.spent
+
+
+async def test_aborted_sessions_count_once_their_roster_was_accepted(book):
+    party = Party(book)
+    for number in (1, 2):
+        await (await party.begin(number)).leave()
+        assert await party.count() == 0  # no ring was seen
+    for seen, number in enumerate(range(3, 3 + LIMIT), start=1):
+        await (await (await party.begin(number)).see_the_roster()).leave()
+        assert await party.count() == seen
+    with pytest.raises(RemoteProtocolError, match="3 rings") as refused:
+        await party.begin(9)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    assert refused.value.next_step
+
+
+async def test_the_count_is_on_the_disk_before_shares_leave(book):
+    party = await Party(book).begin(1)
+    assert await party.count() == 0
+    await party.see_the_roster()
+    # The shares are only pending yet; a process that dies here has counted.
+    assert await party.count() == 1
+    resumed = await ClientSession.resume(
+        "test-task",
+        identity_of(0),
+        book=book,
+        workers=Workers(general=InlineExecutor()),
+        policy=accepting(RING),
+    )
+    assert isinstance(resumed.state, client.Shared)
+    assert await party.count() == 1  # the same ring
+
+
+async def test_a_roster_that_is_refused_is_not_counted(book):
+    party = await Party(book).begin(1)
+    (advert,) = party.session.pending_outputs()
+    party.driver.send(0, (advert,))
+    party.driver.play(Round.ADVERTISE_KEYS, range(1, CLIENTS))
+    party.driver.close(Round.ADVERTISE_KEYS)
+    roster = party.driver.fetch(0).open()
+    others = type(roster)(roster.adverts[1:], roster.graph_seed)
+    await party.session.apply(Received(party.driver.fetch(0).of(others)))
+    assert isinstance(party.session.state, client.Failed)
+    assert await party.count() == 0
+
+
+async def test_a_second_aggregator_of_the_task_gets_no_rings_on_top(book):
+    one, other = Party(book), Party(book, aggregator="other")
+    for party, number in ((one, 1), (other, 1), (one, 2)):
+        await (await (await party.begin(number)).see_the_roster()).leave()
+    for party in (one, other):
+        with pytest.raises(RemoteProtocolError, match="3 rings"):
+            await party.begin(3)
+
+
+async def test_the_complete_graph_has_no_ring_to_count(book):
+    party = Party(book, parameters=COMPLETE)
+    for number in range(1, LIMIT + 3):
+        await (await (await party.begin(number)).see_the_roster()).leave()
+    assert await party.count() == 0
+
+
+def test_a_task_without_noise_has_no_delta_to_protect():
+    assert max_rosters_of(InProcessSession(RING, []).descriptor) is None

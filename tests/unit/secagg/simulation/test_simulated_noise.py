@@ -1,0 +1,74 @@
+"""Noise that survives losses, at the size at which it is promised."""
+
+from fractions import Fraction
+
+import pytest
+
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.messages import Round
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.simulation import LossPlan, simulate_session
+from secagg.testing.cohorts import parameters_for
+
+CLIENTS, TOLERATED, DIM = 100, 30, 30
+
+
+@pytest.fixture(name="parameters", scope="module")
+def _parameters():
+    made = plan(
+        clients=CLIENTS,
+        dimension=DIM,
+        l2_clip=1.0,
+        epsilon=2.0,
+        delta=1e-5,
+        mechanism="skellam",
+        min_survivors=CLIENTS - TOLERATED,
+        ladder=4,
+    )
+    protocol = parameters_for(
+        CLIENTS,
+        dimension=1,
+        threshold=51,
+        min_survivors=CLIENTS - TOLERATED,
+        min_clients=CLIENTS - TOLERATED,
+    )
+    return NoisedTask.from_plan(made, protocol).parameters
+
+
+def simulated(parameters, lost_before):
+    return simulate_session(
+        parameters,
+        clients=CLIENTS,
+        losses=LossPlan(lost_before),
+        entropy=SeededEntropy(SecretBytes(bytes(32)), b"noise"),
+    )
+
+
+@pytest.mark.parametrize("losses", [0, 1, 13, 30])
+def test_four_layers_keep_two_and_a_half_percent_at_most_and_never_too_little(
+    parameters, losses
+):
+    lost = dict.fromkeys(range(losses), Round.MASKED_INPUT_COLLECTION)
+    session = simulated(parameters, lost)
+    assert session.is_exact
+    noise = session.noise
+    assert (noise.sharers, noise.losses) == (CLIENTS, losses)
+    assert noise.required <= noise.present <= noise.required * Fraction("1.025")
+    # Nobody colludes and everybody answers: what is in the sum is one share more.
+    assert noise.total == noise.present + noise.kept
+
+
+def test_early_and_late_losses_are_not_those_that_noise_is_kept_for(parameters):
+    lost = dict.fromkeys(range(5), Round.SHARE_KEYS)
+    lost |= dict.fromkeys(range(5, 9), Round.MASKED_INPUT_COLLECTION)
+    lost |= dict.fromkeys(range(9, 12), Round.UNMASKING)
+    session = simulated(parameters, lost)
+    assert session.is_exact
+    noise = session.noise
+    assert (noise.sharers, noise.survivors, noise.losses) == (95, 91, 4)
+    assert noise.given == (88,) * len(noise.removed)
+    # Three have uploaded and never answered: their layers stay.
+    stayed = 3 * sum(noise.layers[layer] for layer in noise.removed)
+    assert noise.total == noise.present + noise.kept + stayed
+    assert noise.present <= noise.required * Fraction("1.025")

@@ -1,0 +1,273 @@
+"""Receipts, and what a verifier says of them: `receipts.json`.
+
+Rule 1: what is altered gets its hash made anew, so that the step shows that sees it.
+"""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import reference as ref
+from forged_messages import RosterForge, flipped
+from reference_receipt import (
+    ABORTED,
+    DISCARDED,
+    NOTHING,
+    PART,
+    RELEASED,
+    WHOLE,
+    Flawed,
+    Receipt,
+    Verifier,
+)
+from reference_session import quorum_of
+from session_vectors import FOREIGN_ISSUER, ISSUER, REVOCATIONS, TRUST, Run
+
+REVOKED = frozenset(REVOCATIONS.serials)
+
+
+def released(run: Run) -> Receipt:
+    """The server's, of a session that gave a sum."""
+    total = run.announced("packed_sum")
+    return Receipt(
+        run.offer.encode(),
+        WHOLE,
+        roster=run.announced("roster"),
+        sharers=run.announced("u2"),
+        survivors=run.announced("u3"),
+        quorum=bytes.fromhex(run.record["quorum"] or ""),
+        outcome=RELEASED,
+        sum_hash=hashlib.sha256(total).digest(),
+        size=len(total),
+    )
+
+
+def in_part(run: Run) -> Receipt:
+    """That of a client which read its neighbourhood only."""
+    top = run.roster().top(run.offer.parameters.suite, ref.context_0(run.offer))
+    return replace(
+        released(run),
+        form=PART,
+        roster=b"",
+        count=len(run.record["neighbours"]),
+        top=top,
+        graph_seed=run.plan.graph_seed,
+    )
+
+
+def aborted(receipt: Receipt, code: int, **changes: Any) -> Receipt:
+    over = {"outcome": ABORTED, "sum_hash": bytes(32), "size": 0}
+    return replace(receipt, code=code, **(over | changes))
+
+
+def judged(name: str, receipt: Receipt, expected: str) -> dict[str, Any]:
+    """A row, if the reference says what was expected by hand."""
+    return judged_bytes(name, receipt.encode(), expected)
+
+
+def judged_bytes(name: str, data: bytes, expected: str) -> dict[str, Any]:
+    row = {"name": name, "receipt": data.hex()}
+    try:
+        found = Verifier(ISSUER.key, REVOKED).judge(data)
+    except Flawed as flaw:
+        if flaw.step != expected:
+            raise AssertionError(name, flaw.step) from None
+        return row | {"success": False, "step": flaw.step}
+    if found != expected:
+        raise AssertionError(name, found)
+    return row | {"success": True, "says": found}
+
+
+def good(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
+    whole, agreed = released(plain), released(signed)
+    early = aborted(Receipt(whole.offer, NOTHING), ref.ROSTER_TOO_SMALL)
+    shared = aborted(
+        replace(whole, survivors=b""),
+        ref.DISPUTED,
+        disputes=((0, 3, 10), (2, 3, 11)),
+    )
+    unsigned = aborted(replace(agreed, quorum=b""), ref.NO_QUORUM)
+    discarded = aborted(agreed, 49, outcome=DISCARDED)
+    return [
+        judged("released, the server is believed", whole, "stated"),
+        judged("released, a neighbourhood", in_part(ring), "stated"),
+        judged("released, signed by a quorum", agreed, "agreed"),
+        judged("unmasked and not released", discarded, "agreed"),
+        judged("nobody signed", unsigned, "stated"),
+        judged("disputes", shared, "no sum"),
+        judged("too few came", early, "no sum"),
+    ]
+
+
+def bad_encodings(whole: Receipt) -> dict[str, bytes]:
+    data = whole.encode()
+    return {
+        "nothing at all": b"",
+        "cut short": data[:-1],
+        "one byte more": data + b"\0",
+        "another magic": flipped(data, 15),
+        "another outcome": replace(whole, outcome=3).encode(),
+        "another view": data.replace(whole.offer + bytes([WHOLE]), whole.offer + b"\3"),
+    }
+
+
+def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
+    whole, part, agreed = released(plain), in_part(ring), released(signed)
+    data = whole.encode()
+    rows = [
+        judged_bytes(name, forged, "encoding")
+        for name, forged in bad_encodings(whole).items()
+    ]
+    rows += [
+        judged_bytes(
+            "one bit of the sum's hash", flipped(data, len(data) - 60), "digest"
+        ),
+        judged_bytes(
+            "one bit of the last hash", flipped(data, len(data) - 1), "digest"
+        ),
+    ]
+    forge, signed_forge = RosterForge(plain), RosterForge(signed)
+    advert = signed_forge.adverts[0]
+    count = len(forge.adverts)
+    foreign = replace(
+        signed.offer.parameters, trust=replace(TRUST, enrolment_key=FOREIGN_ISSUER.key)
+    )
+    everybody = ref.bitmap(set(range(count)), count)
+    few = ref.bitmap({0, 1}, count)
+    signatures = {
+        row["index"]: bytes.fromhex(row["signature"])
+        for row in signed.record["clients"]
+    }
+    one = {0: signatures[0]}
+    swapped = {0: signatures[1], 1: signatures[0]}
+    forged: dict[str, list[tuple[str, Receipt]]] = {
+        "offer": [
+            ("offer cut short", replace(whole, offer=whole.offer[:-1])),
+            (
+                "threshold 1",
+                replace(
+                    whole,
+                    offer=replace(
+                        plain.offer,
+                        parameters=replace(plain.offer.parameters, threshold=1),
+                    ).encode(),
+                ),
+            ),
+        ],
+        "view": [
+            ("roster cut short", replace(whole, roster=whole.roster[:-1])),
+            (
+                "a neighbourhood for the roster",
+                replace(whole, roster=ring.bytes_of("client-10", "neighbourhood")),
+            ),
+            (
+                "too few clients",
+                replace(whole, roster=forge.roster(forge.adverts[:-1])),
+            ),
+            (
+                "one key twice",
+                replace(
+                    whole,
+                    roster=forge.replaced(0, mask_key=forge.adverts[1].mask_key),
+                ),
+            ),
+            (
+                "an advert with a signature",
+                replace(whole, roster=forge.replaced(0, signature=bytes(64))),
+            ),
+            ("edge root", replace(whole, edge_root=bytes(32))),
+            ("n above the largest cohort", replace(part, count=13)),
+            (
+                "a part where clients sign",
+                replace(
+                    agreed, form=PART, count=3, top=bytes(32), graph_seed=bytes(32)
+                ),
+            ),
+        ],
+        "credentials": [
+            (
+                "another enrolment key",
+                replace(
+                    agreed, offer=replace(signed.offer, parameters=foreign).encode()
+                ),
+            ),
+            (
+                "another session number",
+                replace(agreed, offer=replace(signed.offer, session_number=2).encode()),
+            ),
+            (
+                "another advert",
+                replace(agreed, roster=signed_forge.replaced(0, commitment=bytes(32))),
+            ),
+            (
+                "a revoked credential",
+                replace(
+                    agreed,
+                    roster=signed_forge.replaced(
+                        0,
+                        credential=ISSUER.credential(
+                            advert.identity,
+                            signed.secrets[advert.identity].identity_seed,
+                            serial=4,
+                        ),
+                    ),
+                ),
+            ),
+        ],
+        "sets": [
+            ("U2 without a view", replace(whole, form=NOTHING, roster=b"")),
+            ("U3 without U2", replace(whole, sharers=b"")),
+            ("U3 beyond U2", replace(whole, sharers=few, survivors=everybody)),
+            ("U3 below the floor", replace(whole, survivors=few)),
+            ("a padding bit", replace(whole, survivors=bytes([everybody[0] | 0x80]))),
+        ],
+        "quorum": [
+            ("a quorum that nobody asked for", replace(whole, quorum=quorum_of(one))),
+            ("no quorum for a sum", replace(agreed, quorum=b"")),
+            ("one signature short", replace(agreed, quorum=quorum_of(one))),
+            ("signatures swapped", replace(agreed, quorum=quorum_of(swapped))),
+            (
+                "another U3",
+                replace(agreed, survivors=ref.bitmap({0, 1}, 3)),
+            ),
+            (
+                "another U2",
+                replace(
+                    agreed,
+                    sharers=ref.bitmap({0, 1}, 3),
+                    survivors=ref.bitmap({0, 1}, 3),
+                    quorum=quorum_of({i: signatures[i] for i in (0, 1)}),
+                ),
+            ),
+        ],
+        "outcome": [
+            ("a sum with a code", replace(whole, code=ref.NO_QUORUM)),
+            ("an abort without a code", aborted(whole, 0)),
+            ("a sum without U3", replace(whole, survivors=b"")),
+            ("a sum of another size", replace(whole, size=whole.size + 1)),
+            ("an abort with a sum", aborted(whole, 22, sum_hash=whole.sum_hash)),
+            ("an abort with a size", aborted(whole, 22, size=1)),
+            ("a dispute twice", aborted(whole, 31, disputes=((0, 1, 10), (0, 1, 11)))),
+            ("a dispute with oneself", aborted(whole, 31, disputes=((1, 1, 10),))),
+            ("a dispute with nobody", aborted(whole, 31, disputes=((0, count, 10),))),
+        ],
+        "certificate": [
+            ("a certificate without layers", replace(whole, certificate=b"{}")),
+        ],
+    }
+    rows += [
+        judged(name, receipt, step)
+        for step, receipts in forged.items()
+        for name, receipt in receipts
+    ]
+    return rows
+
+
+def receipts(runs: list[Run]) -> dict[str, Any]:
+    """Return the content of the file."""
+    ring, plain, signed = runs[1], runs[3], runs[5]
+    return {
+        "enrolment_key": ISSUER.key.hex(),
+        "revocations": REVOCATIONS.encode().hex(),
+        "receipts": good(plain, ring, signed) + bad(plain, ring, signed),
+    }

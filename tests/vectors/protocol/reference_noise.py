@@ -1,0 +1,88 @@
+"""§3.5, in fractions: how much noise one client adds, and which layers go again."""
+
+import json
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from reference import BAD_CONFIG, TOO_MANY_DROPOUTS, Refused, digest
+
+
+@dataclass(frozen=True)
+class NoiseRule:
+    """The entry `noise` of a noise block."""
+
+    counted_variance: Fraction
+    min_survivors: int
+    loss_fraction: Fraction
+    colluders: int
+    colluder_fraction: Fraction
+    share_bits: int
+    ladder: int
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            name: rational(value) if isinstance(value, Fraction) else value
+            for name, value in vars(self).items()
+        }
+
+    def losses(self, count: int) -> int:
+        """D."""
+        lost = math.floor(self.loss_fraction * count)
+        return min(count - self.min_survivors, lost)
+
+    def colluding(self, count: int) -> int:
+        """c'."""
+        return max(self.colluders, math.ceil(self.colluder_fraction * count))
+
+    def above(self, variance: Fraction) -> Fraction:
+        scaled = math.ceil(variance * 2**self.share_bits)
+        return Fraction(scaled, 2**self.share_bits)
+
+    def parts(self, count: int) -> tuple[Fraction, list[Fraction]]:
+        """Base and layers."""
+        others = count - self.colluding(count) - 1
+        if others - self.losses(count) < 1:
+            raise Refused(BAD_CONFIG)
+        share = self.above(self.counted_variance / (others - self.losses(count)))
+        if self.ladder == 0:
+            return share, []
+        base = self.above(self.counted_variance / others)
+        unit = self.above((share - base) / 2**self.ladder)
+        if unit == 0:
+            return share, []
+        return base, [unit] + [unit * 2**rung for rung in range(self.ladder)]
+
+    def taken_back(self, count: int, lost: int) -> list[int]:
+        """I(d)."""
+        if lost > self.losses(count):
+            raise Refused(TOO_MANY_DROPOUTS)
+        base, layers = self.parts(count)
+        if not layers:
+            return []
+        needed = self.counted_variance / (count - lost - self.colluding(count) - 1)
+        units = math.floor((base + sum(layers) - needed) / layers[0])
+        units = min(2**self.ladder, units)
+        if units == 0:
+            return []
+        chosen = [i + 1 for i in range(self.ladder) if (units - 1) >> i & 1]
+        return [0, *chosen]
+
+
+def rational(number: Fraction) -> str:
+    return f"{number.numerator}/{number.denominator}"
+
+
+def canonical(content: object) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def noise_context(suite: int, rule: NoiseRule, count: int, tables: list[str]) -> bytes:
+    base, layers = rule.parts(count)
+    content = {
+        "base": rational(base),
+        "layers": [rational(layer) for layer in layers],
+        "roster": count,
+        "tables": tables,
+    }
+    return digest(suite, "noise-context", canonical(content))
