@@ -38,6 +38,7 @@ from secagg.protocol.events import (
     ServerEvent,
     SessionOffered,
 )
+from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import (
     ClientOutput,
@@ -160,6 +161,7 @@ class _MeasuredSession(InProcessSession):
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._adverts: Mapping[int, Advert] | None = None
+        self._graph: SharingGraph | None = None
         noise_block = self.parameters.noise_block
         self._task = (
             NoisedTask.from_parameters(self.parameters) if noise_block else None
@@ -205,10 +207,13 @@ class _MeasuredSession(InProcessSession):
         with self.meter.client(number):
             outputs = super().to_client(number, event)
         state = self.clients[number]
-        if isinstance(state, client.Shared) and self.parameters.is_complete_graph:
-            # Equal rosters of n clients would take O(n^2) memory in one process.
-            self._adverts = self._adverts or state.roster.adverts
-            shared = replace(state.roster, adverts=self._adverts)
+        if isinstance(state, client.Shared):
+            # Equal views of n clients would take O(n^2) memory in one process.
+            self._graph = self._graph or state.roster.graph
+            shared = replace(state.roster, graph=self._graph)
+            if self.parameters.is_complete_graph:
+                self._adverts = self._adverts or state.roster.adverts
+                shared = replace(shared, adverts=self._adverts)
             self.clients[number] = replace(state, roster=shared)
         return outputs
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secagg.protocol.membership import Member, signed_advert
 
 from secagg.conformance import VECTOR_FILES, read_vectors
 from secagg.enrolment.credential import Credential
@@ -41,6 +40,7 @@ from secagg.primitives.transcript import (
 )
 from secagg.profiles import HonestTail, MaliciousTail, RoundDeadlines, Trust
 from secagg.protocol import context
+from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.neighbors import sharing_graph
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.scripted_entropy import ScriptedEntropy
