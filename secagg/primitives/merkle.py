@@ -80,13 +80,10 @@ class MerkleTree:
             raise ValueError("expected places in strictly ascending order")
         if places and not 0 <= places[0] <= places[-1] < count:
             raise ValueError(f"expected places of {count} leaves")
+        levels = self._levels
         return tuple(
-            self._subtree(start, end) for start, end in _unknown(count, places)
+            levels[level][start >> level] for start, level in _unknown(count, places)
         )
-
-    def _subtree(self, start: int, end: int) -> bytes:
-        level = (end - start - 1).bit_length()
-        return self._levels[level][start >> level]
 
 
 def proven_top(
@@ -133,16 +130,19 @@ def proven_top(
 
 
 def _unknown(count: int, places: Collection[int]) -> list[tuple[int, int]]:
-    """Return the largest subtrees without a known leaf, from left to right."""
+    """Return the largest subtrees without a known leaf, from left to right.
+
+    Each is named by its first leaf and by a level at which its top stands.
+    """
     if not places:
-        return [(0, count)]
+        return [(0, (count - 1).bit_length())]
     # Level by level: the other half of every pair of which one half is known.
     found, known, size, level = [], set(places), count, 0
     while size > 1:
         for node in known:
             other = node ^ 1
             if other < size and other not in known:
-                found.append((other << level, min((other + 1) << level, count)))
+                found.append((other << level, level))
         known = {node >> 1 for node in known}
         size, level = (size + 1) // 2, level + 1
     return sorted(found)
