@@ -41,6 +41,7 @@ from secagg.protocol.share_bundles import Answer
 __all__ = ["DealerError", "Rebuilt", "rebuild"]
 
 _Shares = npt.NDArray[np.uint8]
+_Abscissae = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,10 @@ class _ShareTable:
             if holder in self._answers and dealer not in self._answers[holder].absent
         ]
 
+    def abscissae(self, dealer: int, holders: Sequence[int]) -> _Abscissae:
+        """Return where holders stand: their ranks from one on (PROTOCOL §7.1)."""
+        return np.searchsorted(self._graph.holders(dealer), holders) + 1
+
     def shares(self, dealer: int, holders: Sequence[int]) -> _Shares:
         return np.stack([self._answers[h].shares_of([dealer])[0] for h in holders])
 
@@ -229,8 +234,12 @@ class _ShareTable:
         else:
             chosen = [self._choose(dealer, threshold, suspects) for dealer in dealers]
         if not self._graph.has_common_holders:
+            abscissae = [
+                self.abscissae(dealer, holders)
+                for dealer, holders in zip(dealers, chosen, strict=True)
+            ]
             return reconstruct_sparse(
-                np.array(chosen, np.int64) + 1, self._gather(dealers, chosen)
+                np.stack(abscissae), self._gather(dealers, chosen)
             )
         # Dealers with the same holders are rebuilt together; absences part them.
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -239,7 +248,7 @@ class _ShareTable:
         secrets: dict[int, SecretBytes | None] = {}
         for common, members in groups.items():
             stacked = np.stack([self._answers[h].shares_of(members) for h in common])
-            rebuilt = reconstruct(np.array(common, np.int64) + 1, stacked)
+            rebuilt = reconstruct(self.abscissae(members[0], common), stacked)
             secrets.update(zip(members, rebuilt, strict=True))
         return [secrets[dealer] for dealer in dealers]
 
@@ -297,8 +306,11 @@ def _corrected(
     """Return secret and the holders of wrong shares; None if too many (R7.3-2)."""
     try:
         secret, faulty = decode_with_errors(
-            np.array(holders, np.int64) + 1, table.shares(dealer, holders), threshold
+            table.abscissae(dealer, holders), table.shares(dealer, holders), threshold
         )
     except UncorrectableError:
         return None
-    return secret, {abscissa - 1 for abscissa in faulty}
+    by_abscissa = dict(
+        zip(table.abscissae(dealer, holders).tolist(), holders, strict=True)
+    )
+    return secret, {by_abscissa[abscissa] for abscissa in faulty}

@@ -1,4 +1,4 @@
-"""The aggregator's gRPC front door: decode, hand over, encode.  It decides nothing.
+"""The aggregator's gRPC service: decode, hand over, encode.  It decides nothing.
 
 Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
         protobuf's own failures never reach gRPC.
@@ -13,7 +13,6 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -256,12 +255,7 @@ class GrpcServer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop(0.0)
 
     async def stop(self, grace_seconds: float) -> None:
