@@ -27,15 +27,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.accounting import PrivacyStatement, make_accountant
+from dpnoise.accounting import PrivacyStatement, expected_seconds, make_accountant
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.errors import InputError as NoiseInputError
-from dpnoise.events import Adversary, Repeated
+from dpnoise.events import Adversary, NoiseEvent, Repeated
 from dpnoise.mechanisms import (
     Mechanism,
     MechanismParameters,
@@ -79,6 +79,8 @@ _EPSILON_SLACK: Final = 1e-6
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
 MAX_STEPS: Final = 1_000_000
+# What a client spends on one offer before it says no; plans take a few at most.
+_MAX_ACCOUNTING_SECONDS: Final = 60.0
 # Draws of all clients for so many entries stay in the processor's cache.
 _LAYER_CHUNK: Final = 1 << 16
 
@@ -661,6 +663,7 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget, _ = _decode_block(noise_block)
+    _check_cost(mechanism, budget.accountant)
     # No figure for noise that this release does not draw.
     _check_sampler(noise_block)
     try:
@@ -762,6 +765,18 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
     if _encode_block(mechanism, budget, sampler) != block:
         raise _bad_block("its numbers are not in canonical form")
     return mechanism, budget, sampler
+
+
+def _check_cost(mechanism: Mechanism, accountant: str) -> None:
+    """Refuse a block that keeps everybody busy who judges it."""
+    release = cast("NoiseEvent", mechanism.event())
+    seconds = expected_seconds(release, accountant)
+    if seconds > _MAX_ACCOUNTING_SECONDS:
+        raise _bad_block(
+            f"{accountant} would take about {seconds:.0f} seconds to judge it, at most "
+            f"{_MAX_ACCOUNTING_SECONDS:.0f} are accepted; plan on a coarser grid, or "
+            "name skellam-gdp with the mechanism skellam"
+        )
 
 
 @lru_cache(maxsize=64)
