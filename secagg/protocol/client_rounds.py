@@ -173,11 +173,15 @@ def _stream(
 # --- ShareKeys ----------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
     roster = check_roster(
-        facts.parameters, event.envelope.data, state.advert, ctx0=facts.ctx0
+        facts.parameters,
+        event.envelope.data,
+        state.advert,
+        ctx0=facts.ctx0,
+        whole=policy.whole_roster,
     )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
