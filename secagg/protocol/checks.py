@@ -66,6 +66,7 @@ def check_roster(
     *,
     ctx0: bytes,
     member: Member | None,
+    whole: bool = False,
 ) -> RosterView:
     """Check U1 as published, whole or the reader's neighbourhood (PROTOCOL §5.2).
 
@@ -75,6 +76,7 @@ def check_roster(
         own: The advert that this client sent.
         ctx0: Context of the offer.
         member: This client's part among the enrolled, where the profile has one.
+        whole: Whether the client insists on everybody's advert.
 
     Returns:
         What of it the client keeps.
@@ -86,6 +88,11 @@ def check_roster(
     """
     roster = Roster.decode(data)
     if isinstance(roster, Neighbourhood):
+        if whole:
+            raise RemoteProtocolError(
+                "this client reads whole rosters and was shown its neighbourhood",
+                code=ErrorCode.POLICY_VIOLATION,
+            )
         return _check_neighbourhood(parameters, roster, data, own, ctx0)
     # R5.2-1 to R5.2-3
     adverts = dict(enumerate(roster.adverts))
@@ -127,7 +134,7 @@ def _check_neighbourhood(
     _check_size(parameters, roster.size)
     if roster.adverts.get(index) != own:
         raise _self_missing()
-    if parameters.graph is not Graph.RING:
+    if parameters.graph is not Graph.RING:  # R5.2-25, R5.2-26
         raise RemoteProtocolError(
             f"on the {parameters.graph} graph a client reads the whole roster",
             code=ErrorCode.POLICY_VIOLATION,

@@ -218,7 +218,7 @@ def _stream(
 # --- ShareKeys ----------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
     roster = check_roster(
@@ -227,6 +227,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
         state.advert,
         ctx0=facts.ctx0,
         member=state.member,
+        whole=policy.whole_roster,
     )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
