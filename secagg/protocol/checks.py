@@ -59,7 +59,7 @@ class RosterView:
     ctx1: bytes
 
 
-def check_roster(
+def check_roster(  # noqa: PLR0913 - a roster, and what its reader knows and demands
     parameters: ProtocolParameters,
     data: bytes,
     own: Advert,
