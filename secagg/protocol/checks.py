@@ -30,11 +30,15 @@ from secagg.ring_odds import client_demand
 __all__ = [
     "RosterView",
     "check_delivery",
+    "check_layers",
     "check_noise_suffices",
     "check_overlap",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
+    "check_sharers",
+    "check_shown",
+    "check_size",
     "check_survivors",
     "check_unique_keys",
 ]
@@ -96,13 +100,13 @@ def check_roster(  # noqa: PLR0913 - a roster, and what its reader knows and dem
         return _check_neighbourhood(parameters, roster, data, own, ctx0)
     # R5.2-1 to R5.2-3
     adverts = dict(enumerate(roster.adverts))
-    _check_layers(parameters, adverts)
-    _check_size(parameters, len(roster))
+    check_layers(parameters, adverts)
+    check_size(parameters, len(roster))
     # Identities are strictly ascending, so at most one entry can be ours.
     index = next((i for i, advert in adverts.items() if advert == own), None)
     if index is None:
         raise _self_missing()
-    _check_adverts(adverts, parameters.profile)
+    check_shown(adverts, parameters.profile)
     if member is not None:
         # R5.2-6, R5.2-7
         check_adverts(
@@ -130,8 +134,8 @@ def _check_neighbourhood(
 ) -> RosterView:
     """Check R5.2-20 to R5.2-25, and what is there like a whole roster."""
     index = roster.reader
-    _check_layers(parameters, roster.adverts)
-    _check_size(parameters, roster.size)
+    check_layers(parameters, roster.adverts)
+    check_size(parameters, roster.size)
     if roster.adverts.get(index) != own:
         raise _self_missing()
     if parameters.graph is not Graph.RING:  # R5.2-25, R5.2-26
@@ -148,15 +152,19 @@ def _check_neighbourhood(
     # The top is computed and not compared: another view gives another ctx1, hence
     # masks that do not cancel.
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
-    _check_adverts(roster.adverts, parameters.profile)
+    check_shown(roster.adverts, parameters.profile)
     check_ring(parameters, graph)
     return RosterView(roster.size, index, graph, roster.adverts, ctx1)
 
 
-def _check_layers(
-    parameters: ProtocolParameters, adverts: Mapping[int, Advert]
-) -> None:
-    """R5.2-1: every client commits to as many seeds as the offer says."""
+def check_layers(parameters: ProtocolParameters, adverts: Mapping[int, Advert]) -> None:
+    """Check that every client commits to as many seeds as the offer says.
+
+    Part of decoding: R5.2-1 and R5.2-20.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING.
+    """
     for advert in adverts.values():
         if len(advert.noise_commitments) != parameters.noise_layers:
             raise RemoteProtocolError(
@@ -168,7 +176,12 @@ def _check_layers(
             )
 
 
-def _check_size(parameters: ProtocolParameters, size: int) -> None:
+def check_size(parameters: ProtocolParameters, size: int) -> None:
+    """Check that a roster is as large as was promised (R5.2-2, R5.2-21).
+
+    Raises:
+        RemoteProtocolError: ROSTER_TOO_SMALL or ROSTER_TOO_LARGE.
+    """
     if size < parameters.min_clients:
         raise RemoteProtocolError(
             f"the roster has {size} clients, the session promised at least "
@@ -190,8 +203,15 @@ def _self_missing() -> RemoteProtocolError:
     )
 
 
-def _check_adverts(adverts: Mapping[int, Advert], profile: Profile) -> None:
-    """Check R5.2-9, R5.2-4 and R5.2-5 over what is shown of a roster."""
+def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
+    """Check forms, keys and distinctness over what is shown of a roster.
+
+    These are R5.2-9, R5.2-4 and R5.2-5, in this order.
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE or BAD_CREDENTIAL, BAD_PUBLIC_KEY,
+            DUPLICATE_KEY.
+    """
     for advert in adverts.values():
         check_form(advert, profile)
     for advert in adverts.values():
@@ -274,18 +294,9 @@ def check_delivery(
         RemoteProtocolError: BAD_ENCODING, SELF_MISSING, U2_TOO_SMALL or
             BAD_SHARE_CIPHERTEXT.
     """
-    sharers = _decode_bitmap(delivery.sharers, roster_size, "U2")
-    if index not in sharers:
-        raise RemoteProtocolError(
-            "this client is not in U2, yet it was sent shares",
-            code=ErrorCode.SELF_MISSING,
-        )
-    needed = max(parameters.threshold, parameters.min_survivors)
-    if len(sharers) < needed:
-        raise RemoteProtocolError(
-            f"{len(sharers)} clients shared their keys, {needed} are needed",
-            code=ErrorCode.U2_TOO_SMALL,
-        )
+    sharers = check_sharers(
+        parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
+    )
     senders = sharers.intersection(graph.neighbors(index))
     # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
     holders = sharers.intersection(graph.holders(index))
@@ -304,11 +315,47 @@ def check_delivery(
     return sharers
 
 
+def check_sharers(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    index: int | None,
+    bitmap: bytes,
+) -> frozenset[int]:
+    """Check U2 itself: R5.3-3, R5.3-4 and the size in R5.3-5.
+
+    Args:
+        parameters: Of the session.
+        roster_size: n.
+        index: The client's own; None for whoever is no client.
+        bitmap: As received.
+
+    Returns:
+        U2 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, SELF_MISSING or U2_TOO_SMALL.
+    """
+    sharers = _decode_bitmap(bitmap, roster_size, "U2")
+    if index is not None and index not in sharers:
+        raise RemoteProtocolError(
+            "this client is not in U2, yet it was sent shares",
+            code=ErrorCode.SELF_MISSING,
+        )
+    needed = max(parameters.threshold, parameters.min_survivors)
+    if len(sharers) < needed:
+        raise RemoteProtocolError(
+            f"{len(sharers)} clients shared their keys, {needed} are needed",
+            code=ErrorCode.U2_TOO_SMALL,
+        )
+    return sharers
+
+
 def check_survivors(
     parameters: ProtocolParameters,
     *,
     roster_size: int,
-    index: int,
+    index: int | None,
     sharers: frozenset[int],
     bitmap: bytes,
 ) -> frozenset[int]:
@@ -326,7 +373,7 @@ def check_survivors(
         raise RemoteProtocolError(
             "U3 names a client that is not in U2", code=ErrorCode.U3_INVALID
         )
-    if index not in survivors:
+    if index is not None and index not in survivors:
         raise RemoteProtocolError(
             "this client is declared lost, yet it is asked to unmask",
             code=ErrorCode.U3_INVALID,

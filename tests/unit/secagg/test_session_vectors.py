@@ -6,6 +6,7 @@ from a session's seed is no part of the wire protocol.
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from secagg.conformance import read_vectors
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Advert,
@@ -25,10 +28,13 @@ from secagg.messages import (
     Upload,
 )
 from secagg.parameters import SessionDescriptor
+from secagg.primitives.canonical import Reader
 from secagg.primitives.modular import BadVectorError, add_into, word_dtype, zeros
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client, context, masking, server
+from secagg.primitives.signature import IdentityKey
+from secagg.profiles import HonestTail, Profile
+from secagg.protocol import client, context, masking, rounds, server
 from secagg.protocol.events import (
     InputReady,
     PlainVector,
@@ -36,6 +42,7 @@ from secagg.protocol.events import (
     RoundClosed,
     SessionOffered,
 )
+from secagg.protocol.membership import Membership
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.server.mask_executor import check_packed_vector
@@ -55,6 +62,8 @@ FIELDS = {
     Round.CONSISTENCY_CHECK: "signature",
     Round.UNMASKING: "answer",
 }
+
+POLICY = replace(LENIENT_POLICY, profiles=frozenset(Profile))
 
 by_name = pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
 
@@ -100,7 +109,7 @@ class VectorClient:
         self.state = client.start()
 
     def step(self, event):
-        result = client.step(self.state, event, policy=LENIENT_POLICY)
+        result = client.step(self.state, event, policy=POLICY)
         self.state = result.state
         return result.outputs
 
@@ -113,6 +122,7 @@ class VectorClient:
             descriptor.aggregator,
             seed,
             descriptor.session_end - 1,
+            membership_of(self.session, self.row),
         )
         return self.sent(Advert, offered)
 
@@ -143,9 +153,31 @@ class VectorClient:
 
 
 def rounds_of(session):
-    """Those of the session's profile, in order."""
-    absent = descriptor_of(session).parameters.profile.absent_rounds
-    return [one for one in FIELDS if ROUNDS[one].deadline not in absent]
+    return rounds.rounds_of(descriptor_of(session).parameters.profile)
+
+
+def revoked_in(session):
+    """Serials of the revocation list that the offer names."""
+    tail = descriptor_of(session).parameters.tail
+    if isinstance(tail, HonestTail):
+        return frozenset()
+    listed = read_revocations(bytes_of(session, "revocations"), tail.trust)
+    return frozenset(listed.serials)
+
+
+def membership_of(session, row):
+    """What a client is handed before it takes part where clients sign."""
+    tail = descriptor_of(session).parameters.tail
+    if isinstance(tail, HonestTail):
+        return None
+    reader = Reader(bytes_of(row, "credential"), "credential")
+    return Membership(
+        trust_domain=tail.trust.trust_domain,
+        enrolment_key=tail.trust.enrolment_key,
+        key=IdentityKey.from_bytes(SecretBytes(bytes_of(row, "identity_seed"))),
+        credential=Credential.decode_from(reader, name=row["identity"]),
+        revoked=revoked_in(session),
+    )
 
 
 def opening(session, row, round_number, *, whole=True):
@@ -257,7 +289,9 @@ class VectorServer:
         self.session = session
         self.parameters = descriptor_of(session).parameters
         size = packed_size(self.parameters.dimension, self.parameters.bits)
-        self.state = server.start(descriptor_of(session), packed_bytes=size)
+        self.state = server.start(
+            descriptor_of(session), packed_bytes=size, revoked=revoked_in(session)
+        )
 
     def step(self, event):
         result = server.step(self.state, event)
