@@ -21,6 +21,7 @@ from secagg.messages import (
     Shares,
     Upload,
 )
+from secagg.parameters import Profile
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol import reconstruction, server
 from secagg.protocol.disputes import left_out
@@ -31,10 +32,12 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.outputs import DealerFailed, ShareDisputed
-from secagg.protocol.rounds import CLIENT_ROUNDS, DropReason
+from secagg.protocol.rounds import DropReason, rounds_of
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.observed_session import ObservedSession
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 CLIENTS = 7
 MODULUS = 1 << 20
@@ -189,8 +192,8 @@ def test_a_retry_is_a_no_op_and_a_contradiction_is_a_violation(which):
 def test_bundles_of_a_wrong_size_are_refused(change):
     session = new_session()
     run_until(session, Round.SHARE_KEYS, without_first(Bundles))
-    state = session.clients[0]
-    sized = (state.bundles + b"\0" * BUNDLE_BYTES)[: len(state.bundles) + change]
+    sealed = session.clients[0].bundles.sealed
+    sized = (sealed + b"\0" * BUNDLE_BYTES)[: len(sealed) + change]
     event = sent_by(identity_of(0), Bundles(sized))
     assert refused(session, event) is ErrorCode.BAD_ENCODING
 
