@@ -306,7 +306,7 @@ def check_delivery(
             f"{parameters.threshold} are needed",
             code=ErrorCode.U2_TOO_SMALL,
         )
-    if len(delivery.bundles) != len(senders) * BUNDLE_BYTES:
+    if len(delivery.bundles) != len(senders) * BUNDLE_BYTES:  # R5.3-6
         raise RemoteProtocolError(
             f"expected {len(senders)} bundles of {BUNDLE_BYTES} bytes, "
             f"got {len(delivery.bundles)} bytes",
@@ -368,8 +368,8 @@ def check_survivors(
         RemoteProtocolError: BAD_ENCODING, U3_INVALID, U3_TOO_SMALL or
             TOO_MANY_DROPOUTS.
     """
-    survivors = _decode_bitmap(bitmap, roster_size, "U3")
-    if not survivors <= sharers:
+    survivors = _decode_bitmap(bitmap, roster_size, "U3")  # R5.4-1
+    if not survivors <= sharers:  # R5.4-2, with the next
         raise RemoteProtocolError(
             "U3 names a client that is not in U2", code=ErrorCode.U3_INVALID
         )
@@ -379,13 +379,13 @@ def check_survivors(
             code=ErrorCode.U3_INVALID,
         )
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(survivors) < needed:
+    if len(survivors) < needed:  # R5.4-3
         raise RemoteProtocolError(
             f"the sum would add up {len(survivors)} inputs, {needed} are needed",
             code=ErrorCode.U3_TOO_SMALL,
         )
     missing = roster_size - len(survivors)
-    if missing > parameters.max_losses:
+    if missing > parameters.max_losses:  # R5.4-4, with the next
         raise RemoteProtocolError(
             f"{missing} clients of the roster are declared lost, at most "
             f"{parameters.max_losses} may be",
@@ -413,7 +413,7 @@ def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> 
         RemoteProtocolError: TOO_MANY_DROPOUTS.
     """
     lost = sharers - survivors
-    if lost > noise.tolerated_losses:
+    if lost > noise.tolerated_losses:  # R3.5-1
         raise RemoteProtocolError(
             f"{lost} of {sharers} clients are declared lost, and the noise of the "
             f"others suffices after {noise.tolerated_losses} losses",

@@ -58,7 +58,7 @@ LOG: Final = ROOT / "build" / "mutants.log"
 PAGE: Final = ROOT / "docs" / "mutants.md"
 SURVIVORS: Final = HERE / "survivors.toml"
 
-MARK: Final = "__reached__"
+MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
 FIRST: Final = 8
 """So many tests are tried before the rest: most mutants need no more."""
 PATIENCE_SECONDS: Final = 60
@@ -238,20 +238,20 @@ def _in_child(work: Callable[[], Any], seconds: float | None = None) -> Any:
     return said["value"]
 
 
-def observe(sources: Mapping[str, str]) -> Reach:
-    """Run all tests once and return what they reach."""
+def observe(sources: Mapping[str, str], tests: Sequence[str]) -> Reach:
+    """Run the tests once and return what they reach."""
 
     def work() -> Any:
         observer = _Observer()
         code = {}
         for number, (file, source) in enumerate(sources.items()):
-            mark = f"{MARK}{number}"
+            mark = MARK.format(number)
             setattr(builtins, mark, observer.mark(file))
             code[_module_name(file)] = compile(
                 instrumented(source, mark), str(Path(file).resolve()), "exec"
             )
         sys.meta_path.insert(0, _Source(code))
-        _run_tests(TESTS, observer)
+        _run_tests(tests, observer)
         reach = observer.reach
         return {
             "sites": {test: sorted(sites) for test, sites in reach.sites.items()},
@@ -407,6 +407,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, choices=(1, 2), default=2)
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--json", action="store_true", help="one line per mutant")
+    parser.add_argument("--tests", nargs="*", help="default: all of targets.py")
     parser.add_argument("--list", action="store_true", help="print mutants, run none")
     options = parser.parse_args()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -441,7 +442,10 @@ def _try_all(
     due = [m for m in mutants if results.of(sources[m.file], m) is None]
     if not due:
         return
-    reach = observe({file: sources[file] for file in {m.file: None for m in due}})
+    reach = observe(
+        {file: sources[file] for file in {m.file: None for m in due}},
+        options.tests or TESTS,
+    )
     if reach.failed:
         names = "\n  ".join(reach.failed)
         print(f"fail as it is, and judge nothing:\n  {names}", file=sys.stderr)

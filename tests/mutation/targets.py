@@ -8,6 +8,8 @@ FILES: Final = tuple(
     f"secagg/{name}.py"
     for name in (
         "protocol/checks",
+        "protocol/agreement",
+        "protocol/membership",
         "protocol/client_rounds",
         "protocol/server_rounds",
         "protocol/client",

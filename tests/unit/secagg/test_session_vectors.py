@@ -226,6 +226,7 @@ def compare_client(monkeypatch, session, row, *, whole=True):
 
 @by_name
 def test_our_contexts_are_the_recorded_ones(session):
+    # R4-1
     descriptor = descriptor_of(session)
     assert descriptor.encode() == bytes_of(session, "offer")
     assert descriptor.configuration_hash.hex() == session["cfg_hash"]
@@ -248,6 +249,27 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
     assert isinstance(ours.state, client.Failed), ours.state
     assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
+
+
+def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
+    # R5.4-6
+    session = SESSIONS["signed"]
+    row = next(row for row in session["clients"] if row["signature"] is not None)
+    for lies in (False, True):
+        replayed = VectorClient(monkeypatch, session, row)
+        replayed.advertise()
+        for round_number in (Round.SHARE_KEYS, Round.MASKED_INPUT_COLLECTION):
+            replayed.take(round_number)
+        replayed.take(Round.CONSISTENCY_CHECK)
+        (pending,) = client.pending_outputs(replayed.state)
+        assert pending.envelope.data.hex() == row["signature"]
+        shown = bytes_of(session, "u2" if lies else "u3")
+        outputs = replayed.step(Received(Envelope(Survivors, shown)))
+        if lies:
+            assert replayed.state.code == ErrorCode.EQUIVOCATION
+        else:
+            assert outputs == ()
+            assert client.pending_outputs(replayed.state) == (pending,)
 
 
 @pytest.mark.parametrize("case", REFUSALS["complaints"], ids=lambda case: case["name"])
@@ -366,6 +388,19 @@ def compare_update(ours, row, round_number):
     else:
         # On a ring the server shows everybody its neighbourhood.
         assert update == opening(session, row, round_number, whole=False)
+
+
+def test_who_was_away_while_others_signed_gets_the_set_before_the_quorum():
+    # R5-2
+    session = SESSIONS["signed"]
+    ours = VectorServer(session).play_before(Round.UNMASKING)
+    (late,) = [r for r in session["clients"] if r["upload"] and not r["signature"]]
+    for after, name in (
+        (Round.MASKED_INPUT_COLLECTION, "u3"),
+        (Round.CONSISTENCY_CHECK, "quorum"),
+    ):
+        update = server.update_for(ours.state, late["identity"], after)
+        assert update.data.hex() == session[name]
 
 
 def compare_server(session):
