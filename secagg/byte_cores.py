@@ -124,8 +124,7 @@ class ClientCore:
         if isinstance(self.state, client.ReadyForInput) and not isinstance(
             self.state, client.Masked
         ):
-            secrets = client.noise_secrets(self.state, self.seed)
-            given = self._make_input(secrets)
+            given = self._make_input(client.noise_secrets(self.state, self.seed))
             sent += self._step(InputReady(given))
         return sent
 

@@ -5,11 +5,21 @@ the messages themselves, if nobody is lost; for profiles whose
 messages are not all part of this release they follow PROTOCOL's layouts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from secagg.graph_choice import GraphChoice, GraphKind
-from secagg.messages import BUNDLE_BYTES, Advert, Delivery, Roster, Survivors
+from secagg.enrolment.credential import Credential
+from secagg.graph_choice import GraphChoice
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Advert,
+    Delivery,
+    Neighbourhood,
+    Roster,
+    Survivors,
+)
+from secagg.parameters import Graph
+from secagg.primitives.merkle import NODE_SIZE
 from secagg.primitives.share_encoding import SHARE_SIZE
 
 __all__ = ["KeyTraffic", "key_traffic"]
@@ -18,7 +28,16 @@ __all__ = ["KeyTraffic", "key_traffic"]
 _NAME: Final = 26
 
 _INDEX: Final = 4
+_LENGTH: Final = 4
 _SIGNATURE: Final = 64
+_CREDENTIAL: Final = Credential(
+    name="x" * _NAME,
+    identity_key=bytes(32),
+    not_before=0,
+    not_after=0,
+    serial=1,
+    signature=bytes(_SIGNATURE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +46,7 @@ class KeyTraffic:
 
     Attributes:
         up: From the client to the server.
-        down: From the server to the client.
+        down: From the server to the client; on a ring at most.
     """
 
     up: int
@@ -41,11 +60,10 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
         choice: The graph; with a quorum clients also sign, and read its signatures.
         clients: n, size of the roster.
     """
-    signature = b"" if choice.quorum is None else bytes(_SIGNATURE)
-    advert = Advert("x" * _NAME, bytes(32), bytes(32), bytes(32), signature=signature)
-    seed = b"" if choice.kind is GraphKind.COMPLETE else bytes(32)
-    every = len(Roster((advert,)).encode()) - len(Roster(()).encode())
-    roster = len(Roster((), seed).encode()) + clients * every
+    advert = Advert("x" * _NAME, bytes(32), bytes(32), bytes(32))
+    if choice.quorum is not None:
+        advert = replace(advert, credential=_CREDENTIAL, signature=bytes(_SIGNATURE))
+    roster = _roster_bytes(choice, len(advert.encode()), clients)
     bitmap = bytes(-(-clients // 8))
     holders = choice.degree or clients - 1  # besides the dealer itself
     dealers = choice.degree or clients
@@ -56,9 +74,27 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     if choice.quorum is not None:
         up += 2 * _SIGNATURE  # over the bundles and over U3
         down += _INDEX + choice.quorum * (_INDEX + _SIGNATURE)
-    if choice.kind is GraphKind.K_OUT:
+    if choice.graph is Graph.K_OUT:
         chosen = choice.degree * _INDEX + _SIGNATURE
         up += chosen
         # As many draw this client as it draws, on average; each shows its signed list.
         down += choice.degree * (_INDEX + chosen)
     return KeyTraffic(up, down)
+
+
+def _roster_bytes(choice: GraphChoice, advert: int, clients: int) -> int:
+    """Return the size of what a client reads of the roster.
+
+    On a ring that is its neighbourhood.  How many hashes prove it depends on where the
+    neighbours stand; this is the most: of the nodes at depth j of the tree min(2^j, q)
+    can lie above q known leaves, and each of these with one such child takes a hash.
+    """
+    if choice.graph is not Graph.RING:
+        seed = b"" if choice.graph is Graph.COMPLETE else bytes(32)
+        return len(Roster((), seed).encode()) + clients * (_LENGTH + advert)
+    shown = choice.degree + 1
+    depth, full = (clients - 1).bit_length(), shown.bit_length() - 1
+    hashes = (2 << full) + shown * (depth - 2 - full)
+    head = len(Neighbourhood(clients, 0, {}, bytes(32), ()).encode())
+    each = _INDEX + _LENGTH + advert
+    return head + shown * each + NODE_SIZE * hashes

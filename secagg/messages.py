@@ -20,6 +20,7 @@ from enum import IntEnum, unique
 from itertools import pairwise
 from typing import ClassVar, Final, Self, TypeVar
 
+from secagg.enrolment.credential import CREDENTIAL_BYTES, Credential
 from secagg.errors import ErrorCode, RemoteProtocolError, error_code, printable
 from secagg.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS
 from secagg.primitives.canonical import Reader, Writer
@@ -32,17 +33,23 @@ __all__ = [
     "Advert",
     "Bundles",
     "Complaint",
+    "Consistency",
     "Delivery",
     "Envelope",
     "Fate",
     "Message",
+    "Neighbourhood",
+    "Quorum",
     "Released",
     "Roster",
+    "RosterFrame",
     "Round",
     "Shares",
     "Survivors",
     "Update",
     "Upload",
+    "advert_parts",
+    "is_neighbourhood",
 ]
 
 # A SPIFFE id has at most 2048 bytes, but people read these in logs and tables.
@@ -50,8 +57,13 @@ MAX_IDENTITY_BYTES: Final = 255
 KEY_BYTES: Final = 32
 COMMITMENT_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
-# identity, two keys, commitment, signature and the length prefixes between them
-MAX_ADVERT_BYTES: Final = MAX_IDENTITY_BYTES + 3 * 32 + SIGNATURE_BYTES + 16
+# Name with its length, form, credential; two keys, H_b, count and commitments; the
+# signature; and the three lengths around these.
+MAX_ADVERT_BYTES: Final = (
+    (4 + 4 + MAX_IDENTITY_BYTES + 1 + CREDENTIAL_BYTES)
+    + (4 + 3 * 32 + 1 + MAX_NOISE_LAYERS * COMMITMENT_BYTES)
+    + (4 + SIGNATURE_BYTES)
+)
 # Sealed: sender, receiver, abscissa (4 bytes each), two shares of 34 bytes, 16 of tag.
 BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
 MAX_REASON_BYTES: Final = 1000
@@ -64,14 +76,15 @@ _Message = TypeVar("_Message")
 
 @unique
 class Round(IntEnum):
-    """Which round a session is in.  Numbers are those of [Bon17]."""
+    """Which round a session is in.  Numbers are those on the wire (PROTOCOL §1)."""
 
-    ADVERTISE_KEYS = 0
-    SHARE_KEYS = 1
-    MASKED_INPUT_COLLECTION = 2
-    CONSISTENCY_CHECK = 3
-    UNMASKING = 4
-    FINISHED = 5
+    ADVERTISE_KEYS = 1
+    CHOOSE_EDGES = 2
+    SHARE_KEYS = 3
+    MASKED_INPUT_COLLECTION = 4
+    CONSISTENCY_CHECK = 5
+    UNMASKING = 6
+    FINISHED = 7
 
 
 @unique
@@ -107,19 +120,25 @@ def _decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Mess
     return message
 
 
+# What stands behind the name in an advert.
+_FORM_BARE: Final = 0
+_FORM_ENROLLED: Final = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """Round 0, client to server, read by every client of the roster (PROTOCOL §5.1).
+    """AdvertiseKeys, client to server, read by the roster (PROTOCOL §5.1).
 
     Attributes:
         identity: Name from the client's certificate, 1 to 255 bytes of UTF-8.
         encryption_key: X25519 public key c^PK for share bundles, 32 bytes.
         masking_key: X25519 public key s^PK for pairwise masks, 32 bytes.
         self_mask_commitment: Hash of the self-mask seed b_u, 32 bytes.
-        noise_commitments: Hashes of the seeds g_i of noise layers, 32 bytes each, as
-            many as the parameters have layers.
-        signature: Ed25519 over ctx0 and the rest; empty in profiles without
-            identities of their own.
+        noise_commitments: Hash of the seed of each layer of noise, 32 bytes each; none
+            without a ladder.
+        credential: Who says that the client has this name and which key it signs with;
+            None in profiles without identities of their own.
+        signature: Ed25519 over ctx0 and the rest, 64 bytes; empty without credential.
     """
 
     KIND: ClassVar[int] = 1
@@ -130,26 +149,37 @@ class Advert:
     masking_key: bytes
     self_mask_commitment: bytes
     noise_commitments: tuple[bytes, ...] = ()
+    credential: Credential | None = None
     signature: bytes = b""
 
-    def signed_part(self) -> bytes:
-        """Return what a signature covers: everything but the signature."""
-        writer = Writer()
-        writer.text(self.identity)
-        writer.fixed(self.encryption_key)
-        writer.fixed(self.masking_key)
-        writer.fixed(self.self_mask_commitment)
-        writer.u8(len(self.noise_commitments))
+    @property
+    def public_keys(self) -> tuple[bytes, ...]:
+        """Every key in it; all of a session are distinct (R5.2-5)."""
+        keys = (self.encryption_key, self.masking_key)
+        return (
+            keys if self.credential is None else (*keys, self.credential.identity_key)
+        )
+
+    def id_part(self) -> bytes:
+        """Return who it is from, as encoded."""
+        writer = Writer().text(self.identity)
+        if self.credential is None:
+            return writer.u8(_FORM_BARE).getvalue()
+        self.credential.encode_into(writer.u8(_FORM_ENROLLED))
+        return writer.getvalue()
+
+    def key_part(self) -> bytes:
+        """Return keys and commitments, as encoded."""
+        writer = Writer().fixed(self.encryption_key).fixed(self.masking_key)
+        writer.fixed(self.self_mask_commitment).u8(len(self.noise_commitments))
         for commitment in self.noise_commitments:
             writer.fixed(commitment)
         return writer.getvalue()
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        writer = Writer()
-        writer.fixed(self.signed_part())
-        writer.blob(self.signature)
-        return writer.getvalue()
+        writer = Writer().blob(self.id_part()).blob(self.key_part())
+        return writer.blob(self.signature).getvalue()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -162,48 +192,76 @@ class Advert:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        identity = reader.text(max_bytes=MAX_IDENTITY_BYTES)
+        id_part, key_part, signature = _read_parts(reader)
+        who = Reader(id_part, "identity of an advert")
+        identity = who.text(max_bytes=MAX_IDENTITY_BYTES)
         if not identity:
             raise ValueError("the identity is empty")
-        keys = [reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES)]
-        commitment = reader.fixed(COMMITMENT_BYTES)
-        count = reader.u8()
-        if count > MAX_NOISE_LAYERS:
-            raise ValueError(f"{count} noise commitments, at most {MAX_NOISE_LAYERS}")
-        noise = tuple(reader.fixed(COMMITMENT_BYTES) for _ in range(count))
-        signature = reader.blob(max_bytes=SIGNATURE_BYTES)
-        if len(signature) not in (0, SIGNATURE_BYTES):
-            raise ValueError(f"a signature has 0 or 64 bytes, not {len(signature)}")
-        return cls(identity, keys[0], keys[1], commitment, noise, signature)
+        credential = None
+        if who.flag():
+            credential = Credential.decode_from(who, name=identity)
+        who.end()
+        keys = Reader(key_part, "keys of an advert")
+        encryption, masking = keys.fixed(KEY_BYTES), keys.fixed(KEY_BYTES)
+        commitment = keys.fixed(COMMITMENT_BYTES)
+        layers = tuple(keys.fixed(COMMITMENT_BYTES) for _ in range(keys.u8()))
+        keys.end()
+        return cls(
+            identity, encryption, masking, commitment, layers, credential, signature
+        )
+
+
+def advert_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Take an advert apart as far as it is hashed: who, keys, signature.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING.
+    """
+    return _decode("advert", data, _read_parts)
+
+
+def _read_parts(reader: Reader) -> tuple[bytes, bytes, bytes]:
+    id_part = reader.blob(max_bytes=MAX_ADVERT_BYTES)
+    key_part = reader.blob(max_bytes=MAX_ADVERT_BYTES)
+    signature = reader.blob(max_bytes=SIGNATURE_BYTES)
+    if len(signature) not in {0, SIGNATURE_BYTES}:
+        raise ValueError(f"a signature has 0 or 64 bytes, not {len(signature)}")
+    return id_part, key_part, signature
 
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """Round 1, client to server: the sealed bundles for its neighbours (PROTOCOL §5.2).
+    """ShareKeys, client to server: sealed bundles for its neighbours (PROTOCOL §5.2).
 
     Attributes:
         sealed: One bundle of `BUNDLE_BYTES` per holder, in order of index, without
             separators.
+        signature: Ed25519 over ctx1, own index and the bundles, 64 bytes; empty in
+            profiles without identities of their own.
     """
 
     KIND: ClassVar[int] = 2
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
     sealed: bytes = field(repr=False)
+    signature: bytes = b""
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        return self.sealed
+        return self.sealed + self.signature
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote."""
-        return cls(bytes(data))
+        """Read what `encode` wrote; how many bundles there should be is not known."""
+        # Both sizes are fixed, so what is left over says whether it is signed.
+        signed = len(data) % BUNDLE_BYTES == SIGNATURE_BYTES
+        end = len(data) - SIGNATURE_BYTES if signed else len(data)
+        return cls(bytes(data[:end]), bytes(data[end:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Round 2: a masked input, named; the vector itself travels beside the messages.
+    """MaskedInputCollection: a masked input, named; the vector itself travels beside.
 
     The upload desk makes it when bytes, hash and range are checked (PROTOCOL §5.3).
 
@@ -234,13 +292,13 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Round 4, client to server: what it reveals (PROTOCOL §5.5).
+    """Unmasking, client to server: what it reveals (PROTOCOL §5.5).
 
     Attributes:
         revealed: Over the dealers of U2 whose shares the sender should hold, in order
             of index: the bitmap of those it could not open, then one share of 34 bytes
-            for each, zeros for the absent, without separators; then the seeds of the
-            noise layers that |U2 minus U3| asks for, 32 bytes each.
+            for each, zeros for the absent; then the seeds of the layers of noise that
+            are taken back, 32 bytes each; all without separators.
     """
 
     KIND: ClassVar[int] = 4
@@ -302,10 +360,125 @@ _GRIEVANCES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
-    """Opens round 1: U1, the adverts of everybody by identity (PROTOCOL §5.1).
+class Consistency:
+    """ConsistencyCheck, client to server: which U3 it has seen (PROTOCOL §5.4).
 
-    A client's index is the rank of its identity; its Shamir abscissa is index + 1.
+    Attributes:
+        signature: Ed25519 over ctx3, 64 bytes.
+    """
+
+    KIND: ClassVar[int] = 11
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    signature: bytes
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode("consistency", data, lambda r: cls(r.fixed(SIGNATURE_BYTES)))
+
+
+# The form of a roster: whole, or as far as one reader needs it.
+_WHOLE: Final = 0
+_NEIGHBOURHOOD: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RosterFrame:
+    """The bytes of a roster in either form, taken apart as far as they are hashed.
+
+    Attributes:
+        size: n, how many adverts there are in all.
+        adverts: Those that are shown, by index, ascending, as received.
+        graph_seed: 32 bytes that order the ring, or b"" on the complete graph.
+        reader: Index of whom a neighbourhood is for; None for the whole roster.
+        proof: Of a neighbourhood: what of the tree the reader cannot compute.
+    """
+
+    size: int
+    adverts: Mapping[int, bytes] = field(repr=False)
+    graph_seed: bytes
+    reader: int | None = None
+    proof: tuple[bytes, ...] = field(default=(), repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer()
+        if self.reader is None:
+            writer.u8(_WHOLE).u32(self.size)
+            for advert in self.adverts.values():
+                writer.blob(advert)
+            return writer.blob(self.graph_seed).getvalue()
+        writer.u8(_NEIGHBOURHOOD).u32(self.size).u32(self.reader)
+        writer.blob(self.graph_seed).u32(len(self.adverts))
+        for index, advert in self.adverts.items():
+            writer.u32(index).blob(advert)
+        writer.u32(len(self.proof)).fixed(b"".join(self.proof))
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return _decode("roster", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        is_neighbourhood, size = reader.flag(), reader.u32()
+        if size > MAX_CLIENTS:
+            raise ValueError(f"{size} adverts, at most {MAX_CLIENTS} are possible")
+        if is_neighbourhood:
+            return cls._read_neighbourhood(reader, size)
+        adverts = [reader.blob(max_bytes=MAX_ADVERT_BYTES) for _ in range(size)]
+        return cls(size, dict(enumerate(adverts)), _read_seed(reader))
+
+    @classmethod
+    def _read_neighbourhood(cls, reader: Reader, size: int) -> Self:
+        own, seed = reader.u32(), _read_seed(reader)
+        if not seed:
+            raise ValueError("a neighbourhood has no graph seed")
+        adverts: dict[int, bytes] = {}
+        last = -1
+        for _ in range(_count(reader, size)):
+            index = reader.u32()
+            if not last < index < size:
+                raise ValueError("indices are not strictly ascending and below n")
+            adverts[index] = reader.blob(max_bytes=MAX_ADVERT_BYTES)
+            last = index
+        proof = tuple(reader.fixed(DIGEST_BYTES) for _ in range(_count(reader, size)))
+        return cls(size, adverts, seed, own, proof)
+
+
+def _count(reader: Reader, size: int) -> int:
+    count = reader.u32()
+    if count > size:
+        raise ValueError(f"{count} parts of a roster of {size}")
+    return count
+
+
+def _read_seed(reader: Reader) -> bytes:
+    graph_seed = reader.blob(max_bytes=32)
+    if len(graph_seed) not in {0, 32}:
+        raise ValueError(f"a graph seed has 0 or 32 bytes, not {len(graph_seed)}")
+    return graph_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Opens ShareKeys: U1, the adverts of everybody by identity (PROTOCOL §5.1).
+
+    A client's index is the rank of its identity.
 
     Attributes:
         adverts: Strictly ascending by the UTF-8 bytes of the identity.
@@ -323,45 +496,76 @@ class Roster:
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        writer = Writer()
-        writer.u32(len(self.adverts))
-        for advert in self.adverts:
-            writer.blob(advert.encode())
-        writer.blob(self.graph_seed)
-        return writer.getvalue()
+        shown = {i: advert.encode() for i, advert in enumerate(self.adverts)}
+        return RosterFrame(len(self.adverts), shown, self.graph_seed).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
+    def decode(cls, data: bytes) -> "Self | Neighbourhood":
+        """Read a roster in either form.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING; also for identities that are not
                 strictly ascending, which is how duplicates become unencodable.
         """
-        return _decode("roster", data, cls._read)
-
-    @classmethod
-    def _read(cls, reader: Reader) -> Self:
-        count = reader.u32()
-        if count > MAX_CLIENTS:
-            raise ValueError(f"{count} adverts, at most {MAX_CLIENTS} are possible")
-        adverts = []
-        for _ in range(count):
-            advert = Reader(reader.blob(max_bytes=MAX_ADVERT_BYTES), "advert")
-            adverts.append(Advert._read(advert))  # noqa: SLF001 - the same module
-            advert.end()
-        graph_seed = reader.blob(max_bytes=32)
-        if len(graph_seed) not in (0, 32):
-            raise ValueError(f"a graph seed has 0 or 32 bytes, not {len(graph_seed)}")
-        names = [advert.identity.encode() for advert in adverts]
+        frame = RosterFrame.decode(data)
+        adverts = {index: Advert.decode(raw) for index, raw in frame.adverts.items()}
+        if frame.reader is not None:
+            return Neighbourhood(
+                frame.size, frame.reader, adverts, frame.graph_seed, frame.proof
+            )
+        names = [advert.identity.encode() for advert in adverts.values()]
         if any(a >= b for a, b in pairwise(names)):
-            raise ValueError("identities are not strictly ascending")
-        return cls(tuple(adverts), graph_seed)
+            raise RemoteProtocolError(
+                "roster cannot be read: identities are not strictly ascending",
+                code=ErrorCode.BAD_ENCODING,
+            )
+        return cls(tuple(adverts.values()), frame.graph_seed)
+
+
+def is_neighbourhood(envelope: "Envelope") -> bool:
+    """Whether an envelope holds a roster in the form of a neighbourhood."""
+    return envelope.kind is Roster and envelope.data[:1] == bytes((_NEIGHBOURHOOD,))
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """The other form of a roster: as far as one client of a ring needs it.
+
+    What it does not show it proves to be covered by the same hash (PROTOCOL §4.1).
+
+    Attributes:
+        size: n, how many adverts the whole roster has.
+        reader: Roster index of the client that it is for.
+        adverts: Those of the reader and of its neighbours, by index, ascending.
+        graph_seed: 32 bytes that order the ring.
+        proof: Hashes of the tree that the reader cannot compute, 32 bytes each.
+    """
+
+    KIND: ClassVar[int] = Roster.KIND
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+
+    size: int
+    reader: int
+    adverts: Mapping[int, Advert]
+    graph_seed: bytes
+    proof: tuple[bytes, ...] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        shown = {index: advert.encode() for index, advert in self.adverts.items()}
+        return RosterFrame(
+            self.size, shown, self.graph_seed, self.reader, self.proof
+        ).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> "Roster | Neighbourhood":
+        """Read a roster in either form; see `Roster.decode`."""
+        return Roster.decode(data)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Opens round 2; server to each client of U2 (PROTOCOL §5.3).
+    """Opens MaskedInputCollection; server to each client of U2 (PROTOCOL §5.3).
 
     Attributes:
         sharers: Bitmap of U2 over the roster.
@@ -397,7 +601,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """Opens round 4; server to each client of U3 (PROTOCOL §5.5).
+    """Opens Unmasking; server to each client of U3 (PROTOCOL §5.4).
 
     One bit per client decides which of the two shares is revealed, so that "both"
     cannot be expressed.
@@ -407,7 +611,7 @@ class Survivors:
     """
 
     KIND: ClassVar[int] = 7
-    ROUND: ClassVar[Round] = Round.UNMASKING
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
     bitmap: bytes
 
@@ -419,6 +623,53 @@ class Survivors:
     def decode(cls, data: bytes) -> Self:
         """Read what `encode` wrote."""
         return cls(bytes(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Opens Unmasking where sets are agreed by signature (PROTOCOL §5.5).
+
+    Attributes:
+        signatures: Roster index and signature over ctx3 of those who signed, strictly
+            ascending by index.
+    """
+
+    KIND: ClassVar[int] = 12
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
+    signatures: tuple[tuple[int, bytes], ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.signatures)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer().u32(len(self.signatures))
+        for index, signature in self.signatures:
+            writer.u32(index).fixed(signature)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; also for indices that are not strictly
+                ascending, so that nobody is counted twice (R5.5-1).
+        """
+        return _decode("quorum", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        count = reader.u32()
+        if count > MAX_CLIENTS:
+            raise ValueError(f"{count} signatures, at most {MAX_CLIENTS} are possible")
+        signatures = tuple(
+            (reader.u32(), reader.fixed(SIGNATURE_BYTES)) for _ in range(count)
+        )
+        if any(a >= b for (a, _), (b, _) in pairwise(signatures)):
+            raise ValueError("indices are not strictly ascending")
+        return cls(signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,10 +757,11 @@ class Aborted:
         return cls(fate, code, printable(reason, max_bytes=MAX_REASON_BYTES))
 
 
-Update = Roster | Delivery | Survivors | Released | Aborted
-Message = Advert | Bundles | Upload | Shares | Complaint | Update
+Update = Roster | Neighbourhood | Delivery | Survivors | Quorum | Released | Aborted
+Message = Advert | Bundles | Upload | Consistency | Shares | Complaint | Update
 
-# Numbers of the journal and of the wire; none is ever given a second meaning.
+# Numbers of the journal and of the wire; none is ever given a second meaning.  A
+# roster has one in both of its forms.
 KINDS: Final[Mapping[int, type[Message]]] = {
     kind.KIND: kind
     for kind in (
@@ -523,6 +775,8 @@ KINDS: Final[Mapping[int, type[Message]]] = {
         Released,
         Aborted,
         Complaint,
+        Consistency,
+        Quorum,
     )
 }
 
@@ -544,7 +798,7 @@ class Envelope:
     @classmethod
     def of(cls, message: Message) -> Self:
         """Encode a message."""
-        return cls(type(message), message.encode())
+        return cls(KINDS[message.KIND], message.encode())
 
     @property
     def digest(self) -> bytes:

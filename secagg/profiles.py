@@ -91,7 +91,9 @@ _ABSENT_ROUNDS: Final[Mapping[Profile, frozenset[str]]] = {
 
 # Profiles whose rounds this release has.  The others are refused by name, never
 # replaced by a weaker one.
-SUPPORTED_PROFILES: Final = frozenset({Profile.HONEST_CURIOUS_SERVER})
+SUPPORTED_PROFILES: Final = frozenset(
+    {Profile.HONEST_CURIOUS_SERVER, Profile.MALICIOUS_SERVER}
+)
 
 
 def check_supported(profile: Profile) -> None:
@@ -131,7 +133,7 @@ class RoundDeadlines:
 
     @property
     def longest_session(self) -> int:
-        """Seconds of all rounds, with the one extension that round 2 may have."""
+        """Seconds of all rounds, with the one extension that uploads may cause."""
         return sum(seconds for _, seconds in self) + self.masked_input
 
     def encode_into(self, writer: Writer) -> None:

@@ -163,8 +163,8 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         pace = Backoff(self._entropy)
-        # In round 0 people wait for people: who is there is asked before the stream,
-        # which says nothing until the round is closed.
+        # In AdvertiseKeys people wait for people: who is there is asked before the
+        # stream, which says nothing until the round is closed.
         is_streaming = self._watch and after is not Round.ADVERTISE_KEYS
         while True:
             answer = await self._ask(

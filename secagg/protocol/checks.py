@@ -4,19 +4,34 @@ The first check that fails names the abort code.  Each one has a test that fails
 the check is removed.
 """
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, Advert, Delivery, Roster
-from secagg.parameters import ProtocolParameters
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Advert,
+    Delivery,
+    Neighbourhood,
+    Roster,
+    RosterFrame,
+)
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
-from secagg.protocol.neighbors import HararyRing, SharingGraph
+from secagg.profiles import Profile
+from secagg.protocol.context import roster_context
+from secagg.protocol.membership import Member, check_adverts, check_form
+from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.ring_safety import graph_risk, holder_bits
 from secagg.ring_odds import client_demand
 
 __all__ = [
+    "RosterView",
     "check_delivery",
     "check_noise_suffices",
+    "check_overlap",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
@@ -25,59 +40,154 @@ __all__ = [
 ]
 
 
-def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) -> int:
-    """Check U1 as published (PROTOCOL §5.2).
+@dataclass(frozen=True, slots=True)
+class RosterView:
+    """What a client needs to know of a roster, whichever form it has read.
+
+    Attributes:
+        size: n.
+        index: Its own roster index.
+        graph: Who shares with whom.
+        adverts: Of itself and of its neighbours, by roster index.
+        ctx1: Context of the roster.
+    """
+
+    size: int
+    index: int
+    graph: SharingGraph
+    adverts: Mapping[int, Advert]
+    ctx1: bytes
+
+
+def check_roster(
+    parameters: ProtocolParameters,
+    data: bytes,
+    own: Advert,
+    *,
+    ctx0: bytes,
+    member: Member | None,
+) -> RosterView:
+    """Check U1 as published, whole or the reader's neighbourhood (PROTOCOL §5.2).
 
     Args:
         parameters: The session's parameters, already within the client's policy.
-        roster: What the server published.
+        data: What the server published, as received.
         own: The advert that this client sent.
+        ctx0: Context of the offer.
+        member: This client's part among the enrolled, where the profile has one.
 
     Returns:
-        The client's own roster index.
+        What of it the client keeps.
 
     Raises:
-        RemoteProtocolError: ROSTER_TOO_SMALL, ROSTER_TOO_LARGE, SELF_MISSING,
-            BAD_ENCODING, BAD_SIGNATURE, BAD_PUBLIC_KEY or DUPLICATE_KEY.
+        RemoteProtocolError: BAD_ENCODING, ROSTER_TOO_SMALL, ROSTER_TOO_LARGE,
+            SELF_MISSING, BAD_PROOF, BAD_SIGNATURE, BAD_PUBLIC_KEY, DUPLICATE_KEY or
+            POLICY_VIOLATION.
     """
-    if len(roster) < parameters.min_clients:
-        raise RemoteProtocolError(
-            f"the roster has {len(roster)} clients, the session promised at least "
-            f"{parameters.min_clients}",
-            code=ErrorCode.ROSTER_TOO_SMALL,
-        )
-    if len(roster) > parameters.max_clients:
-        raise RemoteProtocolError(
-            f"the roster has {len(roster)} clients, the session promised at most "
-            f"{parameters.max_clients}",
-            code=ErrorCode.ROSTER_TOO_LARGE,
-        )
+    roster = Roster.decode(data)
+    if isinstance(roster, Neighbourhood):
+        return _check_neighbourhood(parameters, roster, data, own, ctx0)
+    # R5.2-1 to R5.2-3
+    adverts = dict(enumerate(roster.adverts))
+    _check_layers(parameters, adverts)
+    _check_size(parameters, len(roster))
     # Identities are strictly ascending, so at most one entry can be ours.
-    own_places = [i for i, advert in enumerate(roster.adverts) if advert == own]
-    if not own_places:
-        raise RemoteProtocolError(
-            "this client's advert is not in the roster as it was sent",
-            code=ErrorCode.SELF_MISSING,
+    index = next((i for i, advert in adverts.items() if advert == own), None)
+    if index is None:
+        raise _self_missing()
+    _check_adverts(adverts, parameters.profile)
+    if member is not None:
+        # R5.2-6, R5.2-7
+        check_adverts(
+            adverts.values(),
+            member.rules,
+            ctx0=ctx0,
+            suite=parameters.suite,
+            verified=member.verified,
         )
-    # PROTOCOL §5.1: a profile without signatures leaves no room for bytes that nobody
-    # checks; the server refuses them too.
-    for advert in roster.adverts:
+        check_overlap(parameters, len(roster))
+    graph = sharing_graph(parameters, len(roster), roster.graph_seed)
+    check_ring(parameters, graph)
+    ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
+    if not parameters.is_complete_graph:
+        adverts = {i: adverts[i] for i in (index, *graph.neighbors(index))}
+    return RosterView(len(roster), index, graph, adverts, ctx1)
+
+
+def _check_neighbourhood(
+    parameters: ProtocolParameters,
+    roster: Neighbourhood,
+    data: bytes,
+    own: Advert,
+    ctx0: bytes,
+) -> RosterView:
+    """Check R5.2-20 to R5.2-25, and what is there like a whole roster."""
+    index = roster.reader
+    _check_layers(parameters, roster.adverts)
+    _check_size(parameters, roster.size)
+    if roster.adverts.get(index) != own:
+        raise _self_missing()
+    if parameters.graph is not Graph.RING:
+        raise RemoteProtocolError(
+            f"on the {parameters.graph} graph a client reads the whole roster",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+    graph = sharing_graph(parameters, roster.size, roster.graph_seed)
+    if set(roster.adverts) != {index, *graph.neighbors(index)}:
+        raise RemoteProtocolError(
+            "the neighbourhood shows others than this client's neighbours",
+            code=ErrorCode.BAD_PROOF,
+        )
+    # The top is computed and not compared: another view gives another ctx1, hence
+    # masks that do not cancel.
+    ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
+    _check_adverts(roster.adverts, parameters.profile)
+    check_ring(parameters, graph)
+    return RosterView(roster.size, index, graph, roster.adverts, ctx1)
+
+
+def _check_layers(
+    parameters: ProtocolParameters, adverts: Mapping[int, Advert]
+) -> None:
+    """R5.2-1: every client commits to as many seeds as the offer says."""
+    for advert in adverts.values():
         if len(advert.noise_commitments) != parameters.noise_layers:
             raise RemoteProtocolError(
                 f"the advert of {advert.identity!r} commits to "
-                f"{len(advert.noise_commitments)} noise seeds, the session has "
-                f"{parameters.noise_layers} layers",
+                f"{len(advert.noise_commitments)} layers of noise, the session has "
+                f"{parameters.noise_layers}",
                 code=ErrorCode.BAD_ENCODING,
                 sender=advert.identity,
             )
-        if advert.signature:
-            raise RemoteProtocolError(
-                f"this profile has no signatures, the advert of {advert.identity!r} "
-                "carries one",
-                code=ErrorCode.BAD_SIGNATURE,
-                sender=advert.identity,
-            )
-    for advert in roster.adverts:
+
+
+def _check_size(parameters: ProtocolParameters, size: int) -> None:
+    if size < parameters.min_clients:
+        raise RemoteProtocolError(
+            f"the roster has {size} clients, the session promised at least "
+            f"{parameters.min_clients}",
+            code=ErrorCode.ROSTER_TOO_SMALL,
+        )
+    if size > parameters.max_clients:
+        raise RemoteProtocolError(
+            f"the roster has {size} clients, the session promised at most "
+            f"{parameters.max_clients}",
+            code=ErrorCode.ROSTER_TOO_LARGE,
+        )
+
+
+def _self_missing() -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "this client's advert is not in the roster as it was sent",
+        code=ErrorCode.SELF_MISSING,
+    )
+
+
+def _check_adverts(adverts: Mapping[int, Advert], profile: Profile) -> None:
+    """Check R5.2-9, R5.2-4 and R5.2-5 over what is shown of a roster."""
+    for advert in adverts.values():
+        check_form(advert, profile)
+    for advert in adverts.values():
         for key in (advert.encryption_key, advert.masking_key):
             try:
                 check_public_key(key)
@@ -87,8 +197,24 @@ def check_roster(parameters: ProtocolParameters, roster: Roster, own: Advert) ->
                     code=ErrorCode.BAD_PUBLIC_KEY,
                     sender=advert.identity,
                 ) from None
-    check_unique_keys(roster.adverts)
-    return own_places[0]
+    check_unique_keys(adverts.values())
+
+
+def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
+    """Check that two quorums share an honest client (R5.2-7).
+
+    The offer has promised it for its largest roster (R3.2-8); it is computed anew for
+    this one, since everything that follows rests on it.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if 2 * parameters.quorum <= clients + parameters.colluders:
+        raise RemoteProtocolError(
+            f"two quorums of {parameters.quorum} among {clients} clients need not have "
+            f"anybody but {parameters.colluders} colluders in common",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
 
 
 def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
@@ -111,14 +237,13 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
         )
 
 
-def check_unique_keys(adverts: tuple[Advert, ...]) -> None:
-    """Check that no public key occurs twice, both kinds taken together.
+def check_unique_keys(adverts: Iterable[Advert]) -> None:
+    """Check that no public key occurs twice, all kinds taken together.
 
     Raises:
         RemoteProtocolError: DUPLICATE_KEY.
     """
-    keys = [advert.encryption_key for advert in adverts]
-    keys += [advert.masking_key for advert in adverts]
+    keys = [key for advert in adverts for key in advert.public_keys]
     if len(set(keys)) != len(keys):
         raise RemoteProtocolError(
             "a public key occurs twice in the roster", code=ErrorCode.DUPLICATE_KEY

@@ -6,15 +6,20 @@ parties that were shown different things produce masks that do not cancel.  Nobo
 takes one from a message (R4-1).
 """
 
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import RosterFrame, advert_parts
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.merkle import MerkleTree, ProofError, proven_top
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import hash_parts
 
 __all__ = [
+    "context_of_tree",
     "mask_context",
     "noise_commitment",
     "roster_context",
+    "roster_tree",
     "self_mask_commitment",
     "session_context",
     "unmask_context",
@@ -31,18 +36,86 @@ def session_context(descriptor: SessionDescriptor) -> bytes:
     )
 
 
-def roster_context(ctx0: bytes, roster: bytes, suite: CipherSuite) -> bytes:
-    """Return ctx1: ctx0 and the canonical bytes of the roster, graph seed included."""
-    roster_hash = hash_parts("roster", ctx0, roster, suite=suite)
-    return hash_parts("ctx1", ctx0, roster_hash, suite=suite)
+def roster_tree(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> MerkleTree:
+    """Return the tree of a whole roster; it makes the proofs of neighbourhoods."""
+    leaves = [_leaf(ctx0, i, advert, suite) for i, advert in roster.adverts.items()]
+    return MerkleTree(leaves, suite)
+
+
+def roster_context(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> bytes:
+    """Return ctx1: ctx0, the number of clients, their adverts and the graph seed.
+
+    Whole roster and neighbourhood of one session give the same.
+
+    Args:
+        ctx0: Of the session.
+        roster: In either form, as received.
+        suite: Of the session.
+
+    Raises:
+        RemoteProtocolError: BAD_PROOF; it covers another number of adverts (R5.2-24).
+    """
+    if roster.reader is None:
+        return context_of_tree(
+            ctx0, roster_tree(ctx0, roster, suite), roster.graph_seed, suite
+        )
+    leaves = {i: _leaf(ctx0, i, raw, suite) for i, raw in roster.adverts.items()}
+    try:
+        top = proven_top(roster.size, leaves, roster.proof, suite)
+    except ProofError as error:
+        raise RemoteProtocolError(
+            f"the neighbourhood is not proven: {error}", code=ErrorCode.BAD_PROOF
+        ) from None
+    return _roster_context(ctx0, roster.size, top, roster.graph_seed, suite)
+
+
+def context_of_tree(
+    ctx0: bytes, tree: MerkleTree, graph_seed: bytes, suite: CipherSuite
+) -> bytes:
+    """Return ctx1 of a roster whose tree is known."""
+    return _roster_context(ctx0, len(tree), tree.top, graph_seed, suite)
+
+
+def _roster_context(
+    ctx0: bytes, size: int, top: bytes, graph_seed: bytes, suite: CipherSuite
+) -> bytes:
+    # The top alone does not bind the number of leaves (PROTOCOL §4.1).
+    return hash_parts(
+        "ctx1", ctx0, size.to_bytes(4, "big"), top, graph_seed, suite=suite
+    )
+
+
+def _leaf(ctx0: bytes, index: int, advert: bytes, suite: CipherSuite) -> bytes:
+    """Hash one advert as it was received (R4.1-1)."""
+    id_part, key_part, signature = advert_parts(advert)
+    return hash_parts(
+        "roster leaf",
+        ctx0,
+        index.to_bytes(4, "big"),
+        hash_parts("id part", id_part, suite=suite),
+        hash_parts("key part", key_part, signature, suite=suite),
+        suite=suite,
+    )
 
 
 def mask_context(
-    ctx1: bytes, sharers: bytes, suite: CipherSuite, *, noise_context: bytes = b""
+    ctx1: bytes,
+    sharers: bytes,
+    suite: CipherSuite,
+    *,
+    edge_root: bytes = b"",
+    noise_context: bytes = b"",
 ) -> bytes:
-    """Return ctx2: ctx1, the bitmap of U2 and how noise is drawn for it."""
-    noise = (noise_context,) if noise_context else ()
-    return hash_parts("ctx2", ctx1, sharers, *noise, suite=suite)
+    """Return ctx2: ctx1, who chose whom, U2, and how noise is drawn for it.
+
+    Args:
+        ctx1: Of the roster.
+        sharers: Bitmap of U2.
+        suite: Of the session.
+        edge_root: What covers all chosen edges, 32 bytes; b"" where none are chosen.
+        noise_context: 32 bytes; b"" for a task without noise.
+    """
+    return hash_parts("ctx2", ctx1, edge_root, sharers, noise_context, suite=suite)
 
 
 def unmask_context(ctx2: bytes, survivors: bytes, suite: CipherSuite) -> bytes:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Roster
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.transcript import domain_tag
 
@@ -41,6 +40,13 @@ class SharingGraph(Protocol):
 
     def rank(self, index: int, neighbor: int) -> int:
         """Return the place of `neighbor` in `neighbors(index)`."""
+
+    def abscissa(self, dealer: int, holder: int) -> int:
+        """Return where `holder` stands on the polynomials of `dealer` (PROTOCOL §7).
+
+        One more than its place among the holders: secrets of dealers with as many
+        holders are rebuilt with the same weights.
+        """
 
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
         """Return how many holders of `dealer` are in `alive`, a set of clients."""
@@ -72,6 +78,10 @@ class CompleteGraph:
     def rank(self, index: int, neighbor: int) -> int:
         """See `SharingGraph`."""
         return neighbor if neighbor < index else neighbor - 1
+
+    def abscissa(self, dealer: int, holder: int) -> int:  # noqa: ARG002 - all hold
+        """See `SharingGraph`."""
+        return holder + 1
 
     def count_holders(
         self,
@@ -133,31 +143,41 @@ class HararyRing:
         """See `SharingGraph`."""
         return self.neighbors(index).index(neighbor)
 
+    def abscissa(self, dealer: int, holder: int) -> int:
+        """See `SharingGraph`."""
+        return self.rank(dealer, holder) + 1
+
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
         """See `SharingGraph`."""
         return len(alive.intersection(self.neighbors(dealer)))
 
 
-def sharing_graph(parameters: ProtocolParameters, roster: Roster) -> SharingGraph:
-    """Return the graph that a roster and its seed define.
+def sharing_graph(
+    parameters: ProtocolParameters, size: int, graph_seed: bytes
+) -> SharingGraph:
+    """Return the graph that the size of a roster and its seed define.
 
     Everybody derives it from the same public bytes, hence a neighbour list that is
     asymmetric, repeats a client, names oneself or has the wrong degree cannot be
     expressed (PROTOCOL §11).
 
+    Args:
+        parameters: Of the session.
+        size: n, size of the roster.
+        graph_seed: As in the roster.
+
     Raises:
         RemoteProtocolError: POLICY_VIOLATION if the seed is missing on a ring or
             present on the complete graph, or the ring would overlap itself.
     """
-    size = len(roster)
     if parameters.is_complete_graph:
-        if roster.graph_seed:
+        if graph_seed:
             raise RemoteProtocolError(
                 "the roster carries a graph seed, but the session's graph is complete",
                 code=ErrorCode.POLICY_VIOLATION,
             )
         return CompleteGraph(size)
-    if not roster.graph_seed:
+    if not graph_seed:
         raise RemoteProtocolError(
             f"the roster has no graph seed for a ring of degree {parameters.degree}",
             code=ErrorCode.POLICY_VIOLATION,
@@ -170,7 +190,7 @@ def sharing_graph(parameters: ProtocolParameters, roster: Roster) -> SharingGrap
         )
     # Sorting by a hash is a uniform permutation up to collisions of SHA-256, and any
     # language can repeat it.
-    prefix = domain_tag("ring", "order", parameters.suite) + roster.graph_seed
+    prefix = domain_tag("ring", "order", parameters.suite) + graph_seed
     keys = [
         hashlib.sha256(prefix + index.to_bytes(4, "big")).digest()
         for index in range(size)

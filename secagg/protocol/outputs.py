@@ -175,7 +175,7 @@ class MaskJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskAndUpload:
-    """Round 2: mask the vector by `masking.mask_input`, pack and upload it."""
+    """Mask the vector by `masking.mask_input`, pack and upload it."""
 
     vector: PlainVector | NoisedVector
     job: MaskJob

@@ -41,6 +41,7 @@ from secagg.protocol.share_bundles import Answer
 __all__ = ["DealerError", "Rebuilt", "rebuild"]
 
 _Shares = npt.NDArray[np.uint8]
+_Abscissae = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,8 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             return commitment == advert.self_mask_commitment
         return public_key_of(secret) == advert.masking_key
 
+    # Where shares are wrong, somebody lies, whatever was stated.
+    colluders = max(1, parameters.colluders)
     table = _ShareTable(graph, answers)
     secrets: dict[int, SecretBytes] = {}
     suspects: set[int] = set()
@@ -160,12 +163,12 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
                     roster.adverts[dealer],
                     dealer,
                     bearable=bearable,
-                    colluders=parameters.colluders,
+                    colluders=colluders,
                     disputes=frozenset(disputes),
                 )
             secrets[dealer], liars = corrected
             suspects |= liars
-            if bearable >= parameters.colluders:  # R5.7-1
+            if bearable >= colluders:  # R5.7-1
                 disputes |= {(dealer, liar) for liar in liars}
     return Rebuilt(
         survivor_seeds=tuple(
@@ -205,6 +208,10 @@ class _ShareTable:
             if holder in self._answers and dealer not in self._answers[holder].absent
         ]
 
+    def abscissae(self, dealer: int, holders: Sequence[int]) -> _Abscissae:
+        """Return where holders stand: their ranks from one on (PROTOCOL §7.1)."""
+        return np.searchsorted(self._graph.holders(dealer), holders) + 1
+
     def shares(self, dealer: int, holders: Sequence[int]) -> _Shares:
         return np.stack([self._answers[h].shares_of([dealer])[0] for h in holders])
 
@@ -217,8 +224,12 @@ class _ShareTable:
         else:
             chosen = [self._choose(dealer, threshold, suspects) for dealer in dealers]
         if not self._graph.has_common_holders:
+            abscissae = [
+                self.abscissae(dealer, holders)
+                for dealer, holders in zip(dealers, chosen, strict=True)
+            ]
             return reconstruct_sparse(
-                np.array(chosen, np.int64) + 1, self._gather(dealers, chosen)
+                np.stack(abscissae), self._gather(dealers, chosen)
             )
         # Dealers with the same holders are rebuilt together; absences part them.
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -227,7 +238,7 @@ class _ShareTable:
         secrets: dict[int, SecretBytes | None] = {}
         for common, members in groups.items():
             stacked = np.stack([self._answers[h].shares_of(members) for h in common])
-            rebuilt = reconstruct(np.array(common, np.int64) + 1, stacked)
+            rebuilt = reconstruct(self.abscissae(members[0], common), stacked)
             secrets.update(zip(members, rebuilt, strict=True))
         return [secrets[dealer] for dealer in dealers]
 
@@ -258,8 +269,11 @@ def _corrected(
     """Return secret and the holders of wrong shares; None if too many (R7.3-2)."""
     try:
         secret, faulty = decode_with_errors(
-            np.array(holders, np.int64) + 1, table.shares(dealer, holders), threshold
+            table.abscissae(dealer, holders), table.shares(dealer, holders), threshold
         )
     except UncorrectableError:
         return None
-    return secret, {abscissa - 1 for abscissa in faulty}
+    by_abscissa = dict(
+        zip(table.abscissae(dealer, holders).tolist(), holders, strict=True)
+    )
+    return secret, {by_abscissa[abscissa] for abscissa in faulty}

@@ -8,21 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
+from secagg.enrolment.rules import EnrolmentRules, VerifiedCredentials
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Envelope,
     Message,
     Released,
     Roster,
+    RosterFrame,
     Round,
     Shares,
     Upload,
 )
 from secagg.parameters import SessionDescriptor
+from secagg.primitives.merkle import MerkleTree
+from secagg.protocol.agreement import Signers
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
@@ -32,6 +37,8 @@ __all__ = [
     "AdvertiseKeys",
     "Cohort",
     "Completed",
+    "ConsistencyCheck",
+    "Enrolment",
     "Failed",
     "MaskedInputCollection",
     "Rostered",
@@ -47,6 +54,7 @@ _NAME_OF: Final[Mapping[type[Message], str]] = {
     Advert: "advert",
     Bundles: "set of share bundles",
     Upload: "masked input",
+    Consistency: "signature",
     Shares: "set of shares",
     Complaint: "complaint",
 }
@@ -61,7 +69,7 @@ class Session:
         packed_bytes: Exact size of one packed vector.
         accepted: SHA-256 of every accepted message, by round and sender; holds the
             rounds up to the open one, which is the only one that grows.
-        complaints: By accuser and index of the accused; they grow in round 2.
+        complaints: By accuser and index of the accused; they grow while inputs come.
         read_noise: Reads the noise block for a U2.
     """
 
@@ -122,20 +130,54 @@ class Cohort:
 
     Attributes:
         roster: U1.
+        frame: The same as published, advert by advert.
+        tree: Over its adverts; proves neighbourhoods.
         index_of: Roster index of each identity.
         graph: Who shares with whom.
         ctx1: Context of the roster.
+        signers: Who can sign, in profiles that distrust the server.
     """
 
     roster: Roster
+    frame: RosterFrame = field(repr=False)
+    tree: MerkleTree = field(repr=False, compare=False)  # follows from the frame
     index_of: Mapping[str, int]
     graph: SharingGraph
     ctx1: bytes
+    signers: Signers | None = None
+
+    def has(self, identity: str) -> bool:
+        """Whether a client is in the roster."""
+        return identity in self.index_of
+
+    def neighbourhood(self, index: int) -> Envelope:
+        """Return what one client needs of the roster, with its proof (R5.2-23)."""
+        shown = sorted((index, *self.graph.neighbors(index)))
+        frame = replace(
+            self.frame,
+            adverts={each: self.frame.adverts[each] for each in shown},
+            reader=index,
+            proof=self.tree.proof(shown),
+        )
+        return Envelope(Roster, frame.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What the server holds credentials to, as its clients do.
+
+    Attributes:
+        rules: Of the session.
+        verified: Which credentials were verified in earlier sessions.
+    """
+
+    rules: EnrolmentRules
+    verified: VerifiedCredentials = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class AdvertiseKeys:
-    """Round 0: invited clients advertise their public keys."""
+    """Invited clients advertise their public keys."""
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -144,6 +186,7 @@ class AdvertiseKeys:
     left_out: frozenset[str]  # PROTOCOL §5.7
     adverts: dict[str, Advert]  # U1, so far
     keys: set[bytes]  # every public key in `adverts`
+    enrolment: Enrolment | None = None  # in profiles that distrust the server
 
     def is_invited(self, identity: str) -> bool:
         """Whether a client may advertise."""
@@ -154,7 +197,7 @@ class AdvertiseKeys:
 
 @dataclass(frozen=True, slots=True)
 class Rostered:
-    """What the states behind round 0 have in common."""
+    """What the states behind AdvertiseKeys have in common."""
 
     session: Session
     cohort: Cohort
@@ -162,7 +205,7 @@ class Rostered:
 
 @dataclass(frozen=True, slots=True)
 class ShareKeys(Rostered):
-    """Round 1: clients of U1 send sealed shares to their neighbours."""
+    """Clients of U1 send sealed shares to their neighbours."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
@@ -172,7 +215,7 @@ class ShareKeys(Rostered):
 
 @dataclass(frozen=True, slots=True)
 class MaskedInputCollection(Rostered):
-    """Round 2: clients of U2 upload their masked inputs."""
+    """Clients of U2 upload their masked inputs."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -185,14 +228,31 @@ class MaskedInputCollection(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsistencyCheck(Rostered):
+    """Round 5: clients of U3 sign the sets that they were told."""
+
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    sharers: frozenset[int]
+    survivors: frozenset[int]  # U3
+    opening: Envelope  # U3, encoded once for everybody
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
+    ctx2: bytes
+    ctx3: bytes
+    uploads: Mapping[int, bytes]
+    signatures: dict[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Unmasking(Rostered):
-    """Round 4: clients of U3 reveal one share per dealer."""
+    """Clients of U3 reveal one share per dealer."""
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
-    opening: Envelope  # U3, encoded once for everybody
+    survivors_shown: Envelope  # U3, encoded once for everybody
+    opening: Envelope  # the same, or the quorum that has signed it
     noise_layers: tuple[int, ...]  # what survivors give away, ascending
     ctx2: bytes
     uploads: Mapping[int, bytes]
@@ -248,6 +308,7 @@ ServerState = (
     AdvertiseKeys
     | ShareKeys
     | MaskedInputCollection
+    | ConsistencyCheck
     | Unmasking
     | Summing
     | Completed

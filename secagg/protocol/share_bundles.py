@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, Complaint, Roster
+from secagg.messages import BUNDLE_BYTES, Complaint
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.aead import AuthenticationError, open_sealed, seal
 from secagg.primitives.canonical import Reader, Writer
@@ -26,7 +26,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.shamir import share_secrets
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import decode_set, domain_tag, encode_set
-from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.checks import RosterView
 
 __all__ = ["Answer", "Dealing", "HeldShares", "collect", "deal"]
 
@@ -51,7 +51,7 @@ class Dealing:
 
 @dataclass(frozen=True, slots=True)
 class HeldShares:
-    """The shares of others (and, on the complete graph, one's own) after round 2.
+    """The shares of others, and on the complete graph one's own.
 
     Attributes:
         dealers: Whose shares these should be, roster indices in U2, ascending.
@@ -141,10 +141,7 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
     parameters: ProtocolParameters,
     *,
     session_id: bytes,
-    ctx1: bytes,
-    roster: Roster,
-    graph: SharingGraph,
-    index: int,
+    roster: RosterView,
     encryption_keys: KeyPair,
     mask_private_key: SecretBytes,
     self_mask_seed: SecretBytes,
@@ -155,10 +152,7 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
     Args:
         parameters: Threshold and suite.
         session_id: For key derivation.
-        ctx1: Binds every bundle to this configuration and roster.
-        roster: U1.
-        graph: Who holds whose shares.
-        index: Own roster index.
+        roster: What this client knows of U1; its context binds every bundle.
         encryption_keys: c^SK of this client.
         mask_private_key: s^SK, the first secret.
         self_mask_seed: b, the second secret.
@@ -168,18 +162,19 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
     Raises:
         RemoteProtocolError: BAD_PUBLIC_KEY, if a neighbour's key gives no secret.
     """
-    holders = graph.holders(index)
+    index, ctx1 = roster.index, roster.ctx1
+    holders = roster.graph.holders(index)
     shares = share_secrets(
         (mask_private_key, self_mask_seed),
         parameters.threshold,
-        np.array(holders, np.int64) + 1,
+        np.arange(1, len(holders) + 1),  # ranks among the holders (PROTOCOL §7.1)
         polynomials,
     )
     # (2, holders, 34) -> (holders, 2 * 34): one holder's pair is contiguous.
     pairs = np.ascontiguousarray(shares.transpose(1, 0, 2)).reshape(-1, _PAIR_BYTES)
     channels: dict[int, SecretBytes] = {}
     bundles, own_shares = [], b""
-    for holder, pair in zip(holders, pairs, strict=True):
+    for abscissa, (holder, pair) in enumerate(zip(holders, pairs, strict=True), 1):
         if holder == index:
             own_shares = pair.tobytes()
             continue
@@ -192,7 +187,7 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
                 code=ErrorCode.BAD_PUBLIC_KEY,
                 sender=advert.identity,
             ) from None
-        header = Writer().u32(index).u32(holder).u32(holder + 1).getvalue()
+        header = Writer().u32(index).u32(holder).u32(abscissa).getvalue()
         bundles.append(
             seal(
                 _channel_key(
@@ -214,10 +209,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
     parameters: ProtocolParameters,
     *,
     session_id: bytes,
-    ctx1: bytes,
-    roster: Roster,
-    graph: SharingGraph,
-    index: int,
+    roster: RosterView,
     sharers: frozenset[int],
     channels: Mapping[int, SecretBytes],
     own_shares: bytes,
@@ -232,10 +224,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
     Args:
         parameters: Threshold and suite.
         session_id: For key derivation.
-        ctx1: What every bundle must be bound to.
-        roster: U1, for names.
-        graph: Who holds whose shares.
-        index: Own roster index.
+        roster: What this client knows of U1; every bundle must be bound to its context.
         sharers: U2.
         channels: X25519 secret with each neighbour.
         own_shares: Own pair of shares, or b"" where a dealer keeps none.
@@ -245,7 +234,8 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
         RemoteProtocolError: BAD_SHARE_CIPHERTEXT if fewer than t are of use: then the
             others were shown another roster.
     """
-    suite = parameters.suite
+    suite, graph = parameters.suite, roster.graph
+    index, ctx1 = roster.index, roster.ctx1
     dealers, pairs = [], []
     faults: dict[int, ErrorCode] = {}
     position = 0
@@ -266,7 +256,12 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
                 suite=suite,
             )
             try:
-                pair = _open(sealed, key, ctx1, dealer, index, suite)
+                pair = _open(
+                    sealed,
+                    key,
+                    _associated_data(ctx1, dealer, index, suite),
+                    inside=(dealer, index, graph.abscissa(dealer, index)),
+                )
             except _UselessBundleError as error:
                 pair = bytes(_PAIR_BYTES)
                 faults[dealer] = error.code
@@ -299,24 +294,17 @@ class _UselessBundleError(Exception):
         self.code: Final = code
 
 
-def _open(  # noqa: PLR0913, PLR0917 - one bundle and its context
-    sealed: bytes,
-    key: SecretBytes,
-    ctx1: bytes,
-    dealer: int,
-    holder: int,
-    suite: CipherSuite,
+def _open(
+    sealed: bytes, key: SecretBytes, outside: bytes, *, inside: tuple[int, int, int]
 ) -> bytes:
     try:
-        plaintext = open_sealed(
-            key, sealed, _associated_data(ctx1, dealer, holder, suite)
-        )
+        plaintext = open_sealed(key, sealed, outside)
     except AuthenticationError:
         raise _UselessBundleError(ErrorCode.BAD_SHARE_CIPHERTEXT) from None
     reader = Reader(plaintext, "share bundle")
-    # PROTOCOL §5.3: the inside must repeat the outside; the sealed length is fixed,
-    # so the reader cannot run short.
-    if (reader.u32(), reader.u32(), reader.u32()) != (dealer, holder, holder + 1):
+    # R5.3-7: the inside must repeat the outside; the sealed length is fixed, so the
+    # reader cannot run short.
+    if (reader.u32(), reader.u32(), reader.u32()) != inside:
         raise _UselessBundleError(ErrorCode.SHARE_CONFUSION)
     return reader.fixed(_PAIR_BYTES)
 

@@ -1,6 +1,6 @@
-"""How long a server waits, and for whom: round 0, and the end of a task.
+"""How long a server waits, and for whom: AdvertiseKeys, and the end of a task.
 
-Rule 1: waiting is not failing.  Round 0 with too few clients stays open at its
+Rule 1: waiting is not failing.  AdvertiseKeys with too few clients stays open at its
         deadline, which starts again: nothing is stored, no attempt is spent, and the
         adverts that are in stay valid.
 Rule 2: a task ends by its sessions, by its end date or by its operator.  A session that
@@ -23,7 +23,7 @@ _LOOK_EVERY: Final = 60.0
 
 
 def is_short_of_clients(state: server.ServerState) -> bool:
-    """Whether round 0 is open and cannot be closed in success."""
+    """Whether AdvertiseKeys is open and cannot be closed in success."""
     if not isinstance(state, server.AdvertiseKeys):
         return False
     now = server.progress(state)

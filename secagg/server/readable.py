@@ -1,6 +1,7 @@
 """What clients of one session may read: updates, whole or in pieces.
 
-Rule 1: the roster is readable from round 1, a client's own delivery from round 2, both
+Rule 1: the roster is readable as soon as it is fixed, a client's own neighbourhood on
+        a ring too, its delivery when U2 is, and a quorum when there is one; all of them
         to the end of the session: a client that lost what it had read goes on.
 Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
         memory.
@@ -13,7 +14,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Delivery, Envelope, Message, Roster
+from secagg.messages import (
+    Aborted,
+    Delivery,
+    Envelope,
+    Message,
+    Quorum,
+    Roster,
+    Round,
+)
 from secagg.protocol import server
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 from secagg.wire.codec import refuse
@@ -22,11 +31,13 @@ __all__ = ["Readable", "piece_of", "session_is_over"]
 
 # Clients fetch pieces side by side.  The largest delivery, of 65 535 clients on the
 # complete graph, has 6.3 MB.
-KEPT_DELIVERIES: Final = 8
+KEPT_UPDATES: Final = 8
 
 _OBJECTS: Final[Mapping[Blob, type[Message]]] = {
     Blob.ROSTER: Roster,
+    Blob.NEIGHBOURHOOD: Roster,
     Blob.DELIVERY: Delivery,
+    Blob.QUORUM: Quorum,
 }
 
 
@@ -34,59 +45,59 @@ class Readable:
     """The large updates of one session."""
 
     def __init__(self) -> None:
-        self._sharing: server.ShareKeys | None = None
-        self._masking: server.MaskedInputCollection | None = None
-        self._deliveries: OrderedDict[str, Envelope] = OrderedDict()
+        self._opened_by: dict[Blob, server.ServerState] = {}
+        self._kept: OrderedDict[tuple[Round, str], Envelope] = OrderedDict()
 
     def enter(self, state: server.ServerState) -> None:
         """Keep what a state opens for readers."""
-        if isinstance(state, server.ShareKeys):
-            self._sharing = state
-        elif isinstance(state, server.MaskedInputCollection):
-            self._masking = state
-        elif server.is_over(state):
-            self._sharing = self._masking = None
-            self._deliveries.clear()
+        match state:
+            case server.ShareKeys():
+                self._opened_by[Blob.ROSTER] = state
+                self._opened_by[Blob.NEIGHBOURHOOD] = state
+            case server.MaskedInputCollection():
+                self._opened_by[Blob.DELIVERY] = state
+            case server.Unmasking():
+                self._opened_by[Blob.QUORUM] = state
+        if server.is_over(state):
+            self._opened_by.clear()
+            self._kept.clear()
 
     def update_for(self, state: server.ServerState, identity: str) -> Envelope | None:
         """Return what `server.update_for` returns, without making it again."""
         # All other updates are made once for everybody, or are of a few bytes.
-        if isinstance(state, server.MaskedInputCollection):
-            return self._delivery(state, identity)
-        return server.update_for(state, identity)
-
-    def _delivery(
-        self, state: server.MaskedInputCollection, identity: str
-    ) -> Envelope | None:
-        # What is delivered to whom is fixed when round 2 opens.
-        update = self._deliveries.pop(identity, None)
+        if not isinstance(state, server.ShareKeys | server.MaskedInputCollection):
+            return server.update_for(state, identity)
+        # What is shown or delivered to whom is fixed when the round opens.
+        key = state.ROUND, identity
+        update = self._kept.pop(key, None)
         if update is None:
             update = server.update_for(state, identity)
-            if update is None or update.kind is not Delivery:
+            if update is None or update.kind is Aborted:
                 return update
-            if len(self._deliveries) >= KEPT_DELIVERIES:
-                self._deliveries.popitem(last=False)  # asked for longest ago
-        self._deliveries[identity] = update
+            if len(self._kept) >= KEPT_UPDATES:
+                self._kept.popitem(last=False)  # asked for longest ago
+        self._kept[key] = update
         return update
 
     def piece(
         self, state: server.ServerState, identity: str, request: FetchChunk
     ) -> BlobChunk:
-        """Return a piece of the roster, or of the client's own delivery.
+        """Return a piece of the roster, or of the client's own part or delivery.
 
         Args:
             state: The session, as clients may see it.
             identity: Who reads.
-            request: Which piece; of `Blob.ROSTER` or `Blob.DELIVERY`.
+            request: Which piece, of one of these three.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
                 opens; SESSION_OVER for a client that is not in it, and after the end;
-                BAD_ENCODING beyond the object's end.
+                BAD_ENCODING beyond the object's end, and for an object that no session
+                of this release has.
         """
         if server.is_over(state):
             raise session_is_over(identity)
-        opened_by = self._sharing if request.blob is Blob.ROSTER else self._masking
+        opened_by = self._opened_by.get(request.blob)
         # What was entered but is not durable yet does not exist for clients.
         if opened_by is None or state.ROUND < opened_by.ROUND:
             raise RemoteProtocolError(
@@ -95,6 +106,13 @@ class Readable:
                 sender=identity,
                 next_step="Ask for the present update.",
             )
+        if request.blob is Blob.ROSTER:
+            whole = opened_by
+            if not isinstance(whole, server.ShareKeys) or not whole.cohort.has(
+                identity
+            ):
+                raise session_is_over(identity)
+            return piece_of(whole.opening.data, request)
         update = self.update_for(opened_by, identity)
         if update is None or update.kind is not _OBJECTS[request.blob]:
             raise session_is_over(identity)

@@ -37,7 +37,7 @@ class SessionReceipt:
     Attributes:
         descriptor: The session as it was offered.
         outcome: How it ended.
-        members: U1, in order of index; empty when round 0 never closed.
+        members: U1, in order of index; empty when AdvertiseKeys never closed.
         advertised: |U1|.
         shared: |U2|.
         uploaded: |U3|.

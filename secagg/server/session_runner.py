@@ -4,9 +4,9 @@ Rule 1: persist, then speak.  An accepted event is durable before its sender hea
         and a closed round is durable before anybody sees what it opened: what is shown
         of the state is `secagg.server.durable_state`'s.
 Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
-        The clock of round 0 starts with its first advert, and again at its deadline
-        while too few have joined.  Bytes that arrive extend round 2, in all by one more
-        deadline at most.
+        The clock of AdvertiseKeys starts with its first advert, and again at its
+        deadline while too few have joined.  Bytes of inputs that arrive extend their
+        round, in all by one more deadline at most.
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
         again.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
@@ -69,7 +69,7 @@ __all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
-# Bytes that arrived within this share of the deadline keep round 2 open.
+# Bytes that arrived within this share of the deadline keep MaskedInputCollection open.
 UPLOAD_GRACE: Final = 0.25
 # How much longer than its rounds a session may last: until then it waits for clients.
 # Half of what clients grant for clocks that differ (R5.0-2).

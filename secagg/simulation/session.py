@@ -9,7 +9,7 @@ Rule 2: memory is O(d) beside the clients' keys: an upload is folded into the su
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import overload
@@ -18,7 +18,7 @@ import numpy as np
 
 from secagg.distributed_dp import NoisedTask, subtract_layers
 from secagg.errors import SessionAbortedError
-from secagg.messages import Envelope, Roster, Round, Shares, Upload
+from secagg.messages import Advert, Envelope, Round, Shares, Upload
 from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import Entropy
@@ -155,7 +155,7 @@ class _MeasuredSession(InProcessSession):
         self.meter = Meter()
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
-        self._roster: Roster | None = None
+        self._adverts: Mapping[int, Advert] | None = None
         self._graph: SharingGraph | None = None
         noise_block = self.parameters.noise_block
         self._task = (
@@ -203,12 +203,13 @@ class _MeasuredSession(InProcessSession):
             outputs = super().to_client(number, event)
         state = self.clients[number]
         if isinstance(state, client.Shared):
-            # Equal rosters of n clients would take O(n^2) memory in one process.
-            self._roster = self._roster or state.roster
-            self._graph = self._graph or state.graph
-            self.clients[number] = replace(
-                state, roster=self._roster, graph=self._graph
-            )
+            # Equal views of n clients would take O(n^2) memory in one process.
+            self._graph = self._graph or state.roster.graph
+            shared = replace(state.roster, graph=self._graph)
+            if self.parameters.is_complete_graph:
+                self._adverts = self._adverts or state.roster.adverts
+                shared = replace(shared, adverts=self._adverts)
+            self.clients[number] = replace(state, roster=shared)
         return outputs
 
     def fetch(self, number: int) -> Envelope | None:

@@ -88,9 +88,10 @@ class ObservedSession(RecordedSession):
         if dealer not in self.garbage or not isinstance(state, client.Shared):
             return envelope
         sealed = bytearray(envelope.data)
-        receivers = [h for h in state.graph.holders(state.index) if h != state.index]
+        view = state.roster
+        receivers = [h for h in view.graph.holders(view.index) if h != view.index]
         for place, receiver in enumerate(receivers):
-            name = state.roster.adverts[receiver].identity
+            name = view.adverts[receiver].identity
             if name in map(identity_of, self.garbage[dealer]):
                 sealed[place * BUNDLE_BYTES] ^= 1
         return Envelope.of(Bundles(bytes(sealed)))

@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18secagg/v1/messages.proto\x12\tsecagg.v1\"-\n\rBlobReference\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"j\n\x04Wait\x12\x16\n\x0eretry_after_ms\x18\x01 \x01(\x04\x12\x0e\n\x06joined\x18\x02 \x01(\r\x12\x0e\n\x06needed\x18\x03 \x01(\r\x12\x19\n\x0c\x63loses_in_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_closes_in_ms\"5\n\x0cUploadStatus\x12\x13\n\x0bnext_offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"i\n\x0cServerUpdate\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x11\n\x07message\x18\x02 \x01(\x0cH\x00\x12-\n\treference\x18\x03 \x01(\x0b\x32\x18.secagg.v1.BlobReferenceH\x00\x42\t\n\x07\x63ontent*\xb7\x01\n\x05Round\x12\x15\n\x11ROUND_UNSPECIFIED\x10\x00\x12\x18\n\x14ROUND_ADVERTISE_KEYS\x10\x01\x12\x14\n\x10ROUND_SHARE_KEYS\x10\x02\x12!\n\x1dROUND_MASKED_INPUT_COLLECTION\x10\x03\x12\x1b\n\x17ROUND_CONSISTENCY_CHECK\x10\x04\x12\x13\n\x0fROUND_UNMASKING\x10\x05\x12\x12\n\x0eROUND_FINISHED\x10\x06*`\n\x04\x42lob\x12\x14\n\x10\x42LOB_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42LOB_PAYLOAD\x10\x01\x12\x0c\n\x08\x42LOB_SUM\x10\x02\x12\x0f\n\x0b\x42LOB_ROSTER\x10\x03\x12\x11\n\rBLOB_DELIVERY\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18secagg/v1/messages.proto\x12\tsecagg.v1\"L\n\rBlobReference\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x1d\n\x04\x62lob\x18\x03 \x01(\x0e\x32\x0f.secagg.v1.Blob\"j\n\x04Wait\x12\x16\n\x0eretry_after_ms\x18\x01 \x01(\x04\x12\x0e\n\x06joined\x18\x02 \x01(\r\x12\x0e\n\x06needed\x18\x03 \x01(\r\x12\x19\n\x0c\x63loses_in_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_closes_in_ms\"5\n\x0cUploadStatus\x12\x13\n\x0bnext_offset\x18\x01 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"i\n\x0cServerUpdate\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x11\n\x07message\x18\x02 \x01(\x0cH\x00\x12-\n\treference\x18\x03 \x01(\x0b\x32\x18.secagg.v1.BlobReferenceH\x00\x42\t\n\x07\x63ontent*\xcf\x01\n\x05Round\x12\x15\n\x11ROUND_UNSPECIFIED\x10\x00\x12\x18\n\x14ROUND_ADVERTISE_KEYS\x10\x01\x12\x16\n\x12ROUND_CHOOSE_EDGES\x10\x02\x12\x14\n\x10ROUND_SHARE_KEYS\x10\x03\x12!\n\x1dROUND_MASKED_INPUT_COLLECTION\x10\x04\x12\x1b\n\x17ROUND_CONSISTENCY_CHECK\x10\x05\x12\x13\n\x0fROUND_UNMASKING\x10\x06\x12\x12\n\x0eROUND_FINISHED\x10\x07*\x9f\x01\n\x04\x42lob\x12\x14\n\x10\x42LOB_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42LOB_PAYLOAD\x10\x01\x12\x0c\n\x08\x42LOB_SUM\x10\x02\x12\x0f\n\x0b\x42LOB_ROSTER\x10\x03\x12\x11\n\rBLOB_DELIVERY\x10\x04\x12\x16\n\x12\x42LOB_NEIGHBOURHOOD\x10\x05\x12\x0f\n\x0b\x42LOB_QUORUM\x10\x06\x12\x14\n\x10\x42LOB_REVOCATIONS\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'secagg.v1.messages_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROUND']._serialized_start=357
-  _globals['_ROUND']._serialized_end=540
-  _globals['_BLOB']._serialized_start=542
-  _globals['_BLOB']._serialized_end=638
+  _globals['_ROUND']._serialized_start=388
+  _globals['_ROUND']._serialized_end=595
+  _globals['_BLOB']._serialized_start=598
+  _globals['_BLOB']._serialized_end=757
   _globals['_BLOBREFERENCE']._serialized_start=39
-  _globals['_BLOBREFERENCE']._serialized_end=84
-  _globals['_WAIT']._serialized_start=86
-  _globals['_WAIT']._serialized_end=192
-  _globals['_UPLOADSTATUS']._serialized_start=194
-  _globals['_UPLOADSTATUS']._serialized_end=247
-  _globals['_SERVERUPDATE']._serialized_start=249
-  _globals['_SERVERUPDATE']._serialized_end=354
+  _globals['_BLOBREFERENCE']._serialized_end=115
+  _globals['_WAIT']._serialized_start=117
+  _globals['_WAIT']._serialized_end=223
+  _globals['_UPLOADSTATUS']._serialized_start=225
+  _globals['_UPLOADSTATUS']._serialized_end=278
+  _globals['_SERVERUPDATE']._serialized_start=280
+  _globals['_SERVERUPDATE']._serialized_end=385
 # @@protoc_insertion_point(module_scope)

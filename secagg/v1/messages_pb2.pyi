@@ -10,6 +10,7 @@ class Round(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ROUND_UNSPECIFIED: _ClassVar[Round]
     ROUND_ADVERTISE_KEYS: _ClassVar[Round]
+    ROUND_CHOOSE_EDGES: _ClassVar[Round]
     ROUND_SHARE_KEYS: _ClassVar[Round]
     ROUND_MASKED_INPUT_COLLECTION: _ClassVar[Round]
     ROUND_CONSISTENCY_CHECK: _ClassVar[Round]
@@ -23,8 +24,12 @@ class Blob(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOB_SUM: _ClassVar[Blob]
     BLOB_ROSTER: _ClassVar[Blob]
     BLOB_DELIVERY: _ClassVar[Blob]
+    BLOB_NEIGHBOURHOOD: _ClassVar[Blob]
+    BLOB_QUORUM: _ClassVar[Blob]
+    BLOB_REVOCATIONS: _ClassVar[Blob]
 ROUND_UNSPECIFIED: Round
 ROUND_ADVERTISE_KEYS: Round
+ROUND_CHOOSE_EDGES: Round
 ROUND_SHARE_KEYS: Round
 ROUND_MASKED_INPUT_COLLECTION: Round
 ROUND_CONSISTENCY_CHECK: Round
@@ -35,14 +40,19 @@ BLOB_PAYLOAD: Blob
 BLOB_SUM: Blob
 BLOB_ROSTER: Blob
 BLOB_DELIVERY: Blob
+BLOB_NEIGHBOURHOOD: Blob
+BLOB_QUORUM: Blob
+BLOB_REVOCATIONS: Blob
 
 class BlobReference(_message.Message):
-    __slots__ = ("digest", "size")
+    __slots__ = ("digest", "size", "blob")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
     digest: bytes
     size: int
-    def __init__(self, digest: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
+    blob: Blob
+    def __init__(self, digest: _Optional[bytes] = ..., size: _Optional[int] = ..., blob: _Optional[_Union[Blob, str]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("retry_after_ms", "joined", "needed", "closes_in_ms")

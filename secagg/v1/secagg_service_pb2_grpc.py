@@ -65,6 +65,11 @@ class SecAggServiceStub(object):
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkRequest.SerializeToString,
                 response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkResponse.FromString,
                 _registered_method=True)
+        self.SignConsistency = channel.unary_unary(
+                '/secagg.v1.SecAggService/SignConsistency',
+                request_serializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyRequest.SerializeToString,
+                response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyResponse.FromString,
+                _registered_method=True)
         self.RevealShares = channel.unary_unary(
                 '/secagg.v1.SecAggService/RevealShares',
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.RevealSharesRequest.SerializeToString,
@@ -92,49 +97,57 @@ class SecAggServiceServicer(object):
     """
 
     def GetOffer(self, request, context):
-        """Before round 0: ask whether a session of a task is open to the caller.
+        """Before any round: ask whether a session of a task is open to the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdvertiseKeys(self, request, context):
-        """Round 0: send public keys.
+        """AdvertiseKeys: send public keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShareKeys(self, request, context):
-        """Round 1: send one sealed bundle of shares for each neighbour.
+        """ShareKeys: send one sealed bundle of shares for each neighbour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportViolation(self, request, context):
-        """Round 2: report a client whose bundle is of no use, and go on.
+        """MaskedInputCollection: report a client whose bundle is of no use, and go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Round 2: ask from where to send, before the first chunk and after every break.
+        """MaskedInputCollection: ask from where to send, before the first chunk and after
+        every break.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadChunk(self, request, context):
-        """Round 2: send one chunk of the masked input.
+        """MaskedInputCollection: send one chunk of the masked input.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SignConsistency(self, request, context):
+        """ConsistencyCheck: send a signature over the sets of clients.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevealShares(self, request, context):
-        """Round 4: send one share for each client whose shares the caller holds.
+        """Unmasking: send one share for each client whose shares the caller holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,6 +208,11 @@ def add_SecAggServiceServicer_to_server(servicer, server):
                     servicer.UploadChunk,
                     request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkRequest.FromString,
                     response_serializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkResponse.SerializeToString,
+            ),
+            'SignConsistency': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignConsistency,
+                    request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyRequest.FromString,
+                    response_serializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyResponse.SerializeToString,
             ),
             'RevealShares': grpc.unary_unary_rpc_method_handler(
                     servicer.RevealShares,
@@ -380,6 +398,33 @@ class SecAggService(object):
             '/secagg.v1.SecAggService/UploadChunk',
             secagg_dot_v1_dot_secagg__service__pb2.UploadChunkRequest.SerializeToString,
             secagg_dot_v1_dot_secagg__service__pb2.UploadChunkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignConsistency(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/secagg.v1.SecAggService/SignConsistency',
+            secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyRequest.SerializeToString,
+            secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyResponse.FromString,
             options,
             channel_credentials,
             insecure,

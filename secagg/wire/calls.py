@@ -29,14 +29,17 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
     Message,
+    Quorum,
     Released,
     Roster,
     Round,
     Shares,
     Survivors,
+    is_neighbourhood,
 )
 from secagg.parameters import MAX_CLIENTS, MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.profiles import MAX_DEADLINE_SECONDS
@@ -71,6 +74,7 @@ __all__ = [
     "RevealShares",
     "SendMessage",
     "ShareKeys",
+    "SignConsistency",
     "UploadChunk",
     "UploadStatus",
     "Wait",
@@ -81,8 +85,6 @@ __all__ = [
 _Answer_co = TypeVar("_Answer_co", covariant=True)
 
 _MILLISECONDS: Final = 1000
-# The wire counts rounds from one, because zero means "not set" there.
-_ROUNDS_ON_WIRE: Final = len(Round)
 
 
 # --- parts of requests and answers ----------------------------------------------------
@@ -96,6 +98,9 @@ class Blob(IntEnum):
     SUM = 2
     ROSTER = 3
     DELIVERY = 4
+    NEIGHBOURHOOD = 5
+    QUORUM = 6
+    REVOCATIONS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +110,9 @@ class Wait:
     Attributes:
         retry_after_seconds: When asking again makes sense; on the wire between 0.001
             and 3600.
-        joined: In round 0, to those who have joined: how many clients have; else 0.
-        needed: How many the session needs before round 0 can close; 0 with `joined`.
-        closes_in_seconds: Until round 0 closes if enough have joined by then; None
+        joined: In AdvertiseKeys, to those who have joined: how many have; else 0.
+        needed: How many the session needs before that round can close; 0 with `joined`.
+        closes_in_seconds: Until that round closes if enough have joined by then; None
             where nobody has said so.
     """
 
@@ -148,31 +153,36 @@ class Reference:
     """A message too large for an answer: what it is, and by what it is recognised.
 
     Attributes:
-        kind: Class of the message, `Roster` or `Delivery`.
+        kind: Class of the message, `Roster`, `Delivery` or `Quorum`.
         digest: SHA-256 of its canonical bytes.
         size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
+        blob: Under which name the message is fetched.
     """
 
     kind: type[Message]
     digest: bytes
     size: int
+    blob: Blob
 
     @classmethod
     def instead_of(cls, update: Envelope) -> Self:
         """Refer to a message that exceeds `MAX_INLINE_BYTES`."""
-        return cls(update.kind, update.digest, len(update.data))
-
-    @property
-    def blob(self) -> Blob:
-        """Under which name the message is fetched."""
-        return Blob.ROSTER if self.kind is Roster else Blob.DELIVERY
+        blob = _LARGE[update.kind][0]
+        if is_neighbourhood(update):
+            blob = Blob.NEIGHBOURHOOD
+        return cls(update.kind, update.digest, len(update.data), blob)
 
 
-# What a server may send, and the two of it that grow with the cohort.
+# What a server may send, and what of it grows with the cohort, by the names
+# under which they are fetched.
 _UPDATES: Final[frozenset[type[Message]]] = frozenset(
-    {Roster, Delivery, Survivors, Released, Aborted}
+    {Roster, Delivery, Survivors, Quorum, Released, Aborted}
 )
-_LARGE: Final[frozenset[type[Message]]] = frozenset({Roster, Delivery})
+_LARGE: Final[Mapping[type[Message], tuple[Blob, ...]]] = {
+    Roster: (Blob.ROSTER, Blob.NEIGHBOURHOOD),
+    Delivery: (Blob.DELIVERY,),
+    Quorum: (Blob.QUORUM,),
+}
 
 
 # --- requests -------------------------------------------------------------------------
@@ -193,7 +203,7 @@ class Request(Generic[_Answer_co]):
         """Return the protobuf bytes."""
         values = {each: getattr(self, each) for each in _names(type(self))}
         if "after" in values:
-            values["after"] = 0 if values["after"] is None else values["after"] + 1
+            values["after"] = values["after"] or 0
         return cast("bytes", self.WIRE(**values).SerializeToString())
 
     @classmethod
@@ -206,8 +216,8 @@ class Request(Generic[_Answer_co]):
         message = parse(cls.WIRE(), data)
         values = {each: getattr(message, each) for each in _names(cls)}
         if "after" in values:
-            number = in_range(values["after"], "round", at_most=_ROUNDS_ON_WIRE)
-            values["after"] = Round(number - 1) if number else None
+            number = in_range(values["after"], "round", at_most=Round.FINISHED)
+            values["after"] = Round(number) if number else None
         if "blob" in values:
             number = in_range(values["blob"], "blob", at_least=1, at_most=len(Blob))
             values["blob"] = Blob(number)
@@ -228,6 +238,13 @@ def _names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
 
 
+def _round_of(number: int) -> Round | None:
+    try:
+        return Round(number) if number else None
+    except ValueError:
+        raise refuse(f"there is no round {number}") from None
+
+
 def _check_after(after: Round | None) -> None:
     if after is Round.FINISHED:
         raise refuse("nothing follows the end of a session")
@@ -235,7 +252,7 @@ def _check_after(after: Round | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GetOffer(Request[SessionDescriptor | Wait]):
-    """Before round 0: is a session of the task open to me?
+    """Before any round: is a session of the task open to me?
 
     Attributes:
         task_id: 1 to 256 bytes of UTF-8.
@@ -279,7 +296,7 @@ class SendMessage(Request[None]):
 
 
 class AdvertiseKeys(SendMessage):
-    """Round 0: my public keys."""
+    """AdvertiseKeys: my public keys."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.AdvertiseKeysRequest
@@ -288,7 +305,7 @@ class AdvertiseKeys(SendMessage):
 
 
 class ShareKeys(SendMessage):
-    """Round 1: one sealed bundle for each neighbour."""
+    """ShareKeys: one sealed bundle for each neighbour."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ShareKeysRequest
@@ -296,7 +313,7 @@ class ShareKeys(SendMessage):
 
 
 class ReportViolation(SendMessage):
-    """Round 2: a client's bundle is of no use to me."""
+    """MaskedInputCollection: a client's bundle is of no use to me."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ReportViolationRequest
@@ -304,8 +321,17 @@ class ReportViolation(SendMessage):
     MAX_BYTES = 6
 
 
+class SignConsistency(SendMessage):
+    """Round 5: my signature over the sets that I was told."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.SignConsistencyRequest
+    KIND = Consistency
+    MAX_BYTES = 64
+
+
 class RevealShares(SendMessage):
-    """Round 4: one share for each client of U2 whose shares I hold."""
+    """Unmasking: one share for each client of U2 whose shares I hold."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.RevealSharesRequest
@@ -314,7 +340,7 @@ class RevealShares(SendMessage):
 
 @dataclass(frozen=True, slots=True)
 class GetUploadStatus(Request[UploadStatus]):
-    """Round 2: from where shall I send?"""
+    """MaskedInputCollection: from where shall I send?"""
 
     WIRE = secagg_service_pb2.GetUploadStatusRequest
 
@@ -323,7 +349,7 @@ class GetUploadStatus(Request[UploadStatus]):
 
 @dataclass(frozen=True, slots=True)
 class UploadChunk(Request[UploadStatus]):
-    """Round 2: one chunk of my masked input.
+    """MaskedInputCollection: one chunk of my masked input.
 
     Attributes:
         session_id: 32 bytes.
@@ -522,8 +548,10 @@ def _update_message(update: Envelope | Reference) -> messages_pb2.ServerUpdate:
     if isinstance(update, Envelope):
         message.message = update.data
     else:
-        message.reference.digest = update.digest
-        message.reference.size = update.size
+        reference = messages_pb2.BlobReference(
+            digest=update.digest, size=update.size, blob=f"BLOB_{update.blob.name}"
+        )
+        message.reference.CopyFrom(reference)
     return message
 
 
@@ -545,7 +573,10 @@ def _read_update(message: messages_pb2.ServerUpdate) -> Envelope | Reference:
                 at_most=MAX_OBJECT_BYTES,
             )
             digest = exact_bytes(message.reference.digest, DIGEST_BYTES, "digest")
-            return Reference(kind, digest, size)
+            number = int(message.reference.blob)
+            if number not in _LARGE[kind]:
+                raise refuse(f"a {kind.__name__} is not read as blob {number}")
+            return Reference(kind, digest, size, Blob(number))
         case _:
             raise refuse(
                 "ServerUpdate holds no message, nor a reference to a large one"
@@ -648,6 +679,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
         Call(ReportViolation, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(GetUploadStatus, _encode_status, _decode_status, Deadline.SMALL),
         Call(UploadChunk, _encode_status, _decode_status, Deadline.LARGE),
+        Call(SignConsistency, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(RevealShares, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(GetUpdate, _encode_update, _decode_update, Deadline.LARGE),
         Call(WatchSession, _encode_watched, _decode_watched, Deadline.STREAM),

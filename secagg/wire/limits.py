@@ -62,8 +62,8 @@ SHARE_BYTES: Final = 34
 
 # The largest object that a reference may name: a full roster is larger than the
 # bundles of a full complete graph.  Four bytes of length stand before each advert;
-# four of count and 4 + 32 of graph seed stand around them.
-MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 40
+# one of form, four of count and 4 + 32 of graph seed stand around them.
+MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 41
 
 # Two names with their lengths, session number, nonce, end, payload hash and the fixed
 # part of the parameters, 87 bytes, around what varies.
@@ -91,9 +91,9 @@ class MessageSizes:
     The packed vector is not among them: `secagg.wire.packing` says its size.
 
     Attributes:
-        roster: At most; to every client in round 1.
-        bundles: From and to one client in rounds 1 and 2.
-        shares: From one client in round 4.
+        roster: At most, and whole; to every client that reads it.
+        bundles: From and to one client.
+        shares: From one client.
     """
 
     roster: int
@@ -106,7 +106,7 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     n = parameters.max_clients
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
     return MessageSizes(
-        roster=n * (MAX_ADVERT_BYTES + 4) + 40,
+        roster=n * (MAX_ADVERT_BYTES + 4) + 41,
         bundles=neighbours * BUNDLE_BYTES,
         # The own share is revealed too on the complete graph; one bit for each absence.
         shares=(neighbours + 1) * SHARE_BYTES + -(-(neighbours + 1) // 8),
@@ -117,7 +117,7 @@ def check_transportable(parameters: ProtocolParameters) -> None:
     """Check that every message of a session fits into one call.
 
     The roster, the delivered bundles and the vectors travel in chunks and always
-    fit; what one client sends in rounds 1 and 4 travels whole.
+    fit; bundles and shares that one client sends travel whole.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, with the largest number of neighbours that
@@ -126,8 +126,8 @@ def check_transportable(parameters: ProtocolParameters) -> None:
     room = MAX_MESSAGE_BYTES - _ENVELOPE_BYTES
     if message_sizes(parameters).bundles > room:
         raise RemoteProtocolError(
-            f"{parameters.max_clients} clients on the complete graph make one message "
-            f"of round 1 larger than {MAX_MESSAGE_BYTES} bytes; at most "
+            f"{parameters.max_clients} clients on the complete graph make the bundles "
+            f"of one client larger than {MAX_MESSAGE_BYTES} bytes; at most "
             f"{room // BUNDLE_BYTES} neighbours fit",
             code=ErrorCode.BAD_CONFIG,
             next_step="Give the task a degree, or lower max_clients.",

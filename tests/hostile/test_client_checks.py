@@ -159,7 +159,7 @@ def test_a_ring_without_a_seed_is_refused():
     )
     session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
-    seedless = Roster(session.fetch(0).open().adverts)
+    seedless = Roster(session.server_state.cohort.roster.adverts)
     assert refusal(session, 0, received(seedless)) is ErrorCode.POLICY_VIOLATION
 
 
@@ -232,7 +232,7 @@ def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
         session.play(which)
         session.close(which)
     honest = session.fetch(0).open()
-    near = session.clients[0].graph.neighbors(0)
+    near = session.clients[0].roster.graph.neighbors(0)
     kept = set(range(10)) - set(near[2:])  # two of four neighbours are left
     thin = Delivery(encode_set(kept, 10), honest.bundles[: 2 * BUNDLE_BYTES])
     assert refusal(session, 0, received(thin)) is ErrorCode.U2_TOO_SMALL
@@ -289,12 +289,14 @@ def resealed(position, value):
     key = share_bundles._channel_key(
         peer.channels[0],
         session_id=state.facts.session_id,
-        ctx1=state.ctx1,
+        ctx1=state.roster.ctx1,
         sender=1,
         receiver=0,
         suite=CipherSuite.AES_256_CTR,
     )
-    data = share_bundles._associated_data(state.ctx1, 1, 0, CipherSuite.AES_256_CTR)
+    data = share_bundles._associated_data(
+        state.roster.ctx1, 1, 0, CipherSuite.AES_256_CTR
+    )
     inside = bytearray(12 + 68)
     inside[:12] = (1).to_bytes(4, "big") + (0).to_bytes(4, "big") + b"\0\0\0\1"
     inside[position : position + len(value)] = value

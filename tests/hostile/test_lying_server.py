@@ -39,6 +39,7 @@ from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     AdvertiseKeys,
+    Blob,
     BlobChunk,
     FetchChunk,
     GetOffer,
@@ -62,6 +63,12 @@ class UselessConnection(LyingConnection):
     async def call(self, request):
         lie = self._lies.get(type(request))
         return await self._inner.call(request) if lie is None else lie()
+
+
+def reference(blob, size=2 << 20):
+    """Refer to an object that nobody has."""
+    kind = Delivery if blob is Blob.DELIVERY else Roster
+    return Reference(kind, bytes(32), size, blob)
 
 
 def run(lies, kind=LyingConnection, **options):
@@ -190,15 +197,15 @@ LIES = {
         ErrorCode.BAD_ENCODING,
     ),
     "a roster elsewhere, under another digest": (
-        {GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 2 << 20))},
+        {GetUpdate: instead(Roster, lambda _: reference(Blob.ROSTER))},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a roster elsewhere that is larger than announced": (
-        {GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 5))},
+        {GetUpdate: instead(Roster, lambda _: reference(Blob.ROSTER, size=5))},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a delivery elsewhere that nobody has": (
-        {GetUpdate: instead(Roster, lambda _: Reference(Delivery, bytes(32), 2 << 20))},
+        {GetUpdate: instead(Roster, lambda _: reference(Blob.DELIVERY))},
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
     "a roster with the same keys twice": (
@@ -343,7 +350,7 @@ def test_a_roster_elsewhere_without_end_is_not_collected():
         return BlobChunk(bytes(1 << 20), 1 << 30)
 
     lies = {
-        GetUpdate: instead(Roster, lambda _: Reference(Roster, bytes(32), 2 << 20)),
+        GetUpdate: instead(Roster, lambda _: reference(Blob.ROSTER)),
         FetchChunk: endless,
     }
     deployment, endings = run(lies, payload=b"")

@@ -204,7 +204,7 @@ def test_layers_are_committed_to_before_anybody_knows_the_losses(task):
     short = replace(
         next(iter(adverts)), noise_commitments=commitments[:LADDER], identity="x"
     )
-    with pytest.raises(RemoteProtocolError, match="commits to 4") as caught:
+    with pytest.raises(RemoteProtocolError, match="commits to 4 layers") as caught:
         session.to_server(Received(Envelope.of(short), "x"))
     assert caught.value.code is ErrorCode.BAD_ENCODING
 

@@ -93,7 +93,7 @@ ANSWERED = [
     (RevealShares(SESSION, b"shares"), None),
     (GetUpdate(SESSION, None), Wait(0.25)),
     *((GetUpdate(SESSION, Round.SHARE_KEYS), update) for update in UPDATES),
-    (GetUpdate(SESSION, None), Reference(Roster, DIGEST, 3 << 20)),
+    (GetUpdate(SESSION, None), Reference(Roster, DIGEST, 3 << 20, Blob.ROSTER)),
     (FetchChunk(SESSION, Blob.SUM, 95, 5), BlobChunk(b"piece", 100)),
 ]
 
@@ -140,7 +140,7 @@ def test_every_call_but_the_stream_is_tried():
 
 
 async def test_a_watch_brings_every_update_in_order_and_ends(connection, service):
-    service.updates = [*UPDATES, Reference(Delivery, DIGEST, 3 << 20)]
+    service.updates = [*UPDATES, Reference(Delivery, DIGEST, 3 << 20, Blob.DELIVERY)]
     request = WatchSession(SESSION, None)
     seen = [update async for update in connection.watch(request)]
     assert seen == service.updates

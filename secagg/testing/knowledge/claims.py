@@ -208,7 +208,7 @@ def _noise(
 def _one_secret(closure: Closure) -> Iterator[Violation]:
     seen = set()
     for view in closure.facts.rosters:
-        for advert in view.roster.adverts:
+        for advert in view.adverts.values():
             key = closure.knows(Kind.MASK_KEY, advert)
             seed = closure.knows(Kind.SELF_MASK_SEED, advert)
             is_corrupt = advert.identity in closure.facts.seeds
@@ -268,7 +268,7 @@ def _description(revealed: RevealedSum) -> str:
 
 def _derivation(closure: Closure, revealed: RevealedSum) -> Iterator[str]:
     """Say in a few lines what made a sum computable."""
-    adverts = revealed.view.roster.roster.adverts
+    adverts = revealed.view.roster.adverts
     known: dict[Kind, dict[str, str]] = {Kind.SELF_MASK_SEED: {}, Kind.MASK_KEY: {}}
     for vector, _ in revealed.terms:
         for mask in vector.masks:

@@ -141,7 +141,7 @@ class Closure:
 
     def knows_mask(self, view: MaskView, mask: MaskName) -> Known | None:
         """Return the secret that gives a mask, if the adversary has one (rule 4)."""
-        adverts = view.roster.roster.adverts
+        adverts = view.roster.adverts
         match mask:
             case SelfMask(client):
                 return self.knows(Kind.SELF_MASK_SEED, adverts[client])
@@ -152,7 +152,7 @@ class Closure:
 
     def channel(self, view: RosterView, dealer: int, holder: int) -> SecretBytes | None:
         """Return the X25519 secret of two clients, if c^SK of either is known."""
-        adverts = view.roster.adverts
+        adverts = view.adverts
         for own, peer in ((holder, dealer), (dealer, holder)):
             known = self.knows(Kind.ENCRYPTION_KEY, adverts[own])
             if known is not None:
@@ -195,7 +195,7 @@ class Closure:
             way: How it became known, such as "answer of", for the report.
             name: By which client.
         """
-        advert = view.roster.adverts[dealer]
+        advert = view.adverts[dealer]
         shared = self._shared.setdefault(
             kind.public_part(advert), _SharedSecret(view.session, advert, kind)
         )
@@ -232,7 +232,7 @@ def close(facts: Facts) -> Closure:
 
 def _learn_from_seeds(closure: Closure) -> None:
     for view in closure.facts.rosters:
-        for advert in view.roster.adverts:
+        for advert in view.adverts.values():
             name = advert.identity
             if name not in closure.facts.seeds:
                 continue
@@ -278,7 +278,7 @@ def _learn_from_thefts(closure: Closure) -> None:
             if theft.identity not in view.index_of:
                 continue
             index = view.index_of[theft.identity]
-            advert = view.roster.adverts[index]
+            advert = view.adverts[index]
             for shared, secret in _own_secrets(view.session, advert, theft.seed):
                 if whole or _shows(theft.contents, secret.reveal()):
                     closure.learn(shared.public_part, secret, source)
@@ -295,7 +295,7 @@ def _learn_held_shares(
     for bundles in closure.facts.bundles:
         if bundles.view is not view or holder not in _receivers(view, bundles.dealer):
             continue
-        dealer = view.roster.adverts[bundles.dealer]
+        dealer = view.adverts[bundles.dealer]
         channel = keys.agree(dealer.encryption_key)
         for point, kind, share in _open(bundles, holder, channel):
             if _shows(theft.contents, share):
@@ -316,7 +316,7 @@ def _open_bundles(closure: Closure) -> bool:
     learned = False
     for bundles in closure.facts.bundles:
         view, dealer = bundles.view, bundles.dealer
-        if all(closure.knows(kind, view.roster.adverts[dealer]) for kind in Kind):
+        if all(closure.knows(kind, view.adverts[dealer]) for kind in Kind):
             continue
         for holder in _receivers(view, dealer):
             channel = closure.channel(view, dealer, holder)
@@ -370,8 +370,7 @@ def _read_answers(closure: Closure) -> None:
         if name in closure.facts.seeds:
             continue  # it may say anything; what it holds follows from its seed
         for dealer, kind, share in _shares_in(answer):
-            # A holder's point is its index + 1 (PROTOCOL §7).
-            point = answer.holder + 1
+            point = view.graph.abscissa(dealer, answer.holder)
             closure.learn_share(view, dealer, kind, point, share, "answer of", name)
 
 

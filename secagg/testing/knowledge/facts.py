@@ -23,7 +23,17 @@ from typing import NamedTuple
 
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import RemoteProtocolError
-from secagg.messages import Bundles, Delivery, Envelope, Roster, Shares, Survivors
+from secagg.messages import (
+    Advert,
+    Bundles,
+    Delivery,
+    Envelope,
+    Neighbourhood,
+    Roster,
+    RosterFrame,
+    Shares,
+    Survivors,
+)
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
@@ -86,17 +96,26 @@ class Session:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RosterView:
-    """A roster that somebody was told, and what follows from it."""
+    """A roster that somebody was told, and what follows from it.
+
+    What clients are shown of one roster is one view, however little each is shown.
+    """
 
     session: Session
-    roster: Roster
+    size: int
     graph: SharingGraph
     ctx1: bytes
-    index_of: Mapping[str, int] = field(repr=False)
+    adverts: dict[int, Advert] = field(repr=False, default_factory=dict)
+    index_of: dict[str, int] = field(repr=False, default_factory=dict)
 
     def identity(self, index: int) -> str:
         """Return the name at a roster index."""
-        return self.roster.adverts[index].identity
+        return self.adverts[index].identity
+
+    def show(self, adverts: Mapping[int, Advert]) -> None:
+        """Add what somebody was shown of it."""
+        self.adverts.update(adverts)
+        self.index_of.update((a.identity, i) for i, a in adverts.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,6 +214,7 @@ class Facts:
         self.survivors: dict[bytes, set[frozenset[int]]] = {}
         self._sessions: dict[bytes, Session] = {}
         self._roster_of: dict[tuple[bytes, bytes], RosterView | None] = {}
+        self._view_of_roster: dict[bytes, RosterView] = {}
         self._view_of: dict[bytes, MaskView] = {}
         self._told: dict[tuple[bytes, str], _Told] = {}
         self._heard: set[tuple[bytes, str, str, bytes]] = set()
@@ -237,7 +257,7 @@ class Facts:
         except RemoteProtocolError:
             return  # rule 4
         match message:
-            case Roster():
+            case Roster() | Neighbourhood():
                 self.said_roster(session_id, receiver, envelope.data)
             case Delivery(sharers, _):
                 self.said_sharers(session_id, receiver, sharers)
@@ -355,9 +375,13 @@ class Facts:
         key = (session.session_id, data)
         if key not in self._roster_of:
             view = _read_roster(session, data)
-            self._roster_of[key] = view
             if view is not None:
-                self.rosters.append(view)
+                known = self._view_of_roster.setdefault(view.ctx1, view)
+                if known is view:
+                    self.rosters.append(view)
+                known.show(view.adverts)
+                view = known
+            self._roster_of[key] = view
         return self._roster_of[key]
 
     def _masks(
@@ -377,23 +401,25 @@ class Facts:
 def _read_roster(session: Session, data: bytes) -> RosterView | None:
     parameters = session.parameters
     try:
-        roster = Roster.decode(data)
-        graph = sharing_graph(parameters, roster)
+        roster, frame = Roster.decode(data), RosterFrame.decode(data)
+        if not frame.size:
+            return None  # rule 4
+        graph = sharing_graph(parameters, frame.size, frame.graph_seed)
+        ctx1 = context.roster_context(session.ctx0, frame, parameters.suite)
     except RemoteProtocolError:
         return None  # rule 4
-    return RosterView(
-        session=session,
-        roster=roster,
-        graph=graph,
-        ctx1=context.roster_context(session.ctx0, data, parameters.suite),
-        index_of={advert.identity: i for i, advert in enumerate(roster.adverts)},
-    )
+    view = RosterView(session, frame.size, graph, ctx1)
+    if isinstance(roster, Neighbourhood):
+        view.show(roster.adverts)
+    else:
+        view.show(dict(enumerate(roster.adverts)))
+    return view
 
 
 def _members(bitmap: bytes, view: RosterView | None) -> frozenset[int] | None:
     if view is None:
         return None
     try:
-        return frozenset(decode_set(bitmap, len(view.roster)))
+        return frozenset(decode_set(bitmap, view.size))
     except ValueError:
         return None  # rule 4

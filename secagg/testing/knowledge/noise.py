@@ -48,7 +48,7 @@ def _unknown_noise(
     facts: Facts, view: MaskView, index: int, noise: SessionNoise
 ) -> Fraction:
     """Return the variance of one client's noise that nobody else can draw again."""
-    advert = view.roster.roster.adverts[index]
+    advert = view.roster.adverts[index]
     session = view.roster.session
     seen = {
         answer.data[at : at + NOISE_SEED_BYTES]

@@ -192,7 +192,7 @@ def _self_key(
     closure: Closure, view: MaskView, mask: SelfMask
 ) -> tuple[SecretBytes, bytes] | None:
     session = view.roster.session
-    seed = closure.knows(Kind.SELF_MASK_SEED, view.roster.roster.adverts[mask.client])
+    seed = closure.knows(Kind.SELF_MASK_SEED, view.roster.adverts[mask.client])
     if seed is None:
         return None
     return self_mask_key(
@@ -207,7 +207,7 @@ def _self_key(
 def _pair_key(
     closure: Closure, view: MaskView, mask: PairMask
 ) -> tuple[SecretBytes, bytes] | None:
-    session, adverts = view.roster.session, view.roster.roster.adverts
+    session, adverts = view.roster.session, view.roster.adverts
     for own, peer in ((mask.low, mask.high), (mask.high, mask.low)):
         private = closure.knows(Kind.MASK_KEY, adverts[own])
         if private is not None:

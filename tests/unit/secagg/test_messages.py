@@ -1,7 +1,10 @@
 """Messages: one canonical encoding each, and one row of the table of rounds."""
 
+from dataclasses import replace
+
 import pytest
 
+from secagg.enrolment.credential import Credential
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     KINDS,
@@ -9,11 +12,15 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
     Fate,
+    Neighbourhood,
+    Quorum,
     Released,
     Roster,
+    RosterFrame,
     Shares,
     Survivors,
     Upload,
@@ -22,7 +29,23 @@ from secagg.primitives.canonical import Writer
 from secagg.profiles import RoundDeadlines
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, ROUNDS
 
-ADVERT = Advert("clïent", b"e" * 32, b"m" * 32, b"c" * 32, signature=b"s" * 64)
+CREDENTIAL = Credential(
+    name="clïent",
+    identity_key=b"i" * 32,
+    not_before=1,
+    not_after=2,
+    serial=3,
+    signature=b"S" * 64,
+)
+ADVERT = Advert(
+    "clïent",
+    b"e" * 32,
+    b"m" * 32,
+    b"c" * 32,
+    (b"0" * 32, b"1" * 32),
+    CREDENTIAL,
+    b"s" * 64,
+)
 SAMPLES = [
     ADVERT,
     Bundles(b"sealed"),
@@ -35,9 +58,17 @@ SAMPLES = [
     Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"),
     Complaint(ErrorCode.SHARE_CONFUSION, 7),
 ]
+CONSISTENCY = Consistency(b"s" * 64)
+QUORUM = Quorum(((0, b"a" * 64), (7, b"b" * 64)))
+# The other form of a roster has no number of its own.
+NEIGHBOURHOOD = Neighbourhood(
+    9, 3, {1: ADVERT, 3: replace(ADVERT, credential=None)}, b"g" * 32, (b"h" * 32,) * 3
+)
 
 
-@pytest.mark.parametrize("message", SAMPLES, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "message", [*SAMPLES, NEIGHBOURHOOD], ids=lambda m: type(m).__name__
+)
 def test_a_message_survives_its_envelope(message):
     envelope = Envelope.of(message)
     assert envelope.open() == message
@@ -56,7 +87,7 @@ def test_the_numbers_of_messages_never_change():
     "message",
     [
         sample
-        for sample in SAMPLES
+        for sample in (*SAMPLES, NEIGHBOURHOOD, CONSISTENCY, QUORUM)
         if not isinstance(sample, Bundles | Shares | Survivors)
     ],
     ids=lambda m: type(m).__name__,
@@ -67,6 +98,83 @@ def test_every_cut_of_a_message_and_every_byte_too_many_is_refused(message):
         with pytest.raises(RemoteProtocolError) as caught:
             type(message).decode(damaged)
         assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def frame(**changes):
+    whole = RosterFrame.decode(NEIGHBOURHOOD.encode())
+    return replace(whole, **changes).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(adverts={3: ADVERT.encode(), 1: ADVERT.encode()}),
+        frame(adverts={9: ADVERT.encode()}),
+        frame(size=2),
+        frame(graph_seed=b""),
+        frame(graph_seed=b"g" * 31),
+        frame(size=65_536),
+        b"\2" + frame()[1:],
+        frame(proof=(b"h" * 32,) * 10),
+    ],
+    ids=[
+        "descending",
+        "index beyond n",
+        "n below an index",
+        "no seed",
+        "short seed",
+        "n beyond all",
+        "third form",
+        "more hashes than adverts",
+    ],
+)
+def test_a_roster_without_order_or_bound_is_refused(data):
+    with pytest.raises(RemoteProtocolError) as caught:
+        Roster.decode(data)
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Quorum(((1, b"a" * 64), (1, b"b" * 64))).encode(),
+        Quorum(((2, b"a" * 64), (1, b"b" * 64))).encode(),
+        Writer().u32(65_536).getvalue(),
+    ],
+    ids=["twice", "descending", "beyond all"],
+)
+def test_a_quorum_counts_everybody_once(data):
+    """R5.5-1"""
+    with pytest.raises(RemoteProtocolError) as caught:
+        Quorum.decode(data)
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+@pytest.mark.parametrize(
+    "message", [CONSISTENCY, QUORUM], ids=["consistency", "quorum"]
+)
+def test_messages_about_a_set_survive_their_encoding(message):
+    assert type(message).decode(message.encode()) == message
+
+
+def test_an_advert_has_two_forms_and_no_third():
+    bare = replace(ADVERT, credential=None, signature=b"")
+    for advert in (ADVERT, bare):
+        who = advert.id_part()
+        place = 4 + len(advert.identity.encode())
+        assert who[place] == (advert.credential is not None)
+        for form in (2, 255, 1 - who[place]):
+            other = who[:place] + bytes((form,)) + who[place + 1 :]
+            data = Writer().blob(other).blob(advert.key_part()).blob(b"").getvalue()
+            with pytest.raises(RemoteProtocolError) as caught:
+                Advert.decode(data)
+            assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def test_bundles_carry_a_signature_or_none():
+    bundles = b"b" * 96 * 3
+    for message in (Bundles(bundles), Bundles(bundles, b"s" * 64), Bundles(b"")):
+        assert Bundles.decode(message.encode()) == message
 
 
 def test_what_a_liar_gives_as_its_reason_is_safe_to_show():

@@ -3,23 +3,15 @@ import hashlib
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Advert, Roster
 from secagg.protocol.neighbors import CompleteGraph, sharing_graph
 from secagg.testing.cohorts import parameters_for
-
-
-def roster(size, seed=b"g" * 32):
-    adverts = (
-        Advert(f"client {n:03d}", bytes(32), bytes(32), bytes(32)) for n in range(size)
-    )
-    return Roster(tuple(adverts), seed)
 
 
 def ring(size=20, degree=6, seed=b"g" * 32):
     parameters = parameters_for(
         size, dimension=1, threshold=2, degree=degree, min_clients=degree + 2
     )
-    return sharing_graph(parameters, roster(size, seed))
+    return sharing_graph(parameters, size, seed)
 
 
 def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
@@ -60,8 +52,17 @@ def test_the_complete_graph_keeps_a_share_of_its_own():
     assert graph.count_holders(2, frozenset({0, 2})) == 2
 
 
+def test_holders_stand_at_their_rank_among_the_holders():
+    graph = ring()
+    for dealer in range(20):
+        places = [graph.abscissa(dealer, holder) for holder in graph.holders(dealer)]
+        assert places == [1, 2, 3, 4, 5, 6]
+    full = CompleteGraph(4)
+    assert [full.abscissa(1, holder) for holder in full.holders(1)] == [1, 2, 3, 4]
+
+
 def test_a_ring_that_would_overlap_itself_is_refused():
     parameters = parameters_for(20, dimension=1, threshold=3, degree=6, min_clients=8)
     with pytest.raises(RemoteProtocolError) as caught:
-        sharing_graph(parameters, roster(7))
+        sharing_graph(parameters, 7, b"g" * 32)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION

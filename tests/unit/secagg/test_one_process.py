@@ -92,3 +92,12 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
     measured = np.mean((scale * (released.values - 4 / 16)) ** 2)
     expected = float(noise.total) + 1.0  # rounding adds up to a quarter each
     assert abs(measured / expected - 1) < 5 * np.sqrt(2 / 1000) + 1.0 / expected
+
+
+@pytest.mark.parametrize("clients", [2, 4])
+async def test_as_many_clients_are_opened_as_a_session_takes(clients):
+    """Fewer would wait for others for ever, more for a place."""
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    with pytest.raises(secagg.LocalProtocolError, match=f"not {clients}"):
+        async with secagg.local(prepared(), clients=clients, floors=floors):
+            pass

@@ -13,7 +13,6 @@ from math import comb
 import numpy as np
 import pytest
 
-from secagg.messages import Advert, Roster
 from secagg.protocol.neighbors import sharing_graph
 from secagg.protocol.ring_safety import (
     RingRisk,
@@ -120,13 +119,10 @@ def log_cut_by_definition(living, k, c):
 
 
 def ring_of(size, degree, seed=b"g" * 32):
-    adverts = (
-        Advert(f"client {n:03d}", bytes(32), bytes(32), bytes(32)) for n in range(size)
-    )
     parameters = parameters_for(
         size, dimension=1, threshold=2, degree=degree, min_clients=degree + 2
     )
-    return sharing_graph(parameters, Roster(tuple(adverts), seed))
+    return sharing_graph(parameters, size, seed)
 
 
 @pytest.mark.parametrize(("n", "k"), RINGS)

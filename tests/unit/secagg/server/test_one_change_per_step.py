@@ -61,7 +61,7 @@ def test_a_round_is_closed_with_its_deadline_and_the_use_of_a_session_in_one_cha
     book = Watched()
     run(server_book=book)
     closes = [c for c in book.changes if c.round is not None and c.create is None]
-    assert [c.round for c in closes] == [1, 2, 4, 4, 5]
+    assert [c.round for c in closes] == [3, 4, 6, 6, 7]
     deadlines = PARAMETERS.deadlines
     assert [c.deadline_seconds for c in closes] == [
         deadlines.share_keys,

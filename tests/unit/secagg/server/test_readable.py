@@ -8,12 +8,12 @@ from secagg.messages import Delivery, Round
 from secagg.protocol import server
 from secagg.protocol.events import AbortRequested
 from secagg.server import readable as readable_module
-from secagg.server.readable import KEPT_DELIVERIES, Readable
+from secagg.server.readable import KEPT_UPDATES, Readable
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import parameters_for
 from secagg.wire.calls import Blob, FetchChunk, Reference
 
-CLIENTS = KEPT_DELIVERIES + 2
+CLIENTS = KEPT_UPDATES + 2
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_delivery_is_put_together_once_however_small_its_pieces_are(masking, m
 def test_one_client_cannot_push_the_delivery_of_another_out(masking, made):
     state, readable = masking
     readable.update_for(state, identity_of(0))
-    for stranger in range(3 * KEPT_DELIVERIES):
+    for stranger in range(3 * KEPT_UPDATES):
         readable.update_for(state, identity_of(1))
         refused = readable.update_for(state, f"stranger {stranger}")
         assert refused.kind is not Delivery

@@ -10,15 +10,25 @@ import numpy as np
 import pytest
 
 from secagg.distributed_dp import read_noise_terms
-from secagg.messages import BUNDLE_BYTES, Delivery, Envelope, Roster, Round, Survivors
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Delivery,
+    Envelope,
+    Roster,
+    RosterFrame,
+    Round,
+    Survivors,
+)
 from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import client_rounds, context, share_bundles
+from secagg.protocol.checks import RosterView
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.neighbors import sharing_graph
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 from secagg.testing import observed_session
 from secagg.testing.cohorts import parameters_for, with_noise
@@ -36,7 +46,7 @@ class ObservedSession(observed_session.ObservedSession):
 
     def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
         """Run until everybody has sent its message of a round; leave that one open."""
-        for which in CLIENT_ROUNDS:
+        for which in rounds_of(Profile.HONEST_CURIOUS_SERVER):
             self.play(
                 which,
                 [
@@ -81,23 +91,26 @@ class ObservedSession(observed_session.ObservedSession):
 
     def deal(self, dealer: int, roster: Roster, polynomials: Entropy) -> None:
         """Let a client, which has advertised, deal under a roster of one's choice."""
-        state, data = self.clients[dealer], roster.encode()
+        state, frame = self.clients[dealer], RosterFrame.decode(roster.encode())
         keys, mask_keys, seed = client_rounds._own_secrets(state.facts, state.seed)
-        ctx1 = context.roster_context(state.facts.ctx0, data, self.parameters.suite)
+        view = RosterView(
+            size=len(roster),
+            index=[a.identity for a in roster.adverts].index(identity_of(dealer)),
+            graph=sharing_graph(self.parameters, len(roster), roster.graph_seed),
+            adverts=dict(enumerate(roster.adverts)),
+            ctx1=context.roster_context(state.facts.ctx0, frame, self.parameters.suite),
+        )
         dealing = share_bundles.deal(
             self.parameters,
             session_id=self.session_id,
-            ctx1=ctx1,
-            roster=roster,
-            graph=sharing_graph(self.parameters, roster),
-            index=[a.identity for a in roster.adverts].index(identity_of(dealer)),
+            roster=view,
             encryption_keys=keys,
             mask_private_key=mask_keys.private_bytes,
             self_mask_seed=seed,
             polynomials=polynomials,
         )
         to = (self.session_id, identity_of(dealer))
-        self.facts.said_roster(*to, data)
+        self.facts.said_roster(*to, roster.encode())
         self.facts.heard_bundles(*to, dealing.bundles)
 
     def held_shares(self, number: int) -> bytes:

@@ -16,8 +16,9 @@ from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import client_rounds
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (
     Claim,
@@ -267,7 +268,8 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
     bitmap = encode_set(range(4), 4)
     for number, vector in enumerate(list(session.facts.vectors)):
         to = (session.session_id, vector.sender)
-        session.facts.said_roster(*to, vector.view.roster.roster.encode())
+        roster = session.server_state.cohort.roster
+        session.facts.said_roster(*to, roster.encode())
         (answer,) = session.tell(number, Survivors(bitmap))
         session.facts.said_sharers(*to, bitmap)
         session.facts.heard_vector(*to, vector.residues)
@@ -304,7 +306,7 @@ def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     seed = session.seed(2)
     stream = SeededEntropy(seed, b"encryption key/" + session.session_id)
-    session.facts.disk(identity_of(2), "in round 2", stream.token(32), seed=seed)
+    session.facts.disk(identity_of(2), "in round 4", stream.token(32), seed=seed)
     with pytest.raises(ForbiddenKnowledgeError, match="4 shares") as caught:
         check(session.facts, charged=session.charged)
     assert caught.value.violations[0].claim is Claim.HONEST_PART
@@ -326,7 +328,7 @@ def test_shares_left_on_a_disk_count_beside_those_of_colluders(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     assert claims_broken(session) == set()
     held = session.held_shares(0)
-    session.facts.disk(identity_of(0), "in round 2", held, seed=session.seed(0))
+    session.facts.disk(identity_of(0), "in round 4", held, seed=session.seed(0))
     assert Claim.ONE_SECRET in claims_broken(session)
 
 
@@ -537,7 +539,7 @@ def test_what_no_client_can_read_is_passed_over(observe):
 
 # --- any losses, any colluders ------------------------------------------------------
 
-LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
+LOSSES = st.sampled_from([*rounds_of(Profile.HONEST_CURIOUS_SERVER), Round.FINISHED])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

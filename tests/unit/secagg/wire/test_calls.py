@@ -10,8 +10,10 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -35,6 +37,7 @@ from secagg.wire.calls import (
     ReportViolation,
     RevealShares,
     ShareKeys,
+    SignConsistency,
     UploadChunk,
     UploadStatus,
     Wait,
@@ -85,6 +88,7 @@ EXAMPLES = [
     UploadChunk(SESSION, 10, 12, DIGEST, b"xy"),
     UploadChunk(SESSION, 0, MAX_UPLOAD_BYTES, DIGEST, bytes(MAX_CHUNK_BYTES)),
     ReportViolation(SESSION, b"c" * 6),
+    SignConsistency(SESSION, b"e" * 64),
     RevealShares(SESSION, b"s" * 34),
     *(GetUpdate(SESSION, after) for after in NAMED),
     *(WatchSession(SESSION, after) for after in NAMED),
@@ -110,7 +114,7 @@ BAD = [
     (GetOffer("a" * 257, 0), "task_id"),
     (AdvertiseKeys(SESSION[:31], b"advert"), "session_id"),
     (AdvertiseKeys(SESSION + b"x", b"advert"), "session_id"),
-    (AdvertiseKeys(SESSION, b"a" * 1000), "message"),
+    (AdvertiseKeys(SESSION, b"a" * 1100), "message"),
     (ShareKeys(b"", b"b"), "session_id"),
     (GetUploadStatus(b"x"), "session_id"),
     (UploadChunk(SESSION, 0, 10, DIGEST, b""), "data"),
@@ -123,10 +127,11 @@ BAD = [
         UploadChunk(SESSION, 0, 2 << 20, DIGEST, b"x" * (MAX_CHUNK_BYTES + 1)),
         "data",
     ),
+    (SignConsistency(SESSION, bytes(65)), "message"),
     (RevealShares(b"", b""), "session_id"),
     (ReportViolation(SESSION, b"c" * 7), "message"),
     (GetUpdate(b"", None), "session_id"),
-    (GetUpdate(SESSION, 6), "round"),
+    (GetUpdate(SESSION, 8), "round"),
     (GetUpdate(SESSION, -2), "round"),
     (WatchSession(SESSION, 77), "round"),
     (WatchSession(b"x", None), "session_id"),
@@ -134,7 +139,7 @@ BAD = [
     (GetUpdate(SESSION, Round.FINISHED), "nothing follows"),
     (WatchSession(SESSION, Round.FINISHED), "nothing follows"),
     (FetchChunk(SESSION, 0, 0, 1), "blob"),
-    (FetchChunk(SESSION, 5, 0, 1), "blob"),
+    (FetchChunk(SESSION, 8, 0, 1), "blob"),
     (FetchChunk(SESSION, Blob.SUM, 0, 0), "max_bytes"),
     (FetchChunk(SESSION, Blob.SUM, 0, MAX_CHUNK_BYTES + 1), "max_bytes"),
 ]
@@ -188,6 +193,7 @@ def test_every_message_of_a_client_but_the_vector_has_one_carrier():
         (Advert, AdvertiseKeys),
         (Bundles, ShareKeys),
         (Complaint, ReportViolation),
+        (Consistency, SignConsistency),
         (Shares, RevealShares),
     ):
         carried = calls.carrier_of(SESSION, Envelope(kind, b"bytes"))
@@ -204,16 +210,19 @@ UPDATES = [
     Envelope(Roster, bytes(MAX_INLINE_BYTES)),
     Envelope(Delivery, b"delivery"),
     Envelope(Survivors, b""),
+    Envelope(Quorum, b"quorum"),
     Envelope(Released, b"release"),
     Envelope(Aborted, b"abort"),
-    Reference(Roster, DIGEST, len(LARGE)),
-    Reference(Delivery, DIGEST, MAX_OBJECT_BYTES),
+    Reference(Roster, DIGEST, len(LARGE), Blob.ROSTER),
+    Reference(Roster, DIGEST, len(LARGE), Blob.NEIGHBOURHOOD),
+    Reference(Delivery, DIGEST, MAX_OBJECT_BYTES, Blob.DELIVERY),
 ]
 ANSWERS = [
     (GetOffer, DESCRIPTOR),
     (GetOffer, Wait(1.5)),
     (AdvertiseKeys, None),
     (ShareKeys, None),
+    (SignConsistency, None),
     (RevealShares, None),
     (ReportViolation, None),
     (GetUploadStatus, UploadStatus(0)),
@@ -239,20 +248,24 @@ def test_every_call_has_an_answer():
 
 
 def test_a_reference_names_what_it_stands_for():
-    for kind, blob in ((Roster, Blob.ROSTER), (Delivery, Blob.DELIVERY)):
-        reference = Reference.instead_of(Envelope(kind, LARGE))
-        assert reference == Reference(
-            kind, hashlib.sha256(LARGE).digest(), MAX_INLINE_BYTES + 1
+    neighbourhood = b"\1" + LARGE[1:]
+    for kind, data, blob in (
+        (Roster, LARGE, Blob.ROSTER),
+        (Roster, neighbourhood, Blob.NEIGHBOURHOOD),
+        (Delivery, LARGE, Blob.DELIVERY),
+        (Delivery, neighbourhood, Blob.DELIVERY),
+    ):
+        assert Reference.instead_of(Envelope(kind, data)) == Reference(
+            kind, hashlib.sha256(data).digest(), MAX_INLINE_BYTES + 1, blob
         )
-        assert reference.blob is blob
 
 
 def update(**fields):
     return messages_pb2.ServerUpdate(**fields)
 
 
-def reference(size, digest=DIGEST):
-    return {"size": size, "digest": digest}
+def reference(size, digest=DIGEST, blob=Blob.ROSTER):
+    return {"size": size, "digest": digest, "blob": int(blob)}
 
 
 @pytest.mark.parametrize(
@@ -270,6 +283,10 @@ def reference(size, digest=DIGEST):
         (update(kind=Survivors.KIND, reference=reference(2 << 20)), "no message"),
         (update(kind=Aborted.KIND, reference=reference(2 << 20)), "no message"),
         (update(kind=Roster.KIND, reference=reference(2 << 20, b"short")), "digest"),
+        *(
+            (update(kind=kind.KIND, reference=reference(2 << 20, blob=blob)), "blob")
+            for kind, blob in ((Roster, 0), (Roster, 4), (Delivery, 3), (Delivery, 5))
+        ),
         *(
             (update(kind=Roster.KIND, reference=reference(size)), "referenced object")
             for size in (0, MAX_INLINE_BYTES, MAX_OBJECT_BYTES + 1, 1 << 60)

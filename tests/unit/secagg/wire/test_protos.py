@@ -118,7 +118,7 @@ def test_zero_is_never_a_meaning():
 
 def test_numbers_on_the_wire_are_those_of_the_program():
     assert {
-        value.name.removeprefix("ROUND_"): value.number - 1
+        value.name.removeprefix("ROUND_"): value.number
         for value in messages_pb2.Round.DESCRIPTOR.values
         if value.number
     } == {round_.name: int(round_) for round_ in Round}
