@@ -1,4 +1,4 @@
-"""Noise that losses have not made necessary is taken back, to the last bit."""
+"""Noise that losses have not made necessary is taken back, to the last bit (R6.7-1)."""
 
 from collections import Counter
 from dataclasses import replace
