@@ -3,7 +3,7 @@
 A client computes the privacy of a task that a server describes. Some accountants
 tabulate moments over every coordinate that a vector may have and every integer that
 noise may reach, so a few digits in a description can cost hours. The estimates here are
-rough, within a factor of four on the machine that was measured, and grow with what the
+rough, within a factor of five on the machine that was measured, and grow with what the
 time grows with.
 
 It computes no privacy loss.
@@ -22,12 +22,12 @@ from dpnoise.events import (
 __all__ = ["expected_seconds"]
 
 _PREFIX: Final = "hypothetical-"
-# Measured: a table takes 0.7 ns for each integer of its window, each coordinate cell
-# and each contour cell. One release needs eight tables of 380 contour cells, a curve
-# of many releases 66 tables of 140.
+# Measured: a table takes about 1.1 ns for each integer of its window, each coordinate
+# cell and each contour cell. One release needs eight tables of 380 contour cells, a
+# curve of many releases 66 tables of 140.
 _SECONDS_PER_CELL: Final = {
-    "mixture-contour": 0.7e-9 * 8 * 380,
-    "mixture-pld": 0.7e-9 * 66 * 140,
+    "mixture-contour": 1.1e-9 * 8 * 380,
+    "mixture-pld": 1.1e-9 * 66 * 140,
 }
 _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
