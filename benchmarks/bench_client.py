@@ -11,7 +11,7 @@ from secagg.primitives.modular import bit_width
 from secagg.protocol import masking
 from secagg.protocol.events import Received
 from secagg.protocol.outputs import MaskAndUpload
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.wire.packing import pack
@@ -52,7 +52,7 @@ def _client_seconds(clients: int, dimension: int) -> dict[str, float]:
     vector = one_hot(0, dimension, modulus)
     session = InProcessSession(parameters, [vector] * clients)
     seconds: dict[str, float] = {}
-    for which in CLIENT_ROUNDS:
+    for which in rounds_of(parameters.profile):
         for number in session.clients:
             begin = time.process_time()
             outputs = session.act(number, which)

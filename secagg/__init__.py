@@ -92,6 +92,9 @@ if TYPE_CHECKING:
     from secagg.protocol.noise_terms import (
         NoiseSecrets,
     )
+    from secagg.protocol.ring_safety import (
+        RingRisk,
+    )
     from secagg.runtime.connection import (
         AggregatorConnection,
     )
@@ -170,6 +173,7 @@ __all__ = [
     "ProtocolParameters",
     "ReleasedSum",
     "RemoteProtocolError",
+    "RingRisk",
     "Role",
     "Round",
     "RoundDeadlines",
@@ -249,6 +253,7 @@ _MODULES: Final = {
     ),
     "protocol.events": ("NoisedVector",),
     "protocol.noise_terms": ("NoiseSecrets",),
+    "protocol.ring_safety": ("RingRisk",),
     "runtime.connection": ("AggregatorConnection",),
     "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
     "server.receipt": ("SessionReceipt",),

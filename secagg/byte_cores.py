@@ -29,7 +29,6 @@ from secagg.messages import KINDS, Aborted, Envelope, Round, Upload
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.primitives.kdf import noise_seed
 from secagg.primitives.modular import BadVectorError, add_into, reduce_in_place, zeros
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
@@ -124,18 +123,9 @@ class ClientCore:
         if isinstance(self.state, client.ReadyForInput) and not isinstance(
             self.state, client.Masked
         ):
-            given = self._make_input(self._secrets(self.state))
+            given = self._make_input(client.noise_secrets(self.state, self.seed))
             sent += self._step(InputReady(given))
         return sent
-
-    def _secrets(self, state: client.ReadyForInput) -> NoiseSecrets:
-        seed = noise_seed(
-            self.seed,
-            context=state.delivered.ctx2,
-            component=0,
-            suite=self._parameters.suite,
-        )
-        return NoiseSecrets(len(state.delivered.sharers), seed)
 
     def _step(self, event: ClientEvent) -> list[bytes]:
         step = client.step(self.state, event, policy=self._policy)

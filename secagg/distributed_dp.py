@@ -351,7 +351,9 @@ class NoisedTask:
                 ],
             )
         except NoiseInputError as error:
-            raise InputError(str(error)) from None
+            raise InputError(
+                str(error), next_step="Correct the vector; nothing of it was sent."
+            ) from None
         return NoisedInput(
             NoisedVector(encoded.residues, self.parameters.noise_block),
             encoded.shortened_by,
@@ -483,7 +485,9 @@ class NoisedTask:
         return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
 
     def check_noise(self, floors: PrivacyFloors) -> None:
-        """Compare the noise with a client's privacy floors, before epsilon is computed.
+        """Compare what a task states with a client's floors; computes no epsilon.
+
+        Computing it takes up to seconds, of a server's choosing.
 
         Args:
             floors: What the client insists on.
@@ -492,13 +496,30 @@ class NoisedTask:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor.
         """
         rule = self.mechanism.parameters.noise_rule
+        fraction = floors.colluder_fraction(self.parameters.profile)
         _insist(
             (
-                rule.colluder_fraction >= Fraction(str(floors.min_colluder_fraction)),
+                # Never from the report, which may be one of another graph.
+                self.budget.delta + self.graph_delta <= floors.max_delta,
+                (
+                    f"delta is {self.budget.delta + self.graph_delta:.3g}, of which "
+                    f"the graph adds {self.graph_delta:.3g}; at most "
+                    f"{floors.max_delta:.3g} is accepted"
+                ),
+            ),
+            (
+                # As the task claims, which `check` holds the noise to.
+                self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
+                (
+                    f"epsilon is {self.budget.epsilon:.4g}, at most "
+                    f"{floors.max_epsilon:.4g} is accepted"
+                ),
+            ),
+            (
+                rule.colluder_fraction >= Fraction(str(fraction)),
                 (
                     f"the noise takes {float(rule.colluder_fraction):.4g} of a roster "
-                    f"for colluders, at least {floors.min_colluder_fraction:.4g} is "
-                    "demanded"
+                    f"for colluders, at least {fraction:.4g} is demanded"
                 ),
             ),
             (
@@ -537,22 +558,6 @@ class NoisedTask:
                 (
                     f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
                     f"{self.budget.epsilon:.4g}"
-                ),
-            ),
-            (
-                stated.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
-                (
-                    f"epsilon is {stated.epsilon:.4g}, at most "
-                    f"{floors.max_epsilon:.4g} is accepted"
-                ),
-            ),
-            (
-                # Never from the report, which may be one of another graph.
-                self.budget.delta + self.graph_delta <= floors.max_delta,
-                (
-                    f"delta is {self.budget.delta + self.graph_delta:.3g}, of which "
-                    f"the graph adds {self.graph_delta:.3g}; at most "
-                    f"{floors.max_delta:.3g} is accepted"
                 ),
             ),
             (

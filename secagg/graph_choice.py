@@ -35,7 +35,12 @@ from typing import Final, Self
 
 from secagg.edge_odds import EdgeJudgement, judge_edges
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import MAX_CLIENTS, MAX_SPARSE_CLIENTS, ProtocolParameters
+from secagg.parameters import (
+    MAX_CLIENTS,
+    MAX_SPARSE_CLIENTS,
+    Graph,
+    ProtocolParameters,
+)
 from secagg.ring_odds import (
     bits_of,
     log_corrupt_holders,
@@ -50,7 +55,6 @@ __all__ = [
     "Adversary",
     "GraphChoice",
     "GraphDemand",
-    "GraphKind",
     "GraphOdds",
     "choose_graph",
     "complete_graph",
@@ -80,18 +84,6 @@ class Adversary(StrEnum):
     """It distributes keys honestly and lies from then on."""
     MALICIOUS = "malicious"
     """It lies from the start; clients sign."""
-
-
-@unique
-class GraphKind(StrEnum):
-    """Who shares with whom."""
-
-    HARARY = "harary"
-    """Each with the k nearest on a ring in random order."""
-    K_OUT = "k-out"
-    """Each with k others of its own choice, and with those that chose it."""
-    COMPLETE = "complete"
-    """Each with everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +186,7 @@ class GraphChoice:
     """A graph for a cohort.
 
     Attributes:
-        kind: Who shares with whom.
+        graph: Who shares with whom.
         degree: k; 0 on the complete graph.
         threshold: t, the smallest that is safe; on the complete graph also more than
             half of the cohort where losses allow it.
@@ -207,7 +199,7 @@ class GraphChoice:
         why: Why it is the complete graph, when a sparse one was looked for.
     """
 
-    kind: GraphKind
+    graph: Graph
     degree: int
     threshold: int
     max_threshold: int
@@ -289,7 +281,7 @@ def complete_graph(
             else "Choose a threshold between the two.",
         )
     return GraphChoice(
-        kind=GraphKind.COMPLETE,
+        graph=Graph.COMPLETE,
         degree=0,
         threshold=chosen,
         max_threshold=highest,
@@ -313,7 +305,11 @@ def odds_of(parameters: ProtocolParameters) -> GraphOdds:
         min_survivors=parameters.min_survivors,
         max_losses=parameters.max_losses,
         colluders=parameters.colluders,
+        graph_bits=parameters.graph_bits,
     )
+    if parameters.graph is Graph.K_OUT:
+        judged = [_judged(demand, parameters.degree, size) for size in demand.sizes]
+        return _edge_odds(demand, parameters.degree, parameters.threshold, judged)
     return GraphOdds(
         _holder_bits(demand, parameters.degree, parameters.threshold),
         _ring_cut_bits(demand, parameters.degree),
@@ -349,7 +345,7 @@ def _ring(
             if adversary is Adversary.SEMI_MALICIOUS:
                 breaking = 2 * chosen - degree
             return GraphChoice(
-                kind=GraphKind.HARARY,
+                graph=Graph.RING,
                 degree=degree,
                 threshold=chosen,
                 max_threshold=highest,
@@ -381,22 +377,29 @@ def _out_edges(demand: GraphDemand, threshold: int | None) -> GraphChoice | None
         lowest = max(each.least_threshold for each in judged)
         chosen = threshold or max(_LEAST_THRESHOLD, lowest)
         if lowest <= chosen <= highest:
-            corrupt = max(each.corrupt_holders for each in judged)
             return GraphChoice(
-                kind=GraphKind.K_OUT,
+                graph=Graph.K_OUT,
                 degree=degree,
                 threshold=chosen,
                 max_threshold=highest,
                 quorum=quorum,
                 unseen=max(each.set_apart for each in judged),
-                odds=GraphOdds(
-                    _holder_bits(demand, degree, corrupt + 1),
-                    min(each.cut_bits for each in judged),
-                    _liveness_bits(demand, degree, chosen),
-                ),
+                odds=_edge_odds(demand, degree, chosen, judged),
             )
         degree += 2
     return None
+
+
+def _edge_odds(
+    demand: GraphDemand, degree: int, threshold: int, judged: list[EdgeJudgement]
+) -> GraphOdds:
+    """Return the odds of what was judged: of more corrupt holders, or a larger set."""
+    corrupt = max(each.corrupt_holders for each in judged)
+    return GraphOdds(
+        _holder_bits(demand, degree, corrupt + 1),
+        min(each.cut_bits for each in judged),
+        _liveness_bits(demand, degree, threshold),
+    )
 
 
 def _max_degree(demand: GraphDemand) -> int:

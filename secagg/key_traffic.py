@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from secagg.enrolment.credential import Credential
-from secagg.graph_choice import GraphChoice, GraphKind
+from secagg.graph_choice import GraphChoice
 from secagg.messages import (
     BUNDLE_BYTES,
     Advert,
@@ -18,6 +18,7 @@ from secagg.messages import (
     Roster,
     Survivors,
 )
+from secagg.parameters import Graph
 from secagg.primitives.merkle import NODE_SIZE
 from secagg.primitives.share_encoding import SHARE_SIZE
 
@@ -73,7 +74,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     if choice.quorum is not None:
         up += 2 * _SIGNATURE  # over the bundles and over U3
         down += _INDEX + choice.quorum * (_INDEX + _SIGNATURE)
-    if choice.kind is GraphKind.K_OUT:
+    if choice.graph is Graph.K_OUT:
         chosen = choice.degree * _INDEX + _SIGNATURE
         up += chosen
         # As many draw this client as it draws, on average; each shows its signed list.
@@ -88,8 +89,8 @@ def _roster_bytes(choice: GraphChoice, advert: int, clients: int) -> int:
     neighbours stand; this is the most: of the nodes at depth j of the tree min(2^j, q)
     can lie above q known leaves, and each of these with one such child takes a hash.
     """
-    if choice.kind is not GraphKind.HARARY:
-        seed = b"" if choice.kind is GraphKind.COMPLETE else bytes(32)
+    if choice.graph is not Graph.RING:
+        seed = b"" if choice.graph is Graph.COMPLETE else bytes(32)
         return len(Roster((), seed).encode()) + clients * (_LENGTH + advert)
     shown = choice.degree + 1
     depth, full = (clients - 1).bit_length(), shown.bit_length() - 1

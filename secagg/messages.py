@@ -611,7 +611,7 @@ class Survivors:
     """
 
     KIND: ClassVar[int] = 7
-    ROUND: ClassVar[Round] = Round.UNMASKING
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
     bitmap: bytes
 
@@ -637,7 +637,10 @@ class Quorum:
     KIND: ClassVar[int] = 12
     ROUND: ClassVar[Round] = Round.UNMASKING
 
-    signatures: tuple[tuple[int, bytes], ...]
+    signatures: tuple[tuple[int, bytes], ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.signatures)
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
@@ -754,8 +757,8 @@ class Aborted:
         return cls(fate, code, printable(reason, max_bytes=MAX_REASON_BYTES))
 
 
-Update = Roster | Neighbourhood | Delivery | Survivors | Released | Aborted
-Message = Advert | Bundles | Upload | Shares | Complaint | Update
+Update = Roster | Neighbourhood | Delivery | Survivors | Quorum | Released | Aborted
+Message = Advert | Bundles | Upload | Consistency | Shares | Complaint | Update
 
 # Numbers of the journal and of the wire; none is ever given a second meaning.  A
 # roster has one in both of its forms.
@@ -772,6 +775,8 @@ KINDS: Final[Mapping[int, type[Message]]] = {
         Released,
         Aborted,
         Complaint,
+        Consistency,
+        Quorum,
     )
 }
 

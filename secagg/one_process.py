@@ -100,8 +100,15 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         Server, task and clients.
 
     Raises:
-        LocalProtocolError: There are no floors.
+        LocalProtocolError: There are no floors, or more or fewer clients than a session
+            of the task takes.
     """
+    fewest, most = prepared.parameters.min_clients, prepared.parameters.max_clients
+    if not fewest <= clients <= most:
+        raise LocalProtocolError(
+            f"a session of this task takes {fewest} to {most} clients, not {clients}",
+            next_step="Open as many, or plan the task for another number.",
+        )
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(Server(None))
         task = await server.add_task(

@@ -135,6 +135,17 @@ class ProtocolParameters:
         return self.tail.PROFILE
 
     @property
+    def quorum(self) -> int:
+        """Signatures on one U3 before anybody answers; 0 where nobody signs."""
+        match self.tail:
+            case HonestTail():
+                return 0
+            case MaliciousTail():
+                return self.threshold
+            case SparseTail():
+                return self.tail.quorum
+
+    @property
     def graph_bits(self) -> int:
         """-log2 of the tolerated chance that the graph is unsafe; 0 if it never is."""
         return self.tail.graph_bits

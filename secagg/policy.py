@@ -18,10 +18,12 @@ from secagg.primitives.cipher_suite import CipherSuite
 from secagg.profiles import Profile
 
 __all__ = [
+    "COLLUDER_FRACTION",
     "NO_NOISE_ACKNOWLEDGEMENT",
     "ClientPolicy",
     "ExactSumsAccepted",
     "PrivacyFloors",
+    "colluder_fraction_of",
 ]
 
 NO_NOISE_ACKNOWLEDGEMENT: Final = (
@@ -30,6 +32,9 @@ NO_NOISE_ACKNOWLEDGEMENT: Final = (
 
 # 2^-40 for each session stays below 2^-26 over ten thousand of them.
 DEFAULT_MIN_GRAPH_BITS: Final = 40
+COLLUDER_FRACTION: Final = 0.1
+"""Part of a roster that noise takes for colluders in profiles that distrust the server:
+a larger roster thins every share, and an absolute number would not grow with it."""
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
 
@@ -184,6 +189,13 @@ class ClientPolicy:
         )
 
 
+def colluder_fraction_of(profile: Profile) -> float:
+    """Return what part of a roster noise takes for colluders if nobody says more."""
+    if profile is Profile.HONEST_CURIOUS_SERVER:
+        return 0.0  # there the server invents nobody
+    return COLLUDER_FRACTION
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyFloors:
     """The privacy that one client insists on; it computes the figures itself.
@@ -195,15 +207,22 @@ class PrivacyFloors:
         min_local_noise_stddev: The client's own noise in the caller's units: what
             protects it if all others turn out to be inventions of the server.
         min_colluder_fraction: Part of every roster that the noise must take for
-            colluders.  Where an absolute number is all that is assumed, a larger
-            roster thins every share, and inventing clients makes it larger.
+            colluders; None for `COLLUDER_FRACTION` in profiles that distrust the
+            server, and 0 otherwise.  Where an absolute number is all that is assumed,
+            a larger roster thins every share, and inventing clients makes it larger.
     """
 
     max_epsilon: float
     max_delta: float
     statuses: frozenset[str] = frozenset({"proven", "certified"})
     min_local_noise_stddev: float = 0.0
-    min_colluder_fraction: float = 0.0
+    min_colluder_fraction: float | None = None
+
+    def colluder_fraction(self, profile: Profile) -> float:
+        """Return what part of a roster must be taken for colluders in a profile."""
+        if self.min_colluder_fraction is not None:
+            return self.min_colluder_fraction
+        return colluder_fraction_of(profile)
 
 
 @dataclass(frozen=True, slots=True)

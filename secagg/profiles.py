@@ -91,7 +91,9 @@ _ABSENT_ROUNDS: Final[Mapping[Profile, frozenset[str]]] = {
 
 # Profiles whose rounds this release has.  The others are refused by name, never
 # replaced by a weaker one.
-SUPPORTED_PROFILES: Final = frozenset({Profile.HONEST_CURIOUS_SERVER})
+SUPPORTED_PROFILES: Final = frozenset(
+    {Profile.HONEST_CURIOUS_SERVER, Profile.MALICIOUS_SERVER}
+)
 
 
 def check_supported(profile: Profile) -> None:

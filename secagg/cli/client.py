@@ -180,14 +180,14 @@ def _accepts(sentence: str | None) -> bool:
 
 
 def _shown(last: "TakenPart", files: _Files, output: Output) -> dict[str, object]:
-    """Say what a client has to show whose task is over."""
+    """Say what a client has to show for a task that is over, or out of reach."""
     path = files.of(last.session_number)["output"]
     if path is not None and not Path(path).exists():
         output.line(f"its sum was not written to {path} while it could be fetched")
         path = None
     where = "" if path is None else f"; it lies in {path}"
     output.line(
-        f"the task is over; the last sum with this client's vector is that of session "
+        f"the last sum of the task with a vector of this client is that of session "
         f"{last.session_number} and adds up {last.inputs} inputs{where}"
     )
     return {
@@ -239,9 +239,12 @@ async def _contribute(
                 given = await one.contribute(source.vector, accept=source.check)
             except ServiceError as error:
                 last = await one.last_part()
-                if error.code is not ErrorCode.TASK_OVER or last is None:
-                    raise
-                return contributions, last
+                if error.code is ErrorCode.TASK_OVER and last is not None:
+                    output.line("the task is over; no further vector was given")
+                    return contributions, last
+                if last is not None:
+                    _shown(last, files, output)
+                raise
             contributions.append(given)
             _describe(given, output)
             if files.sum_path is not None and given.values is not None:

@@ -5,7 +5,6 @@ Rule 1: a pipe gets no live line: it would be one line per message of every clie
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from rich.status import Status
@@ -41,12 +40,7 @@ class DemoLines:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -11,6 +11,9 @@ from secagg.cli.output import Output
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from secagg.graph_choice import Adversary, GraphChoice
+    from secagg.profiles import Profile
+
 __all__ = ["graph"]
 
 
@@ -73,6 +76,8 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     """
     from secagg.graph_choice import Adversary, GraphDemand, choose_graph
     from secagg.key_traffic import key_traffic
+    from secagg.parameters import MAX_CLIENTS, Graph
+    from secagg.profiles import SUPPORTED_PROFILES
 
     output = Output(as_json=as_json)
     try:
@@ -90,13 +95,22 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         liveness_bits=eta,
     )
     chosen = choose_graph(demand, server)
+    # By the name that the literature has for a ring with k neighbours.
+    kind = "harary" if chosen.graph is Graph.RING else str(chosen.graph)
     traffic = key_traffic(chosen, clients=clients)
+    profile = _profile_for(server, chosen)
     if chosen.why:
         output.line(f"the complete graph: {chosen.why}")
-    if server is Adversary.SEMI_MALICIOUS:
+    if profile is None:
         output.line("no profile defends against a semi-malicious server: figures only")
+    elif profile not in SUPPORTED_PROFILES or clients > MAX_CLIENTS:
+        output.line(
+            f"figures only: this release has no profile {profile.label} for {clients} "
+            "clients"
+        )
     shown = [
-        ("graph", str(chosen.kind)),
+        ("graph", kind),
+        ("profile", "" if profile is None else profile.label),
         ("degree", str(chosen.degree or clients - 1)),
         ("threshold", f"{chosen.threshold} to {chosen.max_threshold}"),
         ("quorum", "" if chosen.quorum is None else str(chosen.quorum)),
@@ -110,7 +124,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     ]
     output.pairs([(name, value) for name, value in shown if value], title="Graph")
     result: dict[str, object] = {
-        "graph": str(chosen.kind),
+        "graph": kind,
         "degree": chosen.degree,
         "threshold": chosen.threshold,
         "threshold_max": chosen.max_threshold,
@@ -119,12 +133,28 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         **chosen.odds.to_dict(),
         "bytes_up_per_client": traffic.up,
         "bytes_down_per_client": traffic.down,
+        "profile": None if profile is None else profile.label,
         "reason": chosen.why,
     }
     if chosen.quorum is not None:
         result["quorum"] = chosen.quorum
         result["left_out_unseen"] = chosen.unseen
     output.result(result)
+
+
+def _profile_for(server: "Adversary", chosen: "GraphChoice") -> "Profile | None":
+    """Return the profile that a graph against this server belongs to, if any."""
+    from secagg.graph_choice import Adversary
+    from secagg.parameters import Graph
+    from secagg.profiles import Profile
+
+    if server is Adversary.SEMI_MALICIOUS:
+        return None
+    if server is Adversary.CURIOUS:
+        return Profile.HONEST_CURIOUS_SERVER
+    if chosen.graph is Graph.K_OUT:
+        return Profile.MALICIOUS_SERVER_SPARSE
+    return Profile.MALICIOUS_SERVER
 
 
 def _fraction(text: str, option: str) -> "Fraction":

@@ -4,7 +4,6 @@ Rule 1: on a terminal one live line per session; in a pipe one plain line per ro
 Rule 2: only numbers and names, never a message.
 """
 
-from types import TracebackType
 from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -45,12 +44,7 @@ class SessionView:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -12,7 +12,7 @@ Nothing heavy is imported here: signals are caught before the libraries are load
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 from secagg.cli.exit_codes import FIRST_SIGNAL_EXIT_CODE
@@ -42,12 +42,7 @@ class StopSignals:
                     self._before[number] = signal.signal(number, self._stop)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -272,7 +272,8 @@ class Conductor:
         risk = await self._parts.workers.run(
             graph_risk, state.facts.parameters, delivered.graph, survivors
         )
-        self._is_certain = risk is None or risk.worst_case_safe
+        if risk is not None:
+            self._is_certain = risk.worst_case_safe
 
     async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
         for output in outputs:

@@ -10,7 +10,6 @@ at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import grpc
@@ -111,12 +110,7 @@ class GrpcConnection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -306,10 +306,11 @@ class NoiseSection:
         high=8,
         unit="rungs",
     )
-    colluder_fraction: float = setting(
+    colluder_fraction: float | None = setting(
         "Part of the clients of one session that is taken for colluders where that "
-        "is more than cohort.colluders; clients may demand it.",
-        default=0.0,
+        "is more than cohort.colluders; clients may demand it. Empty means 0.1 in "
+        "profiles that distrust the server, else 0.",
+        default=None,
         low=0.0,
         high=0.999999,
     )
@@ -547,11 +548,11 @@ class PolicySection:
         high=1e300,
         unit="caller's units",
     )
-    min_colluder_fraction: float = setting(
+    min_colluder_fraction: float | None = setting(
         "Part of every roster that the noise must take for colluders. An absolute "
         "number alone is thinned out by a larger roster, and inventing clients makes "
-        "it larger.",
-        default=0.0,
+        "it larger. Empty means 0.1 in profiles that distrust the server, else 0.",
+        default=None,
         low=0.0,
         high=0.999999,
     )

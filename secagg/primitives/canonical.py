@@ -81,10 +81,11 @@ class Writer:
         return b"".join(self._parts)
 
     def _integer(self, value: int, size: int) -> Self:
-        if not 0 <= value < 1 << (8 * size):
+        try:
+            self._parts.append(value.to_bytes(size, "big"))
+        except OverflowError:
             # The value is not shown: it may be derived from a secret.
-            raise ValueError(f"expected an integer in [0, 2^{8 * size})")
-        self._parts.append(value.to_bytes(size, "big"))
+            raise ValueError(f"expected an integer in [0, 2^{8 * size})") from None
         return self
 
 

@@ -8,7 +8,7 @@ Rule 2: every session key is bound to the session id (salt) and to the context h
 Rule 3: keys are directional.  What u sends to v is sealed under another key than
         what v sends to u, so that nothing can be reflected.
 
-Nothing here draws randomness or keeps state.
+Nothing here draws randomness or keeps a secret.
 
 Source:
     HKDF: RFC 5869.  Derivations: PROTOCOL §6.

@@ -17,7 +17,7 @@ Source:
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -80,13 +80,10 @@ class MerkleTree:
             raise ValueError("expected places in strictly ascending order")
         if places and not 0 <= places[0] <= places[-1] < count:
             raise ValueError(f"expected places of {count} leaves")
+        levels = self._levels
         return tuple(
-            self._subtree(start, end) for start, end in _unknown(0, count, places)
+            levels[level][start >> level] for start, level in _unknown(count, places)
         )
-
-    def _subtree(self, start: int, end: int) -> bytes:
-        level = (end - start - 1).bit_length()
-        return self._levels[level][start >> level]
 
 
 def proven_top(
@@ -113,7 +110,7 @@ def proven_top(
     places = sorted(leaves)
     if places and not 0 <= places[0] <= places[-1] < count:
         raise ValueError(f"expected places of {count} leaves")
-    if len(proof) != sum(1 for _ in _unknown(0, count, places)):
+    if len(proof) != len(_unknown(count, places)):
         raise ProofError(
             f"the proof for {len(places)} of {count} leaves has {len(proof)} hashes"
         )
@@ -132,15 +129,23 @@ def proven_top(
     return top(0, count)
 
 
-def _unknown(start: int, end: int, places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the largest subtrees without a known leaf, from left to right."""
-    first = bisect_left(places, start)
-    if first == len(places) or places[first] >= end:
-        yield start, end
-    elif end - start > 1:
-        cut = _cut(start, end)
-        yield from _unknown(start, cut, places)
-        yield from _unknown(cut, end, places)
+def _unknown(count: int, places: Collection[int]) -> list[tuple[int, int]]:
+    """Return the largest subtrees without a known leaf, from left to right.
+
+    Each is named by its first leaf and by a level at which its top stands.
+    """
+    if not places:
+        return [(0, (count - 1).bit_length())]
+    # Level by level: the other half of every pair of which one half is known.
+    found, known, size, level = [], set(places), count, 0
+    while size > 1:
+        for node in known:
+            other = node ^ 1
+            if other < size and other not in known:
+                found.append((other << level, level))
+        known = {node >> 1 for node in known}
+        size, level = (size + 1) // 2, level + 1
+    return sorted(found)
 
 
 def _cut(start: int, end: int) -> int:

@@ -19,7 +19,9 @@ from secagg.messages import (
 from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.transcript import decode_set
+from secagg.profiles import Profile
 from secagg.protocol.context import roster_context
+from secagg.protocol.membership import Member, check_adverts, check_form
 from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.ring_safety import graph_risk, holder_bits
@@ -29,6 +31,7 @@ __all__ = [
     "RosterView",
     "check_delivery",
     "check_noise_suffices",
+    "check_overlap",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
@@ -62,7 +65,7 @@ def check_roster(
     own: Advert,
     *,
     ctx0: bytes,
-    whole: bool = False,
+    member: Member | None,
 ) -> RosterView:
     """Check U1 as published, whole or the reader's neighbourhood (PROTOCOL §5.2).
 
@@ -71,7 +74,7 @@ def check_roster(
         data: What the server published, as received.
         own: The advert that this client sent.
         ctx0: Context of the offer.
-        whole: Whether the client insists on everybody's advert.
+        member: This client's part among the enrolled, where the profile has one.
 
     Returns:
         What of it the client keeps.
@@ -83,11 +86,6 @@ def check_roster(
     """
     roster = Roster.decode(data)
     if isinstance(roster, Neighbourhood):
-        if whole:
-            raise RemoteProtocolError(
-                "this client reads whole rosters and was shown its neighbourhood",
-                code=ErrorCode.POLICY_VIOLATION,
-            )
         return _check_neighbourhood(parameters, roster, data, own, ctx0)
     # R5.2-1 to R5.2-3
     adverts = dict(enumerate(roster.adverts))
@@ -97,7 +95,17 @@ def check_roster(
     index = next((i for i, advert in adverts.items() if advert == own), None)
     if index is None:
         raise _self_missing()
-    _check_adverts(adverts)
+    _check_adverts(adverts, parameters.profile)
+    if member is not None:
+        # R5.2-6, R5.2-7
+        check_adverts(
+            adverts.values(),
+            member.rules,
+            ctx0=ctx0,
+            suite=parameters.suite,
+            verified=member.verified,
+        )
+        check_overlap(parameters, len(roster))
     graph = sharing_graph(parameters, len(roster), roster.graph_seed)
     check_ring(parameters, graph)
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
@@ -133,7 +141,7 @@ def _check_neighbourhood(
     # The top is computed and not compared: another view gives another ctx1, hence
     # masks that do not cancel.
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
-    _check_adverts(roster.adverts)
+    _check_adverts(roster.adverts, parameters.profile)
     check_ring(parameters, graph)
     return RosterView(roster.size, index, graph, roster.adverts, ctx1)
 
@@ -175,18 +183,10 @@ def _self_missing() -> RemoteProtocolError:
     )
 
 
-def _check_adverts(adverts: Mapping[int, Advert]) -> None:
+def _check_adverts(adverts: Mapping[int, Advert], profile: Profile) -> None:
     """Check R5.2-9, R5.2-4 and R5.2-5 over what is shown of a roster."""
-    # A profile without signatures leaves no room for bytes that nobody checks; the
-    # server refuses them too.
     for advert in adverts.values():
-        if advert.signature or advert.credential is not None:
-            raise RemoteProtocolError(
-                f"this profile has no identities, the advert of {advert.identity!r} "
-                "carries a credential or a signature",
-                code=ErrorCode.BAD_SIGNATURE,
-                sender=advert.identity,
-            )
+        check_form(advert, profile)
     for advert in adverts.values():
         for key in (advert.encryption_key, advert.masking_key):
             try:
@@ -198,6 +198,23 @@ def _check_adverts(adverts: Mapping[int, Advert]) -> None:
                     sender=advert.identity,
                 ) from None
     check_unique_keys(adverts.values())
+
+
+def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
+    """Check that two quorums share an honest client (R5.2-7).
+
+    The offer has promised it for its largest roster (R3.2-8); it is computed anew for
+    this one, since everything that follows rests on it.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if 2 * parameters.quorum <= clients + parameters.colluders:
+        raise RemoteProtocolError(
+            f"two quorums of {parameters.quorum} among {clients} clients need not have "
+            f"anybody but {parameters.colluders} colluders in common",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
 
 
 def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:

@@ -29,10 +29,11 @@ from secagg.errors import (
 from secagg.messages import (
     KINDS,
     Aborted,
-    Bundles,
+    Consistency,
     Delivery,
     Envelope,
     Message,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -42,9 +43,11 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import Profile
 from secagg.protocol import noise_terms
 from secagg.protocol.client_rounds import (
     advertise,
+    agree,
     complaints_of,
     complete,
     fail,
@@ -59,6 +62,7 @@ from secagg.protocol.client_rounds import (
     remask,
     repeat,
     reveal,
+    reveal_agreed,
     session_facts,
     share_keys,
 )
@@ -75,6 +79,7 @@ from secagg.protocol.client_states import (
     ReadyForNoisedInput,
     ReadyForPlainInput,
     Shared,
+    Signed,
 )
 from secagg.protocol.events import (
     AbortRequested,
@@ -102,6 +107,7 @@ __all__ = [
     "ReadyForNoisedInput",
     "ReadyForPlainInput",
     "Shared",
+    "Signed",
     "input_digest",
     "is_over",
     "noise_secrets",
@@ -121,11 +127,12 @@ class Edge(NamedTuple):
 
 _What = Message | ClientEvent | PlainVector | NoisedVector
 _Plain, _Noised = ReadyForPlainInput, ReadyForNoisedInput
-_LIVE: Final = (Advertised, Shared, _Plain, _Noised, Masked, Answered)
+_LIVE: Final = (Advertised, Shared, _Plain, _Noised, Masked, Signed, Answered)
 _ENDED: Final = (Completed, Failed)
+_Table = Mapping[tuple[type[ClientState], type[_What]], Edge]
 
 # fmt: off
-TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[_What]], Edge]] = {
+_ROWS_OF_ALL: Final[_Table] = {
     # state       message, vector or event  handler       may enter (or Failed)
     (Idle,        SessionOffered):     Edge(advertise,    {Advertised}),
     (Advertised,  Roster):             Edge(share_keys,   {Shared}),
@@ -136,7 +143,6 @@ TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[_What]], Edge]] = {
     (_Noised,     InputBound):         Edge(rebind,       {Masked}),
     (Masked,      PlainVector):        Edge(remask,       {Masked}),
     (Masked,      NoisedVector):       Edge(remask,       {Masked}),
-    (Masked,      Survivors):          Edge(reveal,       {Answered}),
     # a repeat of anything already accepted is a no-op
     (Shared,      Roster):             Edge(repeat,       {Shared}),
     (_Plain,      Roster):             Edge(repeat,       {_Plain}),
@@ -155,6 +161,24 @@ TRANSITIONS: Final[Mapping[tuple[type[ClientState], type[_What]], Edge]] = {
     **{(state,    AbortRequested):     Edge(give_up,      {Failed}) for state in _LIVE},
     **{(state,    what):               Edge(ignore,       {state})
        for state in _ENDED for what in (*KINDS.values(), AbortRequested)},
+}
+# Where the server is trusted to show one U3 to all, it is answered at once.
+_BELIEVING: Final[_Table] = {
+    (Masked,      Survivors):          Edge(reveal,       {Answered}),
+}
+# Where it is not, it is signed first, and answered when enough have signed the same.
+_AGREEING: Final[_Table] = {
+    (Masked,      Survivors):          Edge(agree,        {Signed}),
+    (Signed,      Quorum):             Edge(reveal_agreed, {Answered}),
+    (Signed,      Roster):             Edge(repeat,       {Signed}),
+    (Signed,      Delivery):           Edge(repeat,       {Signed}),
+    (Signed,      Survivors):          Edge(repeat,       {Signed}),
+    (Answered,    Quorum):             Edge(repeat,       {Answered}),
+    (Signed,      Released):           Edge(complete,     {Completed}),
+}
+TRANSITIONS: Final[Mapping[Profile, _Table]] = {
+    each: {**_ROWS_OF_ALL, **(_AGREEING if each.has_identities else _BELIEVING)}
+    for each in Profile
 }
 # fmt: on
 
@@ -188,7 +212,7 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
             without noise where noise is demanded); `state` is unchanged.
     """
     what = _what(event)
-    edge = TRANSITIONS.get((type(state), what))
+    edge = TRANSITIONS[_profile_of(state)].get((type(state), what))
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
         if isinstance(event, Received):
@@ -201,6 +225,13 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
     if type(result.state) not in edge.may_enter | {Failed}:
         raise InternalError(f"undeclared transition to {type(result.state).__name__}")
     return result
+
+
+def _profile_of(state: ClientState) -> Profile:
+    """Return by whose table a state goes on; before and after a session all agree."""
+    if isinstance(state, Idle | Completed | Failed):
+        return Profile.HONEST_CURIOUS_SERVER
+    return state.facts.parameters.profile
 
 
 def _what(event: ClientEvent) -> type[_What]:
@@ -223,10 +254,12 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
         case Advertised():
             return (Send(Envelope.of(state.advert)),)
         case Shared():
-            return (Send(Envelope.of(Bundles(state.bundles))),)
+            return (Send(Envelope.of(state.bundles)),)
         case ReadyForInput():
             # Also in `Masked`: the round may still be open, and repeats do no harm.
             return complaints_of(state.delivered.held)
+        case Signed():
+            return (Send(Envelope.of(Consistency(state.signature))),)
         case Answered():
             return (Send(Envelope.of(Shares(state.answer))),)
         case _:

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.enrolment.rules import check_credential
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from secagg.messages import (
     Aborted,
     Advert,
@@ -17,8 +23,10 @@ from secagg.messages import (
     Delivery,
     Envelope,
     Fate,
+    Quorum,
     Released,
     Shares,
+    is_neighbourhood,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -26,7 +34,14 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import HonestTail
 from secagg.protocol import context, share_bundles
+from secagg.protocol.agreement import (
+    Signers,
+    check_quorum,
+    sign_bundles,
+    sign_context,
+)
 from secagg.protocol.checks import (
     check_delivery,
     check_noise_suffices,
@@ -37,6 +52,7 @@ from secagg.protocol.checks import (
 from secagg.protocol.client_states import (
     Accepted,
     Advertised,
+    Agreement,
     Answered,
     ClientState,
     ClientStep,
@@ -50,6 +66,7 @@ from secagg.protocol.client_states import (
     ReadyForPlainInput,
     SessionFacts,
     Shared,
+    Signed,
 )
 from secagg.protocol.events import (
     AbortRequested,
@@ -61,12 +78,14 @@ from secagg.protocol.events import (
     Received,
     SessionOffered,
 )
+from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
 from secagg.protocol.refund import Charge, Standing, charge_after
 
 __all__ = [
     "advertise",
+    "agree",
     "complaints_of",
     "complete",
     "fail",
@@ -81,6 +100,7 @@ __all__ = [
     "remask",
     "repeat",
     "reveal",
+    "reveal_agreed",
     "session_facts",
     "share_keys",
 ]
@@ -130,7 +150,33 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
             for layer, seed in enumerate(_layer_seeds(facts, event.seed))
         ),
     )
-    return Step(Advertised(facts, event.seed, advert), (Send(Envelope.of(advert)),))
+    member = _member_of(event)
+    if member is not None:
+        advert = signed_advert(advert, member, ctx0=facts.ctx0, suite=parameters.suite)
+    return Step(
+        Advertised(facts, event.seed, advert, member), (Send(Envelope.of(advert)),)
+    )
+
+
+def _member_of(event: SessionOffered) -> Member | None:
+    """Return this client's part among the enrolled, if the profile has one (R5.0-3)."""
+    descriptor, member = event.descriptor, event.membership
+    parameters = descriptor.parameters
+    if isinstance(parameters.tail, HonestTail):
+        return None
+    if member is None:
+        raise RemoteProtocolError(
+            f"profile {parameters.profile.label} is for enrolled clients, this client "
+            "has no credential",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Enrol it: `secagg pki identity new`, and set [enrolment] in "
+            "its settings.",
+        )
+    rules = member.rules(parameters.tail.trust, descriptor.session_end)
+    check_credential(
+        member.credential, rules, identity=event.identity, verified=member.verified
+    )
+    return Member(member.key, member.credential, rules, member.verified)
 
 
 def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
@@ -176,12 +222,17 @@ def _stream(
 def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
+    if policy.whole_roster and is_neighbourhood(event.envelope):
+        raise RemoteProtocolError(
+            "this client reads whole rosters and was shown its neighbourhood",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
     roster = check_roster(
         facts.parameters,
         event.envelope.data,
         state.advert,
         ctx0=facts.ctx0,
-        whole=policy.whole_roster,
+        member=state.member,
     )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
@@ -195,6 +246,18 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
         # roster of the same session must not add up to t with these.
         polynomials=_stream(facts, state.seed, b"polynomials", roster.ctx1),
     )
+    agreement, signature = None, b""
+    if state.member is not None:
+        key = state.member.key
+        agreement = Agreement(key, Signers.of(tuple(roster.adverts.values())))
+        signature = sign_bundles(
+            key,
+            dealing.bundles,
+            ctx1=roster.ctx1,
+            index=roster.index,
+            suite=facts.parameters.suite,
+        )
+    bundles = Bundles(dealing.bundles, signature)
     return Step(
         Shared(
             facts=facts,
@@ -205,9 +268,10 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
             mask_private_key=mask_keys.private_bytes,
             self_mask_seed=self_mask_seed,
             layer_seeds=_layer_seeds(facts, state.seed),
-            bundles=dealing.bundles,
+            bundles=bundles,
+            agreement=agreement,
         ),
-        (Send(Envelope.of(Bundles(dealing.bundles))),),
+        (Send(Envelope.of(bundles)),),
     )
 
 
@@ -273,6 +337,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 held=held,
                 layer_seeds=state.layer_seeds,
                 job=job,
+                agreement=state.agreement,
             ),
         ),
         complaints_of(held),
@@ -354,8 +419,8 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
 # --- Unmasking ----------------------------------------------------------------------
 
 
-def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
-    """Check U3, reveal one share per dealer and layers of noise (PROTOCOL §5.5)."""
+def _checked_survivors(state: Masked, event: Received) -> frozenset[int]:
+    """Check U3 before anything is said about it (PROTOCOL §5.4)."""
     delivered = state.delivered
     survivors = check_survivors(
         state.facts.parameters,
@@ -368,18 +433,97 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
         delivered.noise, sharers=len(delivered.sharers), survivors=len(survivors)
     )
     check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
-    # The number of losses decides, and this client has counted them itself.
-    losses = len(delivered.sharers) - len(survivors)
-    answer = delivered.held.answer(survivors) + b"".join(
-        delivered.layer_seeds[layer].reveal()
-        for layer in delivered.noise.revealed(losses)
+    return survivors
+
+
+def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U3 and sign it, once (R5.4-6)."""
+    survivors = _checked_survivors(state, event)
+    delivered, suite = state.delivered, state.facts.parameters.suite
+    if delivered.agreement is None:
+        raise InternalError("no profile with this round goes without signatures")
+    bitmap = event.envelope.data
+    ctx3 = context.unmask_context(delivered.ctx2, bitmap, suite)
+    signed = sign_context(delivered.agreement.key, ctx3, suite)
+    return Step(
+        Signed(
+            state.facts,
+            _with(state.accepted, event),
+            survivors=bitmap,
+            members=survivors,
+            ctx3=ctx3,
+            signature=signed.signature,
+            sharers=len(delivered.sharers),
+            held=delivered.held,
+            layer_seeds=delivered.layer_seeds,
+            noise=delivered.noise,
+            signers=delivered.agreement.signers,
+        ),
+        (Send(Envelope.of(signed)),),
     )
+
+
+# --- round 6 ------------------------------------------------------------------------
+
+
+def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    survivors = _checked_survivors(state, event)
+    delivered = state.delivered
+    return _answered(
+        state,
+        event,
+        bitmap=event.envelope.data,
+        sharers=len(delivered.sharers),
+        answer=_revealed(delivered, len(delivered.sharers), survivors),
+    )
+
+
+def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
+    """Reveal one share per dealer to whoever has a quorum (PROTOCOL §5.5)."""
+    parameters = state.facts.parameters
+    check_quorum(
+        Quorum.decode(event.envelope.data),
+        needed=parameters.quorum,
+        survivors=state.members,
+        signers=state.signers,
+        ctx3=state.ctx3,
+        suite=parameters.suite,
+    )
+    return _answered(
+        state,
+        event,
+        bitmap=state.survivors,
+        sharers=state.sharers,
+        answer=_revealed(state, state.sharers, state.members),
+    )
+
+
+def _revealed(
+    holding: Delivered | Signed, sharers: int, survivors: frozenset[int]
+) -> bytes:
+    """Return one share per dealer, and layers of noise (R5.5-9)."""
+    # The number of losses decides, and this client has counted them itself.
+    layers = holding.noise.revealed(sharers - len(survivors))
+    return holding.held.answer(survivors) + b"".join(
+        holding.layer_seeds[layer].reveal() for layer in layers
+    )
+
+
+def _answered(
+    state: Masked | Signed,
+    event: Received,
+    *,
+    bitmap: bytes,
+    sharers: int,
+    answer: bytes,
+) -> ClientStep:
     return Step(
         Answered(
             state.facts,
             _with(state.accepted, event),
-            sharers=len(delivered.sharers),
-            survivors=event.envelope.data,
+            sharers=sharers,
+            survivors=bitmap,
             answer=answer,
         ),
         (Send(Envelope.of(Shares(answer))),),
@@ -394,7 +538,12 @@ def _with(accepted: Accepted, event: Received) -> Accepted:
 
 
 def repeat(
-    state: Shared | ReadyForPlainInput | ReadyForNoisedInput | Masked | Answered,
+    state: Shared
+    | ReadyForPlainInput
+    | ReadyForNoisedInput
+    | Masked
+    | Signed
+    | Answered,
     event: Received,
     _: ClientPolicy,
 ) -> ClientStep:
@@ -408,16 +557,18 @@ def repeat(
     return Step(state, is_repeat=True)
 
 
-def complete(state: Masked | Answered, event: Received, _: ClientPolicy) -> ClientStep:
+def complete(
+    state: Masked | Signed | Answered, event: Received, _: ClientPolicy
+) -> ClientStep:
     """Believe that a sum was released, as far as it fits what this client did."""
     released = Released.decode(event.envelope.data)
-    if isinstance(state, Answered):
+    if isinstance(state, Signed | Answered):
         _check_fate(released.fate)
-        answered = int.from_bytes(state.survivors, "big").bit_count()
-        if released.survivors != answered:
+        vouched = int.from_bytes(state.survivors, "big").bit_count()
+        if released.survivors != vouched:
             raise RemoteProtocolError(
                 f"the sum is said to add up {released.survivors} inputs, this client "
-                f"has answered for {answered}",
+                f"has vouched for {vouched}",
                 code=ErrorCode.U3_INVALID,
             )
     charge = _charge_of(state, released.fate)
@@ -427,7 +578,7 @@ def complete(state: Masked | Answered, event: Received, _: ClientPolicy) -> Clie
 def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
     """Take note that the server has ended the session without a sum."""
     aborted = Aborted.decode(event.envelope.data)
-    if isinstance(state, Answered):
+    if isinstance(state, Signed | Answered):
         _check_fate(aborted.fate)
     return leave(state, aborted.code, aborted.reason, fate=aborted.fate)
 
@@ -453,11 +604,11 @@ def leave(
 
 
 def _check_fate(fate: Fate) -> None:
-    """Refuse an ending that denies the U3 for which this client has answered."""
+    """Refuse an ending that denies the U3 that this client has vouched for (R5.6-2)."""
     if fate is not Fate.INCLUDED:
         raise RemoteProtocolError(
-            "the server says that this client's input is not in U3, and has had this "
-            "client's answer for a U3 that names it: it lies, or has lost its state",
+            "the server says that this client's input is not in U3, and has shown it "
+            "a U3 that names it: it lies, or has lost its state",
             code=ErrorCode.U3_INVALID,
         )
 
@@ -466,6 +617,8 @@ def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
     match state:
         case Masked():
             profile, standing = state.facts.parameters.profile, Standing.MASKED
+        case Signed():
+            profile, standing = state.facts.parameters.profile, Standing.SIGNED
         case Answered():
             profile, standing = state.facts.parameters.profile, Standing.ANSWERED
         case _:

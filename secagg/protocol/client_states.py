@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from secagg.errors import ErrorCode
-from secagg.messages import Advert, Released, Round
+from secagg.messages import Advert, Bundles, Released, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
+from secagg.protocol.agreement import Signers
 from secagg.protocol.checks import RosterView
+from secagg.protocol.membership import Member
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ClientOutput, MaskJob, Step
@@ -22,6 +25,7 @@ from secagg.protocol.share_bundles import HeldShares
 __all__ = [
     "Accepted",
     "Advertised",
+    "Agreement",
     "Answered",
     "ClientState",
     "ClientStep",
@@ -35,6 +39,7 @@ __all__ = [
     "ReadyForPlainInput",
     "SessionFacts",
     "Shared",
+    "Signed",
 ]
 
 # SHA-256 of the message that opened each round, to tell repeats from contradictions.
@@ -56,7 +61,7 @@ class SessionFacts:
 class Idle:
     """No session yet."""
 
-    read_noise: NoiseReader = field(default=no_noise, repr=False)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,15 @@ class Advertised:
     facts: SessionFacts
     seed: SecretBytes
     advert: Advert
+    member: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What signs for this client, and what checks the signatures of the others."""
+
+    key: IdentityKey = field(repr=False, compare=False)
+    signers: Signers
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,8 @@ class Shared:
     mask_private_key: SecretBytes
     self_mask_seed: SecretBytes
     layer_seeds: tuple[SecretBytes, ...]
-    bundles: bytes = field(repr=False)
+    bundles: Bundles
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,7 @@ class Delivered:
         held: The shares of others.
         layer_seeds: g_i of each noise layer; some of them may be given away.
         job: What masks the input.
+        agreement: In profiles that distrust the server.
     """
 
     roster_size: int
@@ -112,6 +128,7 @@ class Delivered:
     held: HeldShares
     layer_seeds: tuple[SecretBytes, ...]
     job: MaskJob
+    agreement: Agreement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +160,41 @@ class Masked(ReadyForInput):
 
 
 @dataclass(frozen=True, slots=True)
+class Signed:
+    """Round 5 is done: this client has signed one U3 and signs no other.
+
+    Attributes:
+        facts: Public facts.
+        accepted: Digest of the message that opened each round.
+        survivors: Bitmap of the U3 that was signed.
+        members: The same as indices.
+        sharers: |U2|.
+        ctx3: What was signed.
+        signature: 64 bytes, as sent.
+        held: The shares of others.
+        layer_seeds: g_i of each noise layer; some of them may be given away.
+        noise: What |U2| settles about the noise.
+        signers: Who may have signed the same.
+    """
+
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    facts: SessionFacts
+    accepted: Accepted
+    survivors: bytes
+    members: frozenset[int]
+    sharers: int
+    ctx3: bytes
+    signature: bytes
+    held: HeldShares
+    layer_seeds: tuple[SecretBytes, ...]
+    noise: NoiseTerms
+    signers: Signers
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
-    """Unmasking is done.  All keys are gone; the answer is kept for retries only.
+    """Round 6 is done.  All keys are gone; the answer is kept for retries only.
 
     Attributes:
         facts: Public facts.
@@ -202,6 +252,7 @@ ClientState = (
     | ReadyForPlainInput
     | ReadyForNoisedInput
     | Masked
+    | Signed
     | Answered
     | Completed
     | Failed

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
+from secagg.profiles import SUPPORTED_PROFILES
 from secagg.protocol import client, server
 
 __all__ = ["mermaid", "state_diagrams"]
@@ -42,9 +43,12 @@ def state_diagrams() -> str:
             "A client enters `Failed` from every state when the server violates the "
             "protocol."
         ),
-        "## Server",
-        f"```mermaid\n{mermaid(server.TRANSITIONS)}\n```",
-        "## Client",
-        f"```mermaid\n{mermaid(client.TRANSITIONS)}\n```",
     ]
+    for profile in sorted(SUPPORTED_PROFILES):
+        parts += [
+            f"## Server, `{profile.label}`",
+            f"```mermaid\n{mermaid(server.TRANSITIONS[profile])}\n```",
+            f"## Client, `{profile.label}`",
+            f"```mermaid\n{mermaid(client.TRANSITIONS[profile])}\n```",
+        ]
     return "\n\n".join(parts) + "\n"

@@ -11,12 +11,15 @@ most c corrupt clients, and honest ones that complain about corrupt ones only,
 Rule 1: who is left out stays out for the rest of the task: disputes only ever add
         pairs, so that c colluders cost c attempts in all and not in every step.
 Rule 2: silence is no dispute.
+Rule 3: where there must be more corrupt clients than was stated, the least number that
+        may explain the disputes stands for c: who accuses two garbage dealers is not
+        corrupt because one was expected.
 
 Source:
     PROTOCOL §5.7.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 __all__ = ["left_out"]
@@ -26,7 +29,7 @@ def left_out(
     complaints: Iterable[tuple[str, str]],
     *,
     colluders: int,
-    already: AbstractSet[str] = frozenset(),
+    already: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
     """Return who takes no part in the next attempts of a task (R5-4).
 
@@ -43,10 +46,26 @@ def left_out(
     for accuser, accused in pairs:
         opponents.setdefault(accuser, set()).add(accused)
         opponents.setdefault(accused, set()).add(accuser)
-    out = set(already)
-    out.update(name for name, others in opponents.items() if len(others) > colluders)
-    # Greedy in a fixed order: the same disputes give the same answer after a restart.
-    for accuser, accused in pairs:
-        if accuser not in out and accused not in out:
-            out.update((accuser, accused))
-    return frozenset(out)
+    # Disjoint pairs with a corrupt client in each: there are at least as many.
+    bound = max(colluders, len(_matching(pairs, already)))
+    while True:
+        proven = {v for v, others in opponents.items() if len(others) > bound} - already
+        matched = _matching(pairs, already | proven)
+        if len(proven) + len(matched) <= bound:
+            return already | proven | {name for pair in matched for name in pair}
+        bound += 1  # more corrupt clients than that, or the proof would hold
+
+
+def _matching(
+    pairs: Sequence[tuple[str, str]], out: AbstractSet[str]
+) -> list[tuple[str, str]]:
+    """Return disjoint pairs of those who are in, until none is left to add.
+
+    Greedy in a fixed order: the same disputes give the same answer after a restart.
+    """
+    taken, matched = set(out), []
+    for pair in pairs:
+        if taken.isdisjoint(pair):
+            taken.update(pair)
+            matched.append(pair)
+    return matched

@@ -15,6 +15,7 @@ from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.membership import Membership
 
 __all__ = [
     "AbortRequested",
@@ -111,6 +112,8 @@ class SessionOffered:
         aggregator: The server's name, as its connection has proven it.
         seed: 32 fresh random bytes from which all secrets of the session derive.
         now: The client's time when it was offered, in Unix seconds.
+        membership: The client's place among the enrolled; None for a client that has
+            none, and takes part in profile 1 only.
     """
 
     descriptor: SessionDescriptor
@@ -118,6 +121,7 @@ class SessionOffered:
     aggregator: str
     seed: SecretBytes
     now: int
+    membership: Membership | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -135,6 +135,8 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             return commitment == advert.self_mask_commitment
         return public_key_of(secret) == advert.masking_key
 
+    # Where shares are wrong, somebody lies, whatever was stated.
+    colluders = max(1, parameters.colluders)
     table = _ShareTable(graph, answers)
     secrets: dict[int, SecretBytes] = {}
     suspects: set[int] = set()
@@ -161,12 +163,12 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
                     roster.adverts[dealer],
                     dealer,
                     bearable=bearable,
-                    colluders=parameters.colluders,
+                    colluders=colluders,
                     disputes=frozenset(disputes),
                 )
             secrets[dealer], liars = corrected
             suspects |= liars
-            if bearable >= parameters.colluders:  # R5.7-1
+            if bearable >= colluders:  # R5.7-1
                 disputes |= {(dealer, liar) for liar in liars}
     return Rebuilt(
         survivor_seeds=tuple(

@@ -36,6 +36,8 @@ class Standing(Enum):
     """No input was bound to the masks."""
     MASKED = auto()
     """An input was bound; some of it may have left."""
+    SIGNED = auto()
+    """The client has signed a U3 that names it."""
     ANSWERED = auto()
     """The client has revealed its shares for a U3 that names it."""
 
@@ -66,12 +68,14 @@ _FOLLOWED: Final = {
     #     own last state      never fixed  left out  included, or not told
     **_row(Standing.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
     **_row(Standing.MASKED,   _BACK,       _BACK,    _KEPT),
+    **_row(Standing.SIGNED,   _KEPT,       _KEPT,    _KEPT),  # there are none
     # Who has answered knows better than any fate but INCLUDED: the server lies.
     **_row(Standing.ANSWERED, _KEPT,       _KEPT,    _KEPT),
 }  # fmt: skip
 _ARBITRARY: Final = {
     **_row(Standing.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
     **_row(Standing.MASKED,   _KEPT,       _KEPT,    _KEPT),
+    **_row(Standing.SIGNED,   _KEPT,       _KEPT,    _KEPT),
     **_row(Standing.ANSWERED, _KEPT,       _KEPT,    _KEPT),
 }  # fmt: skip
 

@@ -17,8 +17,10 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Message,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -30,12 +32,12 @@ from secagg.messages import (
 from secagg.profiles import Profile, RoundDeadlines
 
 __all__ = [
-    "CLIENT_ROUNDS",
     "FROM_CLIENTS",
     "FROM_SERVER",
     "ROUNDS",
     "DropReason",
     "RoundRow",
+    "rounds_of",
 ]
 
 
@@ -63,26 +65,37 @@ class RoundRow:
         return seconds
 
 
+_SIGNED: Final = frozenset(each for each in Profile if each.has_identities)
+
 # fmt: off
 ROUNDS: Final[Mapping[Round, RoundRow]] = {
     # round: what opens it, what clients send, its deadline, its title
+    # (where there is no round 5, the same message opens round 6)
     Round.ADVERTISE_KEYS:
         RoundRow((), Advert, "advertise_keys", "joining"),
     Round.SHARE_KEYS:
         RoundRow((Roster,), Bundles, "share_keys", "sharing keys"),
     Round.MASKED_INPUT_COLLECTION:
         RoundRow((Delivery,), Upload, "masked_input", "uploading"),
+    Round.CONSISTENCY_CHECK:
+        RoundRow((Survivors,), Consistency, "consistency", "agreeing", _SIGNED),
     Round.UNMASKING:
-        RoundRow((Survivors,), Shares, "unmasking", "unmasking"),
+        RoundRow((Survivors, Quorum), Shares, "unmasking", "unmasking"),
     Round.FINISHED:
         RoundRow((Released, Aborted), None, "", "finished"),
 }
 # fmt: on
 
-# Those in which clients send something, in order.
-CLIENT_ROUNDS: Final = tuple(
-    which for which, row in ROUNDS.items() if row.message is not None
-)
+
+def rounds_of(profile: Profile) -> tuple[Round, ...]:
+    """Return the rounds in which clients of a profile send something, in order."""
+    return tuple(
+        which
+        for which, row in ROUNDS.items()
+        if row.message is not None and profile in row.profiles
+    )
+
+
 # A complaint interrupts no round: it travels beside what everybody sends.
 FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
     {Complaint, *(row.message for row in ROUNDS.values() if row.message is not None)}
@@ -98,6 +111,7 @@ class DropReason(StrEnum):
 
     NO_SHARES = "sent no shares in time"
     NO_INPUT = "sent no masked input in time"
+    NO_SIGNATURE = "did not sign the sets of clients in time"
     NO_ANSWER = "did not answer the unmask request in time"
     WITHHELD_SHARES = "withheld shares of clients that it had not complained about"
     BAD_NOISE_REVEAL = "gave away noise seeds that contradict its advert"

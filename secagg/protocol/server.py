@@ -25,6 +25,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -37,6 +38,7 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
     Fate,
@@ -47,6 +49,7 @@ from secagg.messages import (
     Upload,
 )
 from secagg.parameters import Graph, SessionDescriptor
+from secagg.profiles import HonestTail, Profile
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -54,6 +57,7 @@ from secagg.protocol.events import (
     ServerEvent,
     SumComputed,
 )
+from secagg.protocol.membership import enrolment_rules
 from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.rounds import FROM_CLIENTS
@@ -61,6 +65,7 @@ from secagg.protocol.server_rounds import (
     abort_requested,
     abort_summing,
     close_advertise_keys,
+    close_consistency,
     close_masked_input,
     close_share_keys,
     close_unmasking,
@@ -69,11 +74,14 @@ from secagg.protocol.server_rounds import (
     record_bundles,
     record_complaint,
     record_shares,
+    record_signature,
     record_upload,
 )
 from secagg.protocol.server_states import (
     AdvertiseKeys,
     Completed,
+    ConsistencyCheck,
+    Enrolment,
     Failed,
     MaskedInputCollection,
     Rostered,
@@ -90,6 +98,7 @@ __all__ = [
     "TRANSITIONS",
     "AdvertiseKeys",
     "Completed",
+    "ConsistencyCheck",
     "Failed",
     "MaskedInputCollection",
     "Progress",
@@ -116,10 +125,17 @@ class Edge(NamedTuple):
     may_enter: AbstractSet[type[ServerState]]
 
 
-_OPEN: Final = (AdvertiseKeys, ShareKeys, MaskedInputCollection, Unmasking)
+_OPEN: Final = (
+    AdvertiseKeys,
+    ShareKeys,
+    MaskedInputCollection,
+    ConsistencyCheck,
+    Unmasking,
+)
+_Table = Mapping[tuple[type[ServerState], type[Message | ServerEvent]], Edge]
 
 # fmt: off
-TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[Message | ServerEvent]], Edge]] = {
+_ROWS_OF_ALL: Final[_Table] = {
     # state                 message or event   handler                    may enter
     (AdvertiseKeys,         Advert):         Edge(record_advert,        {AdvertiseKeys}),
     (AdvertiseKeys,         RoundClosed):    Edge(close_advertise_keys, {ShareKeys, Failed}),
@@ -127,22 +143,35 @@ TRANSITIONS: Final[Mapping[tuple[type[ServerState], type[Message | ServerEvent]]
     (ShareKeys,             RoundClosed):    Edge(close_share_keys,     {MaskedInputCollection, Failed}),
     (MaskedInputCollection, Upload):         Edge(record_upload,        {MaskedInputCollection}),
     (MaskedInputCollection, Complaint):      Edge(record_complaint,     {MaskedInputCollection}),
-    (MaskedInputCollection, RoundClosed):    Edge(close_masked_input,   {Unmasking, Failed}),
     (Unmasking,             Shares):         Edge(record_shares,        {Unmasking}),
     (Unmasking,             RoundClosed):    Edge(close_unmasking,      {Summing, Failed}),
     (Summing,               SumComputed):    Edge(complete,             {Completed}),
     (Summing,               AbortRequested): Edge(abort_summing,        {Failed}),
     **{(state,              AbortRequested): Edge(abort_requested,      {Failed}) for state in _OPEN},
 }
+_BELIEVED: Final[_Table] = {
+    (MaskedInputCollection, RoundClosed):    Edge(close_masked_input,   {Unmasking, Failed}),
+}
+_AGREED: Final[_Table] = {
+    (MaskedInputCollection, RoundClosed):    Edge(close_masked_input,   {ConsistencyCheck, Failed}),
+    (ConsistencyCheck,      Consistency):    Edge(record_signature,     {ConsistencyCheck}),
+    (ConsistencyCheck,      RoundClosed):    Edge(close_consistency,    {Unmasking, Failed}),
+}
+TRANSITIONS: Final[Mapping[Profile, _Table]] = {
+    each: {**_ROWS_OF_ALL, **(_AGREED if each.has_identities else _BELIEVED)}
+    for each in Profile
+}
 # fmt: on
 
 
-def start(
+def start(  # noqa: PLR0913 - what a session of any profile depends on
     descriptor: SessionDescriptor,
     *,
     packed_bytes: int,
     invited: frozenset[str] | None = None,
     left_out: frozenset[str] = frozenset(),
+    revoked: frozenset[int] = frozenset(),
+    verified: VerifiedCredentials | None = None,
     read_noise: NoiseReader = no_noise,
 ) -> ServerState:
     """Return the state that collects adverts.
@@ -153,6 +182,8 @@ def start(
         invited: Who may advertise; None for every authenticated client.
         left_out: Who may not, because of what earlier sessions of the task have shown
             (PROTOCOL §5.7).
+        revoked: Serials of the revocation list that the offer names.
+        verified: Which credentials were verified in earlier sessions.
         read_noise: Reads the noise block for a U2; without one no session with noise
             gets beyond its second round.
 
@@ -171,7 +202,20 @@ def start(
         left_out=left_out,
         adverts={},
         keys=set(),
+        enrolment=_enrolment(descriptor, revoked, verified or VerifiedCredentials()),
     )
+
+
+def _enrolment(
+    descriptor: SessionDescriptor,
+    revoked: frozenset[int],
+    verified: VerifiedCredentials,
+) -> Enrolment | None:
+    tail = descriptor.parameters.tail
+    if isinstance(tail, HonestTail):
+        return None
+    rules = enrolment_rules(tail.trust, descriptor.session_end, revoked)
+    return Enrolment(rules, verified)
 
 
 def step(state: ServerState, event: ServerEvent) -> ServerStep:
@@ -204,7 +248,8 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
                 next_step="Fetch the session's current update: it says what became of "
                 "the session.",
             )
-    edge = TRANSITIONS.get((type(state), what))
+    table = TRANSITIONS[state.session.descriptor.parameters.profile]
+    edge = table.get((type(state), what))
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
         if isinstance(event, Received):
@@ -240,6 +285,8 @@ def fork(state: ServerState) -> ServerState:
             return replace(state, session=session, bundles=dict(state.bundles))
         case MaskedInputCollection():
             return replace(state, session=session, uploads=dict(state.uploads))
+        case ConsistencyCheck():
+            return replace(state, session=session, signatures=dict(state.signatures))
         case Unmasking():
             return replace(state, session=session, answers=dict(state.answers))
         case Summing() | Completed() | Failed():
@@ -288,6 +335,9 @@ def progress(state: ServerState) -> Progress:
             counts = (len(state.bundles), len(state.cohort.roster), _needed(state))
         case MaskedInputCollection():
             counts = (len(state.uploads), len(state.sharers), _needed(state))
+        case ConsistencyCheck():
+            quorum = state.session.descriptor.parameters.quorum
+            counts = (len(state.signatures), len(state.survivors), quorum)
         case Unmasking():
             threshold = state.session.descriptor.parameters.threshold
             counts = (len(state.answers), len(state.survivors), threshold)
@@ -311,12 +361,15 @@ def is_round_full(state: ServerState) -> bool:
     return now.answered >= now.expected
 
 
-def update_for(state: ServerState, identity: str) -> Envelope | None:
+def update_for(
+    state: ServerState, identity: str, after: Round | None = None
+) -> Envelope | None:
     """Return what a client may fetch now; the same value on every call.
 
     Args:
         state: The session.
         identity: Who asks, as authenticated by the transport.
+        after: The round that it is in, if it says so.
 
     Returns:
         The message that opens the current round for this client, how the session
@@ -332,7 +385,7 @@ def update_for(state: ServerState, identity: str) -> Envelope | None:
     index = state.cohort.index_of.get(identity)
     if index is None:
         return _left_out("the roster was fixed without this client")
-    return _opening(state, index)
+    return _opening(state, index, after)
 
 
 def ending_for(
@@ -353,7 +406,9 @@ def ending_for(
 
 
 def _opening(
-    state: ShareKeys | MaskedInputCollection | Unmasking | Summing, index: int
+    state: ShareKeys | MaskedInputCollection | ConsistencyCheck | Unmasking | Summing,
+    index: int,
+    after: Round | None,
 ) -> Envelope | None:
     """Return what opens the current round for a client of the roster."""
     match state:
@@ -363,8 +418,8 @@ def _opening(
             return state.opening
         case MaskedInputCollection():
             return _delivery(state, index)
-        case Unmasking() | Summing():
-            return _unmask_request(state, index)
+        case ConsistencyCheck() | Unmasking() | Summing():
+            return _unmask_request(state, index, after)
 
 
 def _left_out(reason: str) -> Envelope:
@@ -387,7 +442,17 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     return Envelope.of(Delivery(state.bitmap, b"".join(parts)))
 
 
-def _unmask_request(state: Unmasking | Summing, index: int) -> Envelope | None:
+def _unmask_request(
+    state: ConsistencyCheck | Unmasking | Summing, index: int, after: Round | None
+) -> Envelope | None:
     if index not in state.survivors:
         return _left_out("this client's masked input did not arrive in time")
-    return None if isinstance(state, Summing) else state.opening
+    match state:
+        case Summing():
+            return None
+        case Unmasking() if after is not None and after < Round.CONSISTENCY_CHECK:
+            # R5-2: who was away while the others signed must know U3 before it can
+            # judge their quorum.
+            return state.survivors_shown
+        case _:
+            return state.opening

@@ -9,15 +9,22 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from secagg.messages import (
     BUNDLE_BYTES,
     Aborted,
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Envelope,
     Fate,
+    Quorum,
     Released,
     Roster,
     RosterFrame,
@@ -31,7 +38,13 @@ from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, reconstruction
+from secagg.protocol.agreement import (
+    Signers,
+    check_bundle_signature,
+    check_signature,
+)
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
+from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import layer_secret, noise_terms
 from secagg.protocol.outputs import (
@@ -49,6 +62,7 @@ from secagg.protocol.server_states import (
     AdvertiseKeys,
     Cohort,
     Completed,
+    ConsistencyCheck,
     Failed,
     MaskedInputCollection,
     ServerState,
@@ -65,6 +79,7 @@ __all__ = [
     "abort_requested",
     "abort_summing",
     "close_advertise_keys",
+    "close_consistency",
     "close_masked_input",
     "close_share_keys",
     "close_unmasking",
@@ -73,6 +88,7 @@ __all__ = [
     "record_bundles",
     "record_complaint",
     "record_shares",
+    "record_signature",
     "record_upload",
 ]
 
@@ -113,13 +129,16 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             sender=sender,
             next_step="Wait for the next session of the task.",
         )
-    if advert.signature or advert.credential is not None:
+    descriptor = state.session.descriptor
+    parameters = descriptor.parameters
+    if len(advert.noise_commitments) != parameters.noise_layers:
         raise RemoteProtocolError(
-            "this profile has no identities, the advert carries a credential or a "
-            "signature",
-            code=ErrorCode.BAD_SIGNATURE,
+            f"{sender!r} commits to {len(advert.noise_commitments)} noise seeds, the "
+            f"session has {parameters.noise_layers} layers",
+            code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
+    check_form(advert, parameters.profile)  # R5.1-5
     keys = advert.public_keys
     for key in (advert.encryption_key, advert.masking_key):
         try:
@@ -135,6 +154,14 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             f"a public key of {sender!r} occurs twice in the session",
             code=ErrorCode.DUPLICATE_KEY,
             sender=sender,
+        )
+    if state.enrolment is not None:  # R5.1-8
+        check_adverts(
+            [advert],
+            state.enrolment.rules,
+            ctx0=context.session_context(descriptor),
+            suite=parameters.suite,
+            verified=state.enrolment.verified,
         )
     state.adverts[sender] = advert  # last: every check has passed
     state.keys.update(keys)
@@ -166,6 +193,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     ctx0 = context.session_context(descriptor)
     tree = context.roster_tree(ctx0, frame, parameters.suite)
     cohort = Cohort(
+        signers=Signers.of(roster.adverts) if state.enrolment is not None else None,
         roster=roster,
         frame=frame,
         tree=tree,
@@ -190,15 +218,27 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     """Record one client's sealed bundles (PROTOCOL §5.2)."""
     cohort, sender = state.cohort, event.sender
     index = _member(cohort, sender, range(len(cohort.roster)))
-    sealed = Bundles.decode(event.envelope.data).sealed
+    bundles = Bundles.decode(event.envelope.data)
+    parameters = state.session.descriptor.parameters
     expected = len(cohort.graph.neighbors(index)) * BUNDLE_BYTES
-    if len(sealed) != expected:
+    is_signed = parameters.profile.has_identities
+    if len(bundles.sealed) != expected or bool(bundles.signature) != is_signed:
         raise RemoteProtocolError(
-            f"{sender!r} sent {len(sealed)} bytes of bundles, expected {expected}",
+            f"{sender!r} sent {len(event.envelope.data)} bytes of bundles, expected "
+            f"{expected}{' and a signature' if is_signed else ''}",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
-    state.bundles[index] = sealed
+    if cohort.signers is not None:  # R5.2-11
+        check_bundle_signature(
+            bundles.signature,
+            bundles.sealed,
+            signers=cohort.signers,
+            ctx1=cohort.ctx1,
+            index=index,
+            suite=parameters.suite,
+        )
+    state.bundles[index] = bundles.sealed
     state.session.accept(sender, event.envelope)
     return Step(state)
 
@@ -319,20 +359,42 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
     shortcoming = _shortcoming(parameters, cohort.graph, survivors)
     if shortcoming is not None:
         return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, shortcoming, dropped)
-    # PROTOCOL §5.5: U3 is fixed here, and journalled before any client hears of it.
-    return Step(
-        Unmasking(
-            state.session.opening(Round.UNMASKING),
+    # PROTOCOL §5.4: U3 is fixed here, and journalled before any client hears of it.
+    return Step(_opened_for(state, survivors), dropped)
+
+
+def _opened_for(
+    state: MaskedInputCollection, survivors: frozenset[int]
+) -> ConsistencyCheck | Unmasking:
+    """Return the round that U3 opens: signatures where the profile asks for them."""
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
+    bitmap = encode_set(survivors, len(cohort.roster))
+    shown = Envelope.of(Survivors(bitmap))
+    layers = state.noise.revealed(len(state.sharers) - len(survivors))
+    if parameters.profile.has_identities:
+        return ConsistencyCheck(
+            state.session.opening(Round.CONSISTENCY_CHECK),
             cohort,
             sharers=state.sharers,
             survivors=survivors,
-            opening=Envelope.of(Survivors(encode_set(survivors, len(cohort.roster)))),
-            noise_layers=state.noise.revealed(len(lost)),
+            opening=shown,
+            noise_layers=layers,
             ctx2=state.ctx2,
+            ctx3=context.unmask_context(state.ctx2, bitmap, parameters.suite),
             uploads=dict(state.uploads),
-            answers={},
-        ),
-        dropped,
+            signatures={},
+        )
+    return Unmasking(
+        state.session.opening(Round.UNMASKING),
+        cohort,
+        sharers=state.sharers,
+        survivors=survivors,
+        survivors_shown=shown,
+        opening=shown,
+        noise_layers=layers,
+        ctx2=state.ctx2,
+        uploads=dict(state.uploads),
+        answers={},
     )
 
 
@@ -396,7 +458,62 @@ def _shortcoming(
     return risk.shortcoming(server_demand(parameters.graph_bits))
 
 
-# --- Unmasking ----------------------------------------------------------------------
+# --- round 5 ------------------------------------------------------------------------
+
+
+def record_signature(state: ConsistencyCheck, event: Received) -> ServerStep:
+    """Record that one client has signed U2 and U3 (R5.4-7)."""
+    sender, cohort = event.sender, state.cohort
+    index = _member(cohort, sender, state.survivors)
+    signature = Consistency.decode(event.envelope.data).signature
+    if cohort.signers is None:
+        raise InternalError("no profile with this round goes without signatures")
+    check_signature(
+        signature,
+        signers=cohort.signers,
+        index=index,
+        ctx3=state.ctx3,
+        suite=state.session.descriptor.parameters.suite,
+    )
+    state.signatures[index] = signature
+    state.session.accept(sender, event.envelope)
+    return Step(state)
+
+
+def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
+    """Show the quorum to all of U3, also to those who have not signed (R5.4-7)."""
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
+    silent = _drops(
+        cohort, state.survivors - frozenset(state.signatures), DropReason.NO_SIGNATURE
+    )
+    if len(state.signatures) < parameters.quorum:
+        return _too_few(
+            state.session,
+            len(state.signatures),
+            parameters.quorum,
+            "signed the sets of clients",
+            ErrorCode.NO_QUORUM,
+            silent,
+            survivors=_names(cohort, state.survivors),
+        )
+    return Step(
+        Unmasking(
+            state.session.opening(Round.UNMASKING),
+            cohort,
+            sharers=state.sharers,
+            survivors=state.survivors,
+            survivors_shown=state.opening,
+            opening=Envelope.of(Quorum(tuple(sorted(state.signatures.items())))),
+            noise_layers=state.noise_layers,
+            ctx2=state.ctx2,
+            uploads=state.uploads,
+            answers={},
+        ),
+        silent,
+    )
+
+
+# --- round 6 ------------------------------------------------------------------------
 
 
 def record_shares(state: Unmasking, event: Received) -> ServerStep:
@@ -543,7 +660,7 @@ def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
     # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
     survivors = (
         _names(state.cohort, state.survivors)
-        if isinstance(state, Unmasking)
+        if isinstance(state, ConsistencyCheck | Unmasking)
         else frozenset[str]()
     )
     return _abort(state.session, event.code, event.reason, survivors=survivors)

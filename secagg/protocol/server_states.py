@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
+from secagg.enrolment.rules import EnrolmentRules, VerifiedCredentials
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Aborted,
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Envelope,
     Message,
     Released,
@@ -25,6 +27,7 @@ from secagg.messages import (
 )
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.merkle import MerkleTree
+from secagg.protocol.agreement import Signers
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
@@ -34,6 +37,8 @@ __all__ = [
     "AdvertiseKeys",
     "Cohort",
     "Completed",
+    "ConsistencyCheck",
+    "Enrolment",
     "Failed",
     "MaskedInputCollection",
     "Rostered",
@@ -49,6 +54,7 @@ _NAME_OF: Final[Mapping[type[Message], str]] = {
     Advert: "advert",
     Bundles: "set of share bundles",
     Upload: "masked input",
+    Consistency: "signature",
     Shares: "set of shares",
     Complaint: "complaint",
 }
@@ -71,7 +77,7 @@ class Session:
     packed_bytes: int
     accepted: Mapping[Round, dict[str, bytes]]
     complaints: dict[tuple[str, int], Complaint] = field(default_factory=dict)
-    read_noise: NoiseReader = field(default=no_noise, repr=False)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
 
     def has_accepted(self, sender: str, envelope: Envelope) -> bool:
         """Whether a message repeats one that was accepted.
@@ -129,6 +135,7 @@ class Cohort:
         index_of: Roster index of each identity.
         graph: Who shares with whom.
         ctx1: Context of the roster.
+        signers: Who can sign, in profiles that distrust the server.
     """
 
     roster: Roster
@@ -137,6 +144,7 @@ class Cohort:
     index_of: Mapping[str, int]
     graph: SharingGraph
     ctx1: bytes
+    signers: Signers | None = None
 
     def has(self, identity: str) -> bool:
         """Whether a client is in the roster."""
@@ -155,6 +163,19 @@ class Cohort:
 
 
 @dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What the server holds credentials to, as its clients do.
+
+    Attributes:
+        rules: Of the session.
+        verified: Which credentials were verified in earlier sessions.
+    """
+
+    rules: EnrolmentRules
+    verified: VerifiedCredentials = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AdvertiseKeys:
     """Invited clients advertise their public keys."""
 
@@ -165,6 +186,7 @@ class AdvertiseKeys:
     left_out: frozenset[str]  # PROTOCOL §5.7
     adverts: dict[str, Advert]  # U1, so far
     keys: set[bytes]  # every public key in `adverts`
+    enrolment: Enrolment | None = None  # in profiles that distrust the server
 
     def is_invited(self, identity: str) -> bool:
         """Whether a client may advertise."""
@@ -206,6 +228,22 @@ class MaskedInputCollection(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsistencyCheck(Rostered):
+    """Round 5: clients of U3 sign the sets that they were told."""
+
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    sharers: frozenset[int]
+    survivors: frozenset[int]  # U3
+    opening: Envelope  # U3, encoded once for everybody
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
+    ctx2: bytes
+    ctx3: bytes
+    uploads: Mapping[int, bytes]
+    signatures: dict[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Unmasking(Rostered):
     """Clients of U3 reveal one share per dealer."""
 
@@ -213,7 +251,8 @@ class Unmasking(Rostered):
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
-    opening: Envelope  # U3, encoded once for everybody
+    survivors_shown: Envelope  # U3, encoded once for everybody
+    opening: Envelope  # the same, or the quorum that has signed it
     noise_layers: tuple[int, ...]  # what survivors give away, ascending
     ctx2: bytes
     uploads: Mapping[int, bytes]
@@ -269,6 +308,7 @@ ServerState = (
     AdvertiseKeys
     | ShareKeys
     | MaskedInputCollection
+    | ConsistencyCheck
     | Unmasking
     | Summing
     | Completed

@@ -1,4 +1,4 @@
-"""The aggregator: many sessions behind one front door, on any transport.
+"""The aggregator: many sessions, whose clients call on any transport.
 
 Rule 1: a call is answered for the identity that the transport has authenticated, and
         touches only what that client may see.
@@ -46,7 +46,7 @@ from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
-from secagg.storage.spool import PAYLOAD, SUM, Spool
+from secagg.storage.spool import PAYLOAD, REVOCATIONS, SUM, Spool
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -76,7 +76,11 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 _Answer = TypeVar("_Answer")
 
 # What lies in the spool; all else is part of a session's state.
-_SPOOLED: Final[Mapping[Blob, str]] = {Blob.PAYLOAD: PAYLOAD, Blob.SUM: SUM}
+_SPOOLED: Final[Mapping[Blob, str]] = {
+    Blob.PAYLOAD: PAYLOAD,
+    Blob.SUM: SUM,
+    Blob.REVOCATIONS: REVOCATIONS,
+}
 
 
 class Aggregator:

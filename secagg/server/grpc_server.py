@@ -1,4 +1,4 @@
-"""The aggregator's gRPC front door: decode, hand over, encode.  It decides nothing.
+"""The aggregator's gRPC service: decode, hand over, encode.  It decides nothing.
 
 Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
         protobuf's own failures never reach gRPC.
@@ -13,7 +13,6 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -24,6 +23,7 @@ from grpc_health.v1._async import HealthServicer
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.runtime.connection import AggregatorService
+from secagg.server.body_reader import BodyReader
 from secagg.server.certificate_renewal import server_credentials
 from secagg.server.interceptors import (
     AdmissionInterceptor,
@@ -51,7 +51,7 @@ from secagg.transport.channel_options import (
 )
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import CALLS, Call, WatchSession
-from secagg.wire.codec import parse, refuse
+from secagg.wire.codec import parse
 
 __all__ = ["GrpcServer", "run_until_signalled"]
 
@@ -68,8 +68,9 @@ class _Servicer:
     when the interceptors have let the call in, and lies with the caller until then.
     """
 
-    def __init__(self, service: AggregatorService) -> None:
+    def __init__(self, service: AggregatorService, reader: BodyReader) -> None:
         self._service = service
+        self._reader = reader
         self._watchers: set[asyncio.Task[object]] = set()
         self._stopping = asyncio.Event()
 
@@ -95,7 +96,7 @@ class _Servicer:
         self, call: Call
     ) -> Callable[[AsyncIterator[bytes], CallContext], Coroutine[Any, Any, bytes]]:
         async def answer(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
-            request = call.request.decode(await _body(bodies))
+            request = call.request.decode(await self._reader.read(bodies))
             return call.encode(await self._service.answer(caller(), request))
 
         return answer
@@ -103,7 +104,7 @@ class _Servicer:
     async def _watch(
         self, bodies: AsyncIterator[bytes], _: CallContext
     ) -> AsyncIterator[bytes]:
-        request = WatchSession.decode(await _body(bodies))
+        request = WatchSession.decode(await self._reader.read(bodies))
         encode = CALLS[WatchSession].encode
         task = asyncio.current_task()
         if self._stopping.is_set() or task is None:
@@ -122,14 +123,9 @@ class _Servicer:
             self._watchers.discard(task)
 
 
-async def _body(bodies: AsyncIterator[bytes]) -> bytes:
-    """Return the one message of a call."""
-    async for body in bodies:
-        return body
-    raise refuse("the call has no message")
-
-
-def _health_handler(health: HealthServicer) -> grpc.GenericRpcHandler:
+def _health_handler(
+    health: HealthServicer, reader: BodyReader
+) -> grpc.GenericRpcHandler:
     """Return health's `Check` as a handler that reads its request like all others.
 
     gRPC's own would have every caller's request in memory, up to the largest message,
@@ -137,7 +133,7 @@ def _health_handler(health: HealthServicer) -> grpc.GenericRpcHandler:
     """
 
     async def check(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
-        request = parse(health_pb2.HealthCheckRequest(), await _body(bodies))
+        request = parse(health_pb2.HealthCheckRequest(), await reader.read(bodies))
         answer: Message = await health.Check(request, context)
         return answer.SerializeToString()
 
@@ -221,16 +217,20 @@ class GrpcServer:
             if identity is None
             else TLSAuthenticator(identity.identity.trust_domain)
         )
-        servicer, health = _Servicer(service), HealthServicer()
+        limits = limits or CallLimits()
+        reader = BodyReader(limits)
+        servicer, health = _Servicer(service, reader), HealthServicer()
         server = grpc.aio.server(
             options=SERVER_OPTIONS,
             interceptors=[
                 ErrorInterceptor(),
                 AuthenticationInterceptor(authenticator),
-                AdmissionInterceptor(limits or CallLimits(), now),
+                AdmissionInterceptor(limits, now),
             ],
         )
-        server.add_generic_rpc_handlers((servicer.handler(), _health_handler(health)))
+        server.add_generic_rpc_handlers(
+            (servicer.handler(), _health_handler(health, reader))
+        )
         bound = _listen(server, address, identity)
         servers: tuple[grpc.aio.Server, ...] = (server,)
         bound_health = None
@@ -238,7 +238,9 @@ class GrpcServer:
             probed = grpc.aio.server(
                 options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
             )
-            probed.add_generic_rpc_handlers((_health_handler(health),))
+            # Strangers wait for each other here, and nobody for them.
+            strangers = BodyReader(limits)
+            probed.add_generic_rpc_handlers((_health_handler(health, strangers),))
             bound_health = _listen(probed, health_address, None)
             servers = (server, probed)
         for name in ("", SERVICE):
@@ -253,12 +255,7 @@ class GrpcServer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop(0.0)
 
     async def stop(self, grace_seconds: float) -> None:

@@ -298,7 +298,7 @@ class AuthenticationInterceptor(_AroundInterceptor):
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What one identity may use of the aggregator.
+    """What one identity, and all together, may use of the aggregator.
 
     Attributes:
         calls_at_once: Unary calls in flight; a client needs one, a second after a
@@ -309,6 +309,10 @@ class CallLimits:
         burst: Calls that may come at once after a pause.
         unary_seconds: Longest duration of a unary call, whatever the caller says.
         watch_seconds: Longest duration of a stream.
+        bodies_at_once: Messages of all callers that are being received, in all 256 MiB
+            at most.  The others wait at their senders.
+        body_seconds: How long receiving one may take, so that whoever stalls makes
+            room: a full chunk takes 35 KiB/s.
     """
 
     calls_at_once: int = 8
@@ -317,6 +321,8 @@ class CallLimits:
     burst: int = 400
     unary_seconds: float = 120.0
     watch_seconds: float = 3600.0
+    bodies_at_once: int = 64
+    body_seconds: float = 30.0
 
 
 @dataclass(slots=True)

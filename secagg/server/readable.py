@@ -1,8 +1,8 @@
 """What clients of one session may read: updates, whole or in pieces.
 
 Rule 1: the roster is readable as soon as it is fixed, a client's own neighbourhood on
-        a ring too, and its delivery when U2 is; all of them to the end of the session:
-        a client that lost what it had read goes on.
+        a ring too, its delivery when U2 is, and a quorum when there is one; all of them
+        to the end of the session: a client that lost what it had read goes on.
 Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
         memory.
 Rule 3: an update is put together and hashed once, not for every piece of it.  Who asks
@@ -10,10 +10,19 @@ Rule 3: an update is put together and hashed once, not for every piece of it.  W
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Aborted, Envelope, Round
+from secagg.messages import (
+    Aborted,
+    Delivery,
+    Envelope,
+    Message,
+    Quorum,
+    Roster,
+    Round,
+)
 from secagg.protocol import server
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 from secagg.wire.codec import refuse
@@ -24,25 +33,33 @@ __all__ = ["Readable", "piece_of", "session_is_over"]
 # complete graph, has 6.3 MB.
 KEPT_UPDATES: Final = 8
 
-_OBJECTS: Final = frozenset({Blob.ROSTER, Blob.NEIGHBOURHOOD, Blob.DELIVERY})
+_OBJECTS: Final[Mapping[Blob, type[Message]]] = {
+    Blob.ROSTER: Roster,
+    Blob.NEIGHBOURHOOD: Roster,
+    Blob.DELIVERY: Delivery,
+    Blob.QUORUM: Quorum,
+}
 
 
 class Readable:
     """The large updates of one session."""
 
     def __init__(self) -> None:
-        self._sharing: server.ShareKeys | None = None
-        self._masking: server.MaskedInputCollection | None = None
+        self._opened_by: dict[Blob, server.ServerState] = {}
         self._kept: OrderedDict[tuple[Round, str], Envelope] = OrderedDict()
 
     def enter(self, state: server.ServerState) -> None:
         """Keep what a state opens for readers."""
-        if isinstance(state, server.ShareKeys):
-            self._sharing = state
-        elif isinstance(state, server.MaskedInputCollection):
-            self._masking = state
-        elif server.is_over(state):
-            self._sharing = self._masking = None
+        match state:
+            case server.ShareKeys():
+                self._opened_by[Blob.ROSTER] = state
+                self._opened_by[Blob.NEIGHBOURHOOD] = state
+            case server.MaskedInputCollection():
+                self._opened_by[Blob.DELIVERY] = state
+            case server.Unmasking():
+                self._opened_by[Blob.QUORUM] = state
+        if server.is_over(state):
+            self._opened_by.clear()
             self._kept.clear()
 
     def update_for(self, state: server.ServerState, identity: str) -> Envelope | None:
@@ -70,7 +87,7 @@ class Readable:
         Args:
             state: The session, as clients may see it.
             identity: Who reads.
-            request: Which piece; not of what lies in the spool.
+            request: Which piece, of one of these three.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
@@ -80,9 +97,7 @@ class Readable:
         """
         if server.is_over(state):
             raise session_is_over(identity)
-        if request.blob not in _OBJECTS:
-            raise refuse(f"sessions of this release have no {request.blob.name}")
-        opened_by = self._masking if request.blob is Blob.DELIVERY else self._sharing
+        opened_by = self._opened_by.get(request.blob)
         # What was entered but is not durable yet does not exist for clients.
         if opened_by is None or state.ROUND < opened_by.ROUND:
             raise RemoteProtocolError(
@@ -92,11 +107,14 @@ class Readable:
                 next_step="Ask for the present update.",
             )
         if request.blob is Blob.ROSTER:
-            if self._sharing is None or not self._sharing.cohort.has(identity):
+            whole = opened_by
+            if not isinstance(whole, server.ShareKeys) or not whole.cohort.has(
+                identity
+            ):
                 raise session_is_over(identity)
-            return piece_of(self._sharing.opening.data, request)
+            return piece_of(whole.opening.data, request)
         update = self.update_for(opened_by, identity)
-        if update is None or update.kind is Aborted:
+        if update is None or update.kind is not _OBJECTS[request.blob]:
             raise session_is_over(identity)
         return piece_of(update.data, request)
 

@@ -388,7 +388,8 @@ class Server:
             payload: What each session hands out, or a function of the number of sums
                 so far, called on a thread; the prepared one by default.
             invited: Names that may take part; None for everybody with a certificate.
-            attempts: How many sessions may be aborted for one sum, the first included.
+            attempts: How many sessions may be aborted for one sum, the first included;
+                those do not count after which a client is left out (PROTOCOL §5.7).
 
         Returns:
             The task; read its `sums`.

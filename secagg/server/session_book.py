@@ -303,7 +303,7 @@ class SessionBook:
         """Scrub a session that is over, and leave its receipt and what it tells."""
         session_id, task_id = runner.session_id, runner.descriptor.task_id
         known = await self.facts(task_id)
-        facts = known.after(runner.receipt())
+        facts = await self._workers.run(known.after, runner.receipt())
         await runner.finish(facts.encode())
         self._facts[task_id] = facts
         for identity in sorted(facts.left_out - known.left_out):

@@ -75,9 +75,11 @@ class SumFiles:
 
     def _added_by(self, ring: RingRisk | None) -> float:
         """Return what the graph of one session adds to delta."""
-        if ring is None or ring.worst_case_safe:
+        parameters = self._prepared.parameters
+        is_certain = ring is not None and ring.worst_case_safe
+        if parameters.is_complete_graph or is_certain:
             return 0.0
-        return 2.0**-self._prepared.parameters.graph_bits
+        return 2.0**-parameters.graph_bits
 
     def _graph(self) -> dict[str, object]:
         parameters = self._prepared.parameters

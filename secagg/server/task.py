@@ -25,7 +25,8 @@ class TaskDefinition:
         allowed: Sessions in which clients may give an input before the task ends, spare
             ones included; None without a budget.
         max_attempts: How many sessions may be aborted for one sum, the first included,
-            before the task gives up.
+            before the task gives up; those do not count after which a client is left
+            out, nor those that waited for clients in vain.
     """
 
     task_id: str

@@ -90,10 +90,11 @@ class TaskFacts:
         """
         if invited is None:
             return self.left_out | self.suspended
-        if len(invited - self.left_out) < min_clients:
-            names = ", ".join(sorted(self.left_out))
+        out = self.left_out & invited
+        if out and len(invited - out) < min_clients:
+            names = ", ".join(sorted(out))
             raise SessionAbortedError(
-                f"{len(invited - self.left_out)} of the invited clients are left, "
+                f"{len(invited - out)} of the invited clients are left, "
                 f"{min_clients} are needed; these accuse each other, or their secrets "
                 f"could not be rebuilt: {names}",
                 code=ErrorCode.DISPUTED,

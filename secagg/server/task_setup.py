@@ -31,7 +31,7 @@ from secagg.errors import (
 )
 from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
 from secagg.parameters import ProtocolParameters
-from secagg.policy import ExactSumsAccepted
+from secagg.policy import ExactSumsAccepted, colluder_fraction_of
 from secagg.profiles import HonestTail, Profile, RoundDeadlines, check_supported
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
@@ -345,7 +345,11 @@ def plan_noise(settings: ServerSettings) -> Plan:
         min_survivors=cohort.min_survivors,
         loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
-        colluder_fraction=noise.colluder_fraction,
+        colluder_fraction=colluder_fraction_of(
+            Profile.from_label(settings.task.profile)
+        )
+        if noise.colluder_fraction is None
+        else noise.colluder_fraction,
         ladder=noise.ladder,
         accountant=noise.accountant,
         rotation=noise.rotation,

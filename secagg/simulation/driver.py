@@ -36,6 +36,7 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.membership import Membership
 from secagg.protocol.noise_terms import NoiseReader
 from secagg.protocol.outputs import (
     ClientOutput,
@@ -46,7 +47,8 @@ from secagg.protocol.outputs import (
     Send,
     ServerOutput,
 )
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
+from secagg.simulation.enrolled import membership_of
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
@@ -66,7 +68,7 @@ OFFERED_AT: Final = 1_800_000_000
 
 def identity_of(number: int) -> str:
     """Return the name of the n-th client; names sort like their numbers."""
-    return f"secagg://test/client/{number:05d}"
+    return f"client-{number:05d}"
 
 
 def accepting(parameters: ProtocolParameters) -> ClientPolicy:
@@ -196,11 +198,21 @@ class InProcessSession:
 
     def offer(self, number: int) -> tuple[ClientOutput, ...]:
         """Offer the session to a client."""
-        seed = SecretBytes(self.seed_of(number))
         offered = SessionOffered(
-            self.descriptor, identity_of(number), self.aggregator, seed, OFFERED_AT
+            self.descriptor,
+            identity_of(number),
+            self.aggregator,
+            SecretBytes(self.seed_of(number)),
+            OFFERED_AT,
+            self.membership(number),
         )
         return self.to_client(number, offered)
+
+    def membership(self, number: int) -> Membership | None:
+        """Return a client's place among the enrolled, if the profile asks for one."""
+        if not self.parameters.profile.has_identities:
+            return None
+        return membership_of(identity_of(number), number + 1)
 
     def update(self, number: int) -> tuple[ClientOutput, ...]:
         """Let a client fetch its update, if there is one, and react to it."""
@@ -303,7 +315,7 @@ def run_session(
     def alive(which: Round) -> list[int]:
         return [n for n in session.clients if lost.get(n, Round.FINISHED + 1) > which]
 
-    for which in CLIENT_ROUNDS:
+    for which in rounds_of(session.parameters.profile):
         if not server.is_over(session.server_state):
             session.play(which, alive(which))
             session.close(which)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from secagg.messages import Round
 from secagg.primitives.entropy import Entropy
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.profiles import Profile
+from secagg.protocol.rounds import rounds_of
 
 __all__ = ["LossPlan", "plan_losses"]
 
@@ -29,7 +30,13 @@ class LossPlan:
         return sum(1 for each in self.losses.values() if each is which)
 
 
-def plan_losses(clients: int, dropout_rate: float, entropy: Entropy) -> LossPlan:
+def plan_losses(
+    clients: int,
+    dropout_rate: float,
+    entropy: Entropy,
+    *,
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER,
+) -> LossPlan:
     """Choose who is lost.
 
     Args:
@@ -50,5 +57,5 @@ def plan_losses(clients: int, dropout_rate: float, entropy: Entropy) -> LossPlan
     keys = [entropy.token(16) for _ in range(clients)]
     order = sorted(range(clients), key=keys.__getitem__)
     lost = order[: int(clients * dropout_rate)]
-    count = len(CLIENT_ROUNDS)
-    return LossPlan({each: CLIENT_ROUNDS[i % count] for i, each in enumerate(lost)})
+    rounds = rounds_of(profile)
+    return LossPlan({each: rounds[i % len(rounds)] for i, each in enumerate(lost)})

@@ -29,6 +29,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 __all__ = [
     "HASH_BLOCK_BYTES",
     "PAYLOAD",
+    "REVOCATIONS",
     "SUM",
     "MemorySpool",
     "Spool",
@@ -39,6 +40,7 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 _SESSION_NAME: Final = re.compile("[0-9a-f]{64}")
 
 PAYLOAD: Final = "payload"
+REVOCATIONS: Final = "revocations"
 SUM: Final = "sum"
 
 # Large enough to hide the cost of a call, small beside a vector.

@@ -65,7 +65,7 @@ def parameters_for(
 
 @cache
 def with_noise(
-    parameters: ProtocolParameters, *, steps: int = 1, spare: int = 0
+    parameters: ProtocolParameters, *, steps: int = 1, spare: int = 0, ladder: int = 0
 ) -> ProtocolParameters:
     """Return parameters of a task with a privacy budget of some sessions."""
     made = plan(
@@ -78,6 +78,7 @@ def with_noise(
         steps=steps + spare,
         min_survivors=parameters.min_survivors,
         colluders=parameters.colluders,
+        ladder=ladder,
     )
     return NoisedTask.from_plan(made, parameters, spare=spare).parameters
 

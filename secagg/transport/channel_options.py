@@ -41,8 +41,12 @@ MIN_PING_INTERVAL_MS: Final = KEEPALIVE_CLIENT_MS // 2
 MAX_CONNECTION_AGE_MS: Final = 30 * 60_000
 MAX_CONNECTION_GRACE_MS: Final = 5 * 60_000
 
-# Open calls of one connection; a client needs a handful.
-MAX_CONCURRENT_STREAMS: Final = 32
+# Open calls of one connection: what one client may have open.
+MAX_CONCURRENT_STREAMS: Final = 8
+
+# Bytes of a call that may be under way before the server asks for them, whatever the
+# bandwidth: 64 KiB for each open call is what a stalled connection costs.
+LOOKAHEAD_BYTES: Final = 64 << 10
 
 # A health check carries the name of a service.
 MAX_HEALTH_BYTES: Final = 1024
@@ -65,6 +69,10 @@ SERVER_OPTIONS: Final[_Options] = [
     ("grpc.max_connection_age_ms", MAX_CONNECTION_AGE_MS),
     ("grpc.max_connection_age_grace_ms", MAX_CONNECTION_GRACE_MS),
     ("grpc.max_concurrent_streams", MAX_CONCURRENT_STREAMS),
+    # Windows that follow the bandwidth would let a sender fill them before anybody has
+    # admitted the call.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
     # Otherwise a second aggregator on the same port takes half of the clients.
     ("grpc.so_reuseport", 0),
 ]
@@ -94,5 +102,7 @@ CLIENT_OPTIONS: Final[_Options] = [
     *_LIMITS,
     ("grpc.keepalive_time_ms", KEEPALIVE_CLIENT_MS),
     ("grpc.enable_retries", 1),
+    # Clients of one process would share a connection, and its few open calls.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
 ]

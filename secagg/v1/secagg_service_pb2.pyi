@@ -90,6 +90,18 @@ class UploadChunkResponse(_message.Message):
     status: _messages_pb2.UploadStatus
     def __init__(self, status: _Optional[_Union[_messages_pb2.UploadStatus, _Mapping]] = ...) -> None: ...
 
+class SignConsistencyRequest(_message.Message):
+    __slots__ = ("session_id", "message")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    message: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class SignConsistencyResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class RevealSharesRequest(_message.Message):
     __slots__ = ("session_id", "message")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]

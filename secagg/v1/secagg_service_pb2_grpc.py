@@ -65,6 +65,11 @@ class SecAggServiceStub(object):
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkRequest.SerializeToString,
                 response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkResponse.FromString,
                 _registered_method=True)
+        self.SignConsistency = channel.unary_unary(
+                '/secagg.v1.SecAggService/SignConsistency',
+                request_serializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyRequest.SerializeToString,
+                response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyResponse.FromString,
+                _registered_method=True)
         self.RevealShares = channel.unary_unary(
                 '/secagg.v1.SecAggService/RevealShares',
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.RevealSharesRequest.SerializeToString,
@@ -134,6 +139,13 @@ class SecAggServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SignConsistency(self, request, context):
+        """ConsistencyCheck: send a signature over the sets of clients.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RevealShares(self, request, context):
         """Unmasking: send one share for each client whose shares the caller holds.
         """
@@ -196,6 +208,11 @@ def add_SecAggServiceServicer_to_server(servicer, server):
                     servicer.UploadChunk,
                     request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkRequest.FromString,
                     response_serializer=secagg_dot_v1_dot_secagg__service__pb2.UploadChunkResponse.SerializeToString,
+            ),
+            'SignConsistency': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignConsistency,
+                    request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyRequest.FromString,
+                    response_serializer=secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyResponse.SerializeToString,
             ),
             'RevealShares': grpc.unary_unary_rpc_method_handler(
                     servicer.RevealShares,
@@ -381,6 +398,33 @@ class SecAggService(object):
             '/secagg.v1.SecAggService/UploadChunk',
             secagg_dot_v1_dot_secagg__service__pb2.UploadChunkRequest.SerializeToString,
             secagg_dot_v1_dot_secagg__service__pb2.UploadChunkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignConsistency(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/secagg.v1.SecAggService/SignConsistency',
+            secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyRequest.SerializeToString,
+            secagg_dot_v1_dot_secagg__service__pb2.SignConsistencyResponse.FromString,
             options,
             channel_credentials,
             insecure,

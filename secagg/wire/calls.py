@@ -29,9 +29,11 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
     Message,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -72,6 +74,7 @@ __all__ = [
     "RevealShares",
     "SendMessage",
     "ShareKeys",
+    "SignConsistency",
     "UploadChunk",
     "UploadStatus",
     "Wait",
@@ -150,7 +153,7 @@ class Reference:
     """A message too large for an answer: what it is, and by what it is recognised.
 
     Attributes:
-        kind: Class of the message, `Roster` or `Delivery`.
+        kind: Class of the message, `Roster`, `Delivery` or `Quorum`.
         digest: SHA-256 of its canonical bytes.
         size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
         blob: Under which name the message is fetched.
@@ -170,14 +173,15 @@ class Reference:
         return cls(update.kind, update.digest, len(update.data), blob)
 
 
-# What a server may send, and the two of it that grow with the cohort, by the names
+# What a server may send, and what of it grows with the cohort, by the names
 # under which they are fetched.
 _UPDATES: Final[frozenset[type[Message]]] = frozenset(
-    {Roster, Delivery, Survivors, Released, Aborted}
+    {Roster, Delivery, Survivors, Quorum, Released, Aborted}
 )
 _LARGE: Final[Mapping[type[Message], tuple[Blob, ...]]] = {
     Roster: (Blob.ROSTER, Blob.NEIGHBOURHOOD),
     Delivery: (Blob.DELIVERY,),
+    Quorum: (Blob.QUORUM,),
 }
 
 
@@ -232,6 +236,13 @@ class Request(Generic[_Answer_co]):
 
 def _names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
+
+
+def _round_of(number: int) -> Round | None:
+    try:
+        return Round(number) if number else None
+    except ValueError:
+        raise refuse(f"there is no round {number}") from None
 
 
 def _check_after(after: Round | None) -> None:
@@ -308,6 +319,15 @@ class ReportViolation(SendMessage):
     WIRE = secagg_service_pb2.ReportViolationRequest
     KIND = Complaint
     MAX_BYTES = 6
+
+
+class SignConsistency(SendMessage):
+    """Round 5: my signature over the sets that I was told."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.SignConsistencyRequest
+    KIND = Consistency
+    MAX_BYTES = 64
 
 
 class RevealShares(SendMessage):
@@ -659,6 +679,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
         Call(ReportViolation, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(GetUploadStatus, _encode_status, _decode_status, Deadline.SMALL),
         Call(UploadChunk, _encode_status, _decode_status, Deadline.LARGE),
+        Call(SignConsistency, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(RevealShares, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(GetUpdate, _encode_update, _decode_update, Deadline.LARGE),
         Call(WatchSession, _encode_watched, _decode_watched, Deadline.STREAM),

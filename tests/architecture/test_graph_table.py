@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from secagg.config import load_server_settings
-from secagg.graph_choice import Adversary, GraphDemand, GraphKind, choose_graph
+from secagg.graph_choice import Adversary, GraphDemand, choose_graph
+from secagg.parameters import Graph
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.task_setup import prepare_task
 
@@ -40,7 +41,7 @@ def test_the_table_shows_what_is_found():
             Adversary.CURIOUS,
         )
         assert (found.degree, found.threshold) == shown, clients
-        assert found.kind is GraphKind.HARARY
+        assert found.graph is Graph.RING
 
 
 def test_the_settings_shown_get_a_ring(tmp_path):
@@ -67,4 +68,4 @@ def test_the_settings_shown_get_a_ring(tmp_path):
 def test_the_cases_named_for_the_complete_graph_get_it(clients, adversary):
     third = Fraction(1, 3) if adversary is Adversary.CURIOUS else Fraction(1, 10)
     demand = GraphDemand.from_rates(clients, corrupt=third, dropout=third)
-    assert choose_graph(demand, adversary).kind is GraphKind.COMPLETE
+    assert choose_graph(demand, adversary).graph is Graph.COMPLETE

@@ -27,7 +27,7 @@ FOREIGN = {
 # themselves with PROTOCOL.md at hand; and what a server writes down.
 VOCABULARY = {
     *("secagg.messages", "secagg.wire.calls", "secagg.primitives.canonical"),
-    "secagg.storage.book",
+    "secagg.storage.stored",
 }
 PUBLIC = {name: getattr(secagg, name) for name in secagg.__all__}
 

@@ -25,7 +25,7 @@ GARBAGE = ErrorCode.BAD_SHARE_CIPHERTEXT
 
 
 def uploading(victims, dealer=0, threshold=THRESHOLD, **overrides):
-    """Return a session in round 2: one dealer has sent some victims garbage."""
+    """Return a session in round 4: one dealer has sent some victims garbage."""
     session = InProcessSession(
         parameters_for(CLIENTS, dimension=CLIENTS, threshold=threshold, **overrides),
         [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)],

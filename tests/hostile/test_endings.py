@@ -60,7 +60,7 @@ def test_an_abort_tells_each_client_the_fate_of_its_own_input(which):
 
 @pytest.mark.parametrize("cause", ["silence", "bad dealer"])
 def test_a_session_that_fails_after_u3_costs_its_members_all_the_same(cause):
-    """A colluder that says nothing in round 4 must not earn a free sum."""
+    """A colluder that says nothing in round 6 must not earn a free sum."""
     session = played(Round.UNMASKING, lost=(0,))
     if cause == "silence":
         session.play(Round.UNMASKING, (1, 2))

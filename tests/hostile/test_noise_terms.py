@@ -10,10 +10,12 @@ from secagg.primitives.transcript import encode_set
 from secagg.protocol import client, server
 from secagg.protocol.events import InputReady, NoisedVector, Received
 from secagg.simulation import run_session
-from secagg.testing.cohorts import any_noise, one_hot, parameters_for
+from secagg.testing.cohorts import any_noise, one_hot, parameters_for, with_noise
 from secagg.testing.observed_session import ObservedSession
 
-CLIENTS, MODULUS, BLOCK = 6, 1 << 20, b"noise"
+CLIENTS = 6
+PARAMETERS = with_noise(parameters_for(CLIENTS, dimension=8, threshold=3))
+MODULUS, BLOCK = PARAMETERS.modulus, PARAMETERS.noise_block
 
 
 def tolerating(losses):
@@ -25,11 +27,10 @@ def tolerating(losses):
     return read
 
 
-def session_of(read_noise=any_noise, **overrides):
-    fields = {"dimension": CLIENTS, "threshold": 3, "noise_block": BLOCK} | overrides
-    vectors = [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)]
+def session_of(read_noise=any_noise):
+    vectors = [one_hot(number, 8, MODULUS) for number in range(CLIENTS)]
     return ObservedSession(
-        parameters_for(CLIENTS, **fields),
+        PARAMETERS,
         [NoisedVector(vector, BLOCK) for vector in vectors],
         read_noise=read_noise,
     )
@@ -49,7 +50,7 @@ LOST = {4: Round.MASKED_INPUT_COLLECTION, 5: Round.MASKED_INPUT_COLLECTION}
 def test_a_session_with_noise_ends_with_the_sum():
     result = run_session(session_of(tolerating(2)), LOST)
     assert result.survivors == (0, 1, 2, 3)
-    assert result.total.tolist() == [MODULUS - 1] * 4 + [0] * 2
+    assert result.total.tolist() == [MODULUS - 1] * 4 + [0] * 4
 
 
 def test_the_server_ends_a_session_whose_losses_the_noise_does_not_bear():
@@ -98,7 +99,7 @@ def test_whoever_draws_other_noise_has_masks_that_do_not_cancel():
     session.close(Round.MASKED_INPUT_COLLECTION)
     session.play(Round.UNMASKING)
     session.close(Round.UNMASKING)
-    assert session.total.tolist() != [MODULUS - 1] * CLIENTS
+    assert session.total.tolist() != [MODULUS - 1] * CLIENTS + [0] * 2
 
 
 def test_a_reader_that_refuses_ends_the_session_for_this_client():
@@ -146,7 +147,7 @@ def test_without_a_noise_block_nobody_is_asked():
     def never(_, __):
         raise AssertionError
 
-    vectors = [one_hot(number, CLIENTS, MODULUS) for number in range(CLIENTS)]
+    vectors = [one_hot(number, CLIENTS, 1 << 20) for number in range(CLIENTS)]
     session = ObservedSession(
         parameters_for(CLIENTS, dimension=CLIENTS, threshold=3),
         vectors,

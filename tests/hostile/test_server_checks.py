@@ -290,6 +290,21 @@ def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_hold
         assert sure is (colluders <= 1)
 
 
+def test_one_holder_alone_proves_nothing_against_a_dealer_whatever_was_stated():
+    session = new_session(threshold=6)  # seven answers: a second one could not be told
+
+    def lie(number, event):
+        if is_a(Shares, event) and number == 0:
+            wrong = bytearray(event.envelope.open().revealed)
+            wrong[1] ^= 1
+            return sent_by(event.sender, Shares(bytes(wrong)))
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    found = session.step_server(RoundClosed(Round.UNMASKING))
+    assert DealerFailed(identity_of(0), is_proven=False) in found
+
+
 def test_a_dealer_with_inconsistent_shares_is_named():
     session = new_session(threshold=3)
     run_until(session, Round.SHARE_KEYS)
@@ -481,7 +496,12 @@ def test_any_event_in_any_state_gives_a_legal_state_or_a_documented_error(data):
     except (RemoteProtocolError, LocalProtocolError):
         return
     what = event.envelope.kind if isinstance(event, Received) else type(event)
-    assert type(result.state) in server.TRANSITIONS[type(before), what].may_enter
+    assert (
+        type(result.state)
+        in server.TRANSITIONS[before.session.descriptor.parameters.profile][
+            type(before), what
+        ].may_enter
+    )
 
 
 def test_losses_that_cut_the_ring_release_nothing():

@@ -401,5 +401,12 @@ def test_a_client_whose_task_is_over_says_where_its_last_sum_lies(programs):
             "inputs": 3,
             "output": path,
         }
-        assert any("the task is over" in line and path in line for line in lines)
+        assert any("the task is over" in line for line in lines)
+        assert any("last sum" in line and path in line for line in lines)
     finish(server)
+    late = client(1, "client.wait_seconds=1")
+    said, _ = late.communicate(timeout=PATIENCE_SECONDS)
+    assert late.returncode == 58
+    assert any(
+        "last sum" in line and "sum-1-1.npy" in line for line in said.split("\n")
+    )

@@ -20,6 +20,7 @@ from secagg.transport.channel_options import (
     CLIENT_OPTIONS,
     HEALTH_SERVICE,
     KEEPALIVE_CLIENT_MS,
+    MAX_CONCURRENT_STREAMS,
     MAX_HEALTH_BYTES,
     SERVER_OPTIONS,
     SERVICE,
@@ -28,6 +29,7 @@ from secagg.transport.channel_options import (
 from secagg.transport.status import error_of
 from secagg.wire.calls import (
     AdvertiseKeys,
+    ShareKeys,
     UploadChunk,
     UploadStatus,
     WatchSession,
@@ -112,6 +114,45 @@ async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
             assert caught.value.code() is refusal
         gate.opened.set()
         await only
+
+
+async def test_a_message_that_does_not_come_makes_room():
+    service = ScriptedService()
+    limits = CallLimits(
+        bodies_at_once=1, body_seconds=0.05, calls_per_second=1e6, burst=1000
+    )
+    async with (
+        await serving(service, limits) as server,
+        connected(server, "modest") as modest,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        stalled = channel.stream_unary(f"/{SERVICE}/ShareKeys")(
+            timeout=30, metadata=((TEST_IDENTITY_KEY, "staller"),)
+        )
+        assert await _outcome(stalled) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await modest.call(AdvertiseKeys(SESSION, b"a"))
+
+
+async def test_a_connection_has_as_many_open_calls_as_one_client_may():
+    gate = Gate()
+    service = ScriptedService(script={AdvertiseKeys: gate})
+    limits = CallLimits(calls_at_once=100, calls_per_second=1e6, burst=1000)
+    async with (
+        await serving(service, limits) as server,
+        connected(server, "greedy") as greedy,
+        connected(server, "modest") as modest,
+    ):
+        calls = [
+            asyncio.create_task(greedy.call(AdvertiseKeys(SESSION, b"a")))
+            for _ in range(MAX_CONCURRENT_STREAMS + 1)
+        ]
+        for _ in range(MAX_CONCURRENT_STREAMS):
+            await gate.entered.acquire()
+        for _ in range(5):  # way and time enough for the last one
+            await modest.call(ShareKeys(SESSION, b"b"))
+        assert gate.entered.locked()
+        gate.opened.set()
+        await asyncio.gather(*calls)
 
 
 async def test_health_checks_are_limited_before_their_body_is_asked_for():

@@ -203,7 +203,7 @@ def test_bytes_of_sessions_that_never_began_are_removed(disk):
 
 
 def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
-    """The process dies in round 1; the operator changes the task and restarts."""
+    """The process dies in round 3; the operator changes the task and restarts."""
     book, _ = disk
 
     async def begin(clock):

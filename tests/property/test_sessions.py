@@ -86,7 +86,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
             ErrorCode.TOO_FEW_ANSWERS,
         }
         for state in result.client_states.values():
-            # Round 0 can end without a session for a client; everywhere else the
+            # Round 1 can end without a session for a client; everywhere else the
             # client is told.
             assert isinstance(state, client.Failed)
             assert state.code in {result.code, ErrorCode.SESSION_OVER}

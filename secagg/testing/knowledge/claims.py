@@ -19,6 +19,7 @@ from typing import Final
 
 from secagg.testing.knowledge.closure import Closure, Kind, close, shortened
 from secagg.testing.knowledge.facts import Facts, SelfMask, Session
+from secagg.testing.knowledge.noise import noise_shortfall
 from secagg.testing.knowledge.sums import RevealedSum, revealed_sums
 
 __all__ = ["Claim", "ForbiddenKnowledgeError", "Violation", "check", "violations"]
@@ -95,8 +96,8 @@ def check(
         charged: How many sessions each client's own book shows as spent now, what
             was given back taken off; a name that is missing was charged nothing.
         counted_noise_shares: How many noise shares beside the observed client's the
-            task's privacy report counts; default min_survivors - colluders - 1 where
-            the task has noise.
+            task's privacy report counts; default: as much variance as the noise block
+            of the task states.
 
     Returns:
         The sums that the adversary knows, which are then allowed.
@@ -128,7 +129,7 @@ def violations(
     for each in sums:
         yield from _honest_part(closure, each)
         yield from _size(each)
-        yield from _noise(each, counted_noise_shares)
+        yield from _noise(closure.facts, each, counted_noise_shares)
     yield from _one_secret(closure)
     yield from _budget(sums, charged)
 
@@ -177,24 +178,29 @@ def _size(revealed: RevealedSum) -> Iterator[Violation]:
         )
 
 
-def _noise(revealed: RevealedSum, counted: int | None) -> Iterator[Violation]:
+def _noise(
+    facts: Facts, revealed: RevealedSum, counted: int | None
+) -> Iterator[Violation]:
     session = revealed.view.roster.session
     if not session.parameters.noise_block:
         return
     if counted is None:
-        counted = session.parameters.min_survivors - session.parameters.colluders - 1
-    # The observed client may know or choose its own input: its share does not count.
-    present = len(revealed.members) - 1
-    if present < counted:
+        shortfall = noise_shortfall(facts, revealed)
+    else:
+        # The observed client may know or choose its own input: its share does not
+        # count.
+        present = len(revealed.members) - 1
+        shortfall = (
+            None
+            if present >= counted
+            else f"{present} noise shares beside an observed client, the report counts "
+            f"{counted}"
+        )
+    if shortfall is not None:
         yield Violation(
             Claim.NOISE,
             _names(revealed.members),
-            (
-                (
-                    f"{session}: {present} noise shares beside an observed client, the "
-                    f"report counts {counted}"
-                ),
-            ),
+            (f"{session}: {shortfall}",),
             (revealed,),
         )
 

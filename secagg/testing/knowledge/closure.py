@@ -42,6 +42,7 @@ from secagg.primitives.shamir import (
 from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import domain_tag
 from secagg.protocol import context
+from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.testing.knowledge.facts import (
     Answer,
     Facts,
@@ -381,9 +382,11 @@ def _shares_in(answer: Answer) -> Iterator[tuple[int, Kind, bytes]]:
     ]
     # A bitmap of absences, then one share for each dealer (PROTOCOL §5.5).
     head = -(-len(dealers) // 8)
-    if len(answer.data) != head + SHARE_SIZE * len(dealers):
+    tail = head + SHARE_SIZE * len(dealers)
+    if len(answer.data) < tail or (len(answer.data) - tail) % NOISE_SEED_BYTES:
         return  # no answer at all: the server refuses it, and nobody can read it
-    bitmap, shares = answer.data[:head], answer.data[head:]
+    # Behind the shares may stand seeds of noise (`secagg.testing.knowledge.noise`).
+    bitmap, shares = answer.data[:head], answer.data[head:tail]
     for place, dealer in enumerate(dealers):
         if bitmap[place // 8] >> place % 8 & 1:
             continue  # said to be absent

@@ -13,7 +13,7 @@ from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import HonestTail
+from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
@@ -310,6 +310,22 @@ def test_noise_that_this_release_does_not_draw_has_no_epsilon(task):
         with pytest.raises(RemoteProtocolError, match="sampler") as caught:
             question()
         assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_profiles_that_distrust_the_server_take_a_part_of_a_roster_for_colluders():
+    assert LENIENT.colluder_fraction(Profile.HONEST_CURIOUS_SERVER) == 0.0
+    for profile in (Profile.MALICIOUS_SERVER, Profile.MALICIOUS_SERVER_SPARSE):
+        assert LENIENT.colluder_fraction(profile) == 0.1
+        chosen = replace(LENIENT, min_colluder_fraction=0.05)
+        assert chosen.colluder_fraction(profile) == 0.05
+    # A tenth as a fraction is a tenth as a number.
+    tenth = NoisedTask.from_plan(
+        made_plan(min_survivors=5, colluder_fraction=0.1),
+        protocol(min_survivors=5, min_clients=5),
+    )
+    tenth.check(replace(LENIENT, min_colluder_fraction=0.1))
+    with pytest.raises(RemoteProtocolError, match="colluders"):
+        tenth.check(replace(LENIENT, min_colluder_fraction=0.1001))
 
 
 def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):

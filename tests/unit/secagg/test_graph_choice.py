@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from secagg.edge_odds import log_set_apart
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.graph_choice import Adversary, GraphDemand, GraphKind, choose_graph
+from secagg.graph_choice import Adversary, GraphDemand, choose_graph, odds_of
 from secagg.hypergeometric import log_drawn
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.profiles import HonestTail, RoundDeadlines, SparseTail, Trust
 from secagg.ring_odds import (
     bits_of,
@@ -59,7 +59,7 @@ def demand(clients, corrupt, dropout, sigma=40, eta=30):
 )
 def test_rings_against_a_curious_server_have_their_known_sizes(cohort, expected):
     chosen = choose_graph(demand(*cohort), CURIOUS)
-    assert (chosen.kind, chosen.quorum) == (GraphKind.HARARY, None)
+    assert (chosen.graph, chosen.quorum) == (Graph.RING, None)
     assert (chosen.degree, chosen.threshold) == expected
 
 
@@ -74,7 +74,7 @@ def test_rings_against_a_curious_server_have_their_known_sizes(cohort, expected)
 )
 def test_rings_against_a_semi_malicious_server_have_their_known_sizes(cohort, expected):
     chosen = choose_graph(demand(*cohort), SEMI)
-    assert chosen.kind is GraphKind.HARARY
+    assert chosen.graph is Graph.RING
     assert (chosen.degree, chosen.threshold) == expected
 
 
@@ -91,7 +91,7 @@ def test_rings_against_a_semi_malicious_server_have_their_known_sizes(cohort, ex
 )
 def test_graphs_of_drawn_edges_have_their_known_sizes(cohort, sizes, counts):
     chosen = choose_graph(demand(*cohort), MALICIOUS)
-    assert chosen.kind is GraphKind.K_OUT
+    assert chosen.graph is Graph.K_OUT
     assert (chosen.degree, chosen.threshold) == sizes
     assert (chosen.unseen, chosen.quorum) == counts
 
@@ -157,7 +157,7 @@ def test_the_ring_is_the_first_that_a_search_in_integers_finds(clients, adversar
                     assert expected is None
                     continue
                 if expected is None:
-                    assert chosen.kind is GraphKind.COMPLETE
+                    assert chosen.graph is Graph.COMPLETE
                 else:
                     assert (chosen.degree, chosen.threshold) == expected
                     found += 1
@@ -252,7 +252,8 @@ def test_whatever_is_chosen_is_accepted_by_server_and_clients(wanted, highest):
             choose_graph(wanted, CURIOUS)
         return
     chosen = choose_graph(wanted, CURIOUS)
-    accepted(wanted, chosen)
+    found = accepted(wanted, chosen)
+    assert odds_of(found) == chosen.odds
     if highest:  # every threshold up to the largest is as good
         at = choose_graph(wanted, CURIOUS, threshold=chosen.max_threshold)
         assert at.degree == chosen.degree
@@ -294,7 +295,8 @@ def test_drawn_edges_that_are_chosen_are_possible_and_nothing_below(
 ):
     wanted = demand(clients, corrupt, dropout)
     chosen = choose_graph(wanted, MALICIOUS)
-    drawn(wanted, chosen).check_possible(demanded_bits=server_demand)
+    found = drawn(wanted, chosen).check_possible(demanded_bits=server_demand)
+    assert odds_of(found) == chosen.odds
     for change, complaint in (
         ({"threshold": chosen.threshold - 1}, "may stand apart .* threshold must be"),
         (
@@ -346,7 +348,7 @@ def test_a_ring_is_safe_and_live_on_every_roster_in_between(
         colluders=colluders,
     )
     chosen = choose_graph(wanted, CURIOUS)
-    assert chosen.kind is GraphKind.HARARY
+    assert chosen.graph is Graph.RING
     live, whole, hidden = [], [], []
     for clients in range(sizes[0], sizes[1] + 1):
         ring = {"clients": clients, "degree": chosen.degree}
@@ -381,7 +383,7 @@ def test_an_explicit_threshold_is_met_or_refused():
 
 def test_the_complete_graph_is_offered_with_the_reason():
     chosen = choose_graph(demand(100, ".33", ".33"), CURIOUS)
-    assert (chosen.kind, chosen.degree) == (GraphKind.COMPLETE, 0)
+    assert (chosen.graph, chosen.degree) == (Graph.COMPLETE, 0)
     assert (chosen.threshold, chosen.max_threshold) == (51, 67)
     assert "no ring with degree up to 50 is safe" in chosen.why
     # Losses leave no majority: what is safe and live wins over what is preferred.
@@ -391,17 +393,17 @@ def test_the_complete_graph_is_offered_with_the_reason():
 @pytest.mark.parametrize("adversary", [SEMI, MALICIOUS])
 def test_liars_make_the_complete_graph_ask_for_two_thirds(adversary):
     chosen = choose_graph(demand(90, "1/3", "1/4"), adversary)
-    assert (chosen.kind, chosen.threshold) == (GraphKind.COMPLETE, 61)
+    assert (chosen.graph, chosen.threshold) == (Graph.COMPLETE, 61)
     assert 2 * chosen.threshold > 90 + 30 >= 2 * (chosen.threshold - 1)
     assert chosen.quorum == (61 if adversary is MALICIOUS else None)
 
 
 def test_malicious_servers_get_the_complete_graph_below_a_thousand_and_beyond_ten():
     small = choose_graph(demand(999, ".1", ".1"), MALICIOUS)
-    assert (small.kind, small.threshold) == (GraphKind.COMPLETE, 550)
+    assert (small.graph, small.threshold) == (Graph.COMPLETE, 550)
     assert "below 1000" in small.why
     large = choose_graph(demand(20_000, ".1", ".1"), MALICIOUS)
-    assert (large.kind, large.threshold) == (GraphKind.COMPLETE, 11_001)
+    assert (large.graph, large.threshold) == (Graph.COMPLETE, 11_001)
     assert "beyond 10000" in large.why
 
 
@@ -448,7 +450,7 @@ def test_drawn_rings_keep_to_the_odds(clients, c, losses):
     """
     wanted = demand_of(clients, c, losses, 4, 4)
     chosen = choose_graph(wanted, CURIOUS)
-    assert chosen.kind is GraphKind.HARARY
+    assert chosen.graph is Graph.RING
     assert client_demand(4) <= chosen.odds.holder_bits < 12
     reach, rings = chosen.degree // 2, 2000
     generator = np.random.default_rng(11)  # noqa: TID251 - rings, not secrets

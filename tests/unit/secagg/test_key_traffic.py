@@ -6,12 +6,11 @@ from secagg.graph_choice import (
     Adversary,
     GraphChoice,
     GraphDemand,
-    GraphKind,
     choose_graph,
 )
 from secagg.key_traffic import key_traffic
 from secagg.messages import Fate, Released
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.entropy import SystemEntropy
 from secagg.profiles import HonestTail
 from secagg.simulation import LossPlan, simulate_session
@@ -39,8 +38,8 @@ def test_a_session_moves_exactly_what_is_announced(clients, degree):
     costs = simulate_session(
         configured, clients=clients, losses=LossPlan({}), entropy=SystemEntropy()
     ).costs
-    kind = GraphKind.HARARY if degree else GraphKind.COMPLETE
-    graph = GraphChoice(kind=kind, degree=degree, threshold=2, max_threshold=2)
+    kind = Graph.RING if degree else Graph.COMPLETE
+    graph = GraphChoice(graph=kind, degree=degree, threshold=2, max_threshold=2)
     announced = key_traffic(graph, clients=clients)
     vector = 20
     assert costs.bytes_up == clients * (announced.up + vector)
@@ -64,7 +63,7 @@ def test_sparse_graphs_cost_less_and_signatures_more():
     ring = key_traffic(choose_graph(demand, Adversary.CURIOUS), clients=2000)
     drawn = key_traffic(choose_graph(demand, Adversary.MALICIOUS), clients=2000)
     full = GraphChoice(
-        kind=GraphKind.COMPLETE, degree=0, threshold=1051, max_threshold=1800
+        graph=Graph.COMPLETE, degree=0, threshold=1051, max_threshold=1800
     )
     complete = key_traffic(full, clients=2000)
     assert ring.up < drawn.up < complete.up

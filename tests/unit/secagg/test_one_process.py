@@ -52,3 +52,52 @@ async def test_every_client_gives_one_vector():
     async with secagg.local(prepared(), clients=3, floors=floors) as cohort:
         with pytest.raises(secagg.LocalProtocolError, match="2 vectors"):
             await cohort.sum([np.ones(4)] * 2)
+
+
+async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
+    made = secagg.plan(
+        clients=4,
+        dimension=1000,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        min_survivors=3,
+        ladder=2,
+    )
+    planned = secagg.Cohort(min_clients=3, max_clients=4, min_survivors=3)
+    task = secagg.PreparedTask.from_plan(made, planned)
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    contribute, got = secagg.Client.contribute, []
+
+    async def watched(client, vector):
+        got.append(await contribute(client, vector))
+        return got[-1]
+
+    monkeypatch.setattr(secagg.Client, "contribute", watched)
+    async with secagg.local(task, clients=4, floors=floors) as cohort:
+        released = await cohort.sum([np.ones(1000) / 16] * 4)
+    noise = released.receipt.noise
+    # Nobody was lost: everybody gives all its layers away, and v/3 is left of v/2.
+    assert (noise.sharers, noise.survivors, noise.removed) == (4, 4, (0, 1, 2))
+    assert noise.given == (4, 4, 4)
+    assert noise.required <= noise.present < noise.required * 1.0001
+    assert noise.total == 4 * noise.base
+    assert secagg.NoiseCertificate.from_dict(noise.to_dict()) == noise
+    for contribution in got:
+        assert contribution.noise.present == noise.present
+        assert contribution.noise.given is None
+    # Five deviations of the mean of 1000 squared normals: false alarms 5.7e-7.
+    scale = made.parameters.scale_factor
+    measured = np.mean((scale * (released.values - 4 / 16)) ** 2)
+    expected = float(noise.total) + 1.0  # rounding adds up to a quarter each
+    assert abs(measured / expected - 1) < 5 * np.sqrt(2 / 1000) + 1.0 / expected
+
+
+@pytest.mark.parametrize("clients", [2, 4])
+async def test_as_many_clients_are_opened_as_a_session_takes(clients):
+    """Fewer would wait for others for ever, more for a place."""
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    with pytest.raises(secagg.LocalProtocolError, match=f"not {clients}"):
+        async with secagg.local(prepared(), clients=clients, floors=floors):
+            pass

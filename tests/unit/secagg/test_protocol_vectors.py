@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.conformance import VECTOR_FILES, read_vectors
-from secagg.messages import Advert, Roster
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.rules import EnrolmentRules
+from secagg.messages import Advert, Roster, RosterFrame
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives import kdf, shamir
 from secagg.primitives.aead import open_sealed, seal
-from secagg.primitives.canonical import CanonicalEncodingError
+from secagg.primitives.canonical import CanonicalEncodingError, Reader
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.modular import word_dtype, zeros
@@ -29,9 +31,16 @@ from secagg.primitives.share_encoding import (
     decode_shares,
     encode_shares,
 )
-from secagg.primitives.transcript import decode_set, domain_tag, encode_set
+from secagg.primitives.signature import IdentityKey
+from secagg.primitives.transcript import (
+    decode_set,
+    domain_tag,
+    encode_set,
+    hash_parts,
+)
 from secagg.profiles import HonestTail, MaliciousTail, RoundDeadlines, Trust
 from secagg.protocol import context
+from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.neighbors import sharing_graph
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.scripted_entropy import ScriptedEntropy
@@ -134,8 +143,24 @@ def test_context_chains(case):
     suite = CipherSuite(case["suite"])
     assert domain_tag("client", "share bundle", suite).hex() == case["tag"]
     chain = [bytes.fromhex(case["contexts"][0])]
-    chain.append(context.roster_context(chain[-1], bytes_of(case, "roster"), suite))
-    chain.append(context.mask_context(chain[-1], bytes_of(case, "u2"), suite))
+    chain.append(
+        context.committed_roster(
+            chain[-1],
+            case["count"],
+            bytes_of(case, "top"),
+            bytes_of(case, "graph_seed"),
+            suite,
+        )
+    )
+    chain.append(
+        context.mask_context(
+            chain[-1],
+            bytes_of(case, "u2"),
+            suite,
+            edge_root=bytes_of(case, "edge_root"),
+            noise_context=bytes_of(case, "noise_context"),
+        )
+    )
     chain.append(context.unmask_context(chain[-1], bytes_of(case, "u3"), suite))
     assert [link.hex() for link in chain] == case["contexts"]
 
@@ -147,7 +172,9 @@ def test_sets(case):
     assert list(decoded) == case["members"]
 
 
-@pytest.mark.parametrize("case", ENCODINGS["adverts"])
+@pytest.mark.parametrize(
+    "case", ENCODINGS["adverts"], ids=lambda case: case["identity"][:20]
+)
 def test_adverts(case):
     suite = CipherSuite(case["suite"])
     identity, seed = case["identity"], secret_of(case, "self_mask_seed")
@@ -155,20 +182,56 @@ def test_adverts(case):
         KeyPair.from_private_bytes(secret_of(case, name)).public_bytes
         for name in ("channel_private_key", "mask_private_key")
     ]
-    sid = bytes_of(case, "sid")
+    sid, ctx0 = bytes_of(case, "sid"), bytes_of(case, "ctx0")
     commitment = context.self_mask_commitment(sid, identity, seed, suite)
     assert commitment.hex() == case["commitment"]
-    advert = Advert(identity, *keys, commitment)
+    layers = tuple(
+        context.noise_commitment(sid, identity, layer, bytes.fromhex(drawn), suite)
+        for layer, drawn in enumerate(case["noise_seeds"])
+    )
+    advert = Advert(identity, *keys, commitment, layers)
+    if case["credential"]:
+        reader = Reader(bytes_of(case, "credential"), "credential")
+        member = Member(
+            key=IdentityKey.from_bytes(secret_of(case, "identity_seed")),
+            credential=Credential.decode_from(reader, name=identity),
+            rules=EnrolmentRules(
+                trust_domain="any", enrolment_key=bytes(32), session_end=0
+            ),
+        )
+        advert = signed_advert(advert, member, ctx0=ctx0, suite=suite)
     assert advert.encode().hex() == case["advert"]
     assert Advert.decode(bytes_of(case, "advert")) == advert
+    shown = RosterFrame(6, {5: advert.encode()}, b"", reader=5, proof=(bytes(32),) * 2)
+    top = hash_parts("roster node", bytes(32), bytes_of(case, "leaf_5"), suite=suite)
+    # Leaf 5 of 6 has two hashes to its left, in one subtree and beside it.
+    top = hash_parts("roster node", bytes(32), top, suite=suite)
+    assert context.roster_context(ctx0, shown, suite) == context.committed_roster(
+        ctx0, 6, top, b"", suite
+    )
 
 
 @pytest.mark.parametrize("case", ENCODINGS["rosters"])
 def test_rosters(case):
+    suite, ctx0 = CipherSuite(case["suite"]), bytes_of(case, "ctx0")
     adverts = tuple(Advert.decode(bytes.fromhex(data)) for data in case["adverts"])
     roster = Roster(adverts, bytes_of(case, "graph_seed"))
     assert roster.encode().hex() == case["roster"]
     assert Roster.decode(bytes_of(case, "roster")) == roster
+    whole = RosterFrame.decode(bytes_of(case, "roster"))
+    ctx1 = context.committed_roster(
+        ctx0, len(adverts), bytes_of(case, "top"), roster.graph_seed, suite
+    )
+    assert context.roster_context(ctx0, whole, suite) == ctx1
+    for reader, data in enumerate(case.get("neighbourhoods", ())):
+        part = Roster.decode(bytes.fromhex(data))
+        assert (part.size, part.reader) == (len(adverts), reader)
+        assert all(part.adverts[i] == adverts[i] for i in part.adverts)
+        assert part.encode().hex() == data
+        shown = RosterFrame.decode(bytes.fromhex(data))
+        assert context.roster_context(ctx0, shown, suite) == ctx1
+        tree = context.roster_tree(ctx0, whole, suite)
+        assert tree.proof(list(part.adverts)) == part.proof
 
 
 @pytest.mark.parametrize("case", ENCODINGS["rings"], ids=lambda case: case["clients"])
@@ -181,10 +244,7 @@ def test_rings(case):
         degree=degree,
         suite=CipherSuite(case["suite"]),
     )
-    # Only the number of adverts and the seed matter to the graph.
-    advert = Advert("anybody", bytes(32), bytes(32), bytes(32))
-    roster = Roster((advert,) * clients, bytes_of(case, "graph_seed"))
-    graph = sharing_graph(parameters, roster)
+    graph = sharing_graph(parameters, clients, bytes_of(case, "graph_seed"))
     assert list(graph.order) == case["order"]
     assert list(graph.neighbors(0)) == case["neighbours_of_0"]
 

@@ -28,9 +28,13 @@ NO_SEED = b""
 
 def opening(run: Run, identity: str, round_number: int) -> bytes:
     """The recorded message that opens a round for a client."""
-    row = run.row(identity)
     if round_number == SHARE:
-        return bytes.fromhex(row["neighbourhood"] or run.record["roster"])
+        is_part = identity == run.plan.partial
+        return (
+            run.bytes_of(identity, "neighbourhood")
+            if is_part
+            else run.announced("roster")
+        )
     if round_number == MASK:
         return run.bytes_of(identity, "delivery")
     is_quorum = round_number == UNMASK and run.record["quorum"] is not None

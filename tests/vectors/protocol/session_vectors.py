@@ -193,6 +193,7 @@ class Game:
             self.send(ADVERTISE, name, "advert", self.clients[name].advert())
         announced["roster"] = server.close_adverts(self.plan.graph_seed)
         self.index = {advert.identity: i for i, advert in server.view.adverts.items()}
+        self.show_neighbourhoods()
         for name in self.present("ShareKeys"):
             self.send(SHARE, name, "bundles", self.share(name))
         announced["u2"] = server.close_sharing()
@@ -215,12 +216,16 @@ class Game:
         if self.total != self.sum_of_survivors():
             raise AssertionError(self.plan.name)
 
+    def show_neighbourhoods(self) -> None:
+        if self.plan.parameters.degree > 0:
+            for name, index in self.index.items():
+                self.rows[name]["neighbourhood"] = self.server.neighbourhood(index)
+
     def share(self, name: str) -> bytes:
         """Return the bundles of a client, which read all of the roster or its part."""
         roster = self.announced["roster"]
         if name == self.plan.partial:
-            roster = self.server.neighbourhood(self.index[name])
-            self.rows[name]["neighbourhood"] = roster
+            roster = self.rows[name]["neighbourhood"]
         return self.clients[name].take(SHARE, roster)
 
     def send(self, round_number: int, name: str, field: str, message: bytes) -> None:

@@ -5,6 +5,7 @@ import shutil
 import socket
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,12 @@ from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.failures import to_json_line
 from secagg.cli.output import Output
 from secagg.cli.plan import error_figure
+from secagg.cli.server import _graph_of
 from secagg.errors import ErrorCode, ServiceError
+from secagg.graph_choice import odds_of
+from secagg.profiles import HonestTail
 from secagg.storage.spool import MIN_FREE_BYTES
+from secagg.testing.cohorts import parameters_for
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"
 VERBS = [
@@ -349,7 +354,7 @@ def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys):
     assert found["holder_bits"] >= 41 <= found["cut_bits"]
     assert found["liveness_bits"] >= 30
     assert 0 < found["bytes_up_per_client"] < found["bytes_down_per_client"]
-    assert found["reason"] == ""
+    assert (found["profile"], found["reason"]) == ("honest-curious-server", "")
     assert "quorum" not in found
 
 
@@ -358,6 +363,11 @@ def test_graph_against_a_malicious_server_names_the_quorum(capsys):
     found = last_line(capsys)
     assert (found["graph"], found["degree"], found["threshold"]) == ("k-out", 108, 42)
     assert (found["quorum"], found["left_out_unseen"]) == (551, 3)
+    assert found["profile"] == "malicious-server-sparse"
+    assert (
+        main(["graph", "--clients", "500", "--adversary", "malicious", "--json"]) == 0
+    )
+    assert last_line(capsys)["profile"] == "malicious-server"
 
 
 def test_graph_obeys_its_two_levels(capsys):
@@ -386,6 +396,20 @@ def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
     assert "90" in shown.split("degree")[1].splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--clients", "1000", "--adversary", "malicious"],
+        ["--clients", "65536"],
+    ],
+)
+def test_graph_says_what_this_release_cannot_run(words, capsys):
+    assert main(["graph", *words]) == 0
+    assert "figures only: this release has no profile" in capsys.readouterr().out
+    assert main(["graph", "--clients", "65535"]) == 0
+    assert "figures only" not in capsys.readouterr().out
+
+
 def test_graph_fails_where_no_graph_is_safe(capsys):
     words = ["--clients", "100", "--corrupt", ".5", "--dropout", ".5", "--json"]
     assert main(["graph", *words]) == exit_code_of(ErrorCode.INFEASIBLE)
@@ -407,6 +431,27 @@ def test_graph_fails_where_no_graph_is_safe(capsys):
 def test_graph_refuses_what_is_no_fraction_and_no_adversary(words, capsys):
     assert main(["graph", "--clients", "100", *words]) == 2
     assert words[-1].split("=")[-1] in capsys.readouterr().err
+
+
+def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
+    complete = parameters_for(60, dimension=2, threshold=31)
+    assert "everybody shares with everybody" in _graph_of(complete)
+    ring = replace(
+        complete,
+        min_clients=60,
+        min_survivors=50,
+        max_losses=10,
+        max_dropouts=10,
+        degree=30,
+        threshold=14,
+        colluders=15,
+        tail=HonestTail(6),
+    )
+    line = _graph_of(ring.validate())
+    assert "ring of degree 30" in line
+    assert "above 2^-6 are not summed up" in line
+    odds = odds_of(ring)
+    assert f"2^-{odds.holder_bits:.1f} for too many colluders" in line
 
 
 # --- pki ----------------------------------------------------------------------------

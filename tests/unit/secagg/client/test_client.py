@@ -441,3 +441,26 @@ async def test_a_client_knows_in_which_sum_its_vector_is(aggregator):
         async with Serving(aggregator, COHORT):
             await asyncio.gather(one.contribute([1] * DIMENSION), *others)
         assert await one.last_part() == TakenPart(session_number=1, inputs=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (PrivacyFloors(max_epsilon=1.0, max_delta=1e-5), "epsilon is 8"),
+        (PrivacyFloors(max_epsilon=8.0, max_delta=1e-9), "delta is 1e-05"),
+    ],
+)
+async def test_what_a_task_itself_admits_is_refused_before_epsilon_is_computed(
+    aggregator, monkeypatch, given, complaint
+):
+    """Some noise takes minutes to judge, and a server chooses which it offers."""
+
+    def compute(*_):
+        raise AssertionError("epsilon was computed")
+
+    parameters = noised()
+    monkeypatch.setattr(NoisedTask, "report", compute)
+    async with Serving(aggregator, parameters), client(aggregator, given=given) as one:
+        with pytest.raises(RemoteProtocolError, match=complaint) as caught:
+            await one.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION

@@ -73,3 +73,21 @@ def test_the_order_in_which_complaints_came_does_not_matter():
     assert left_out([], colluders=3, already={"z"}) == {"z"}
     # What is out is in no new pair: its opponents stay.
     assert left_out([("z", "b")], colluders=3, already={"z"}) == {"z"}
+
+
+@given(histories(), st.integers(0, 4))
+def test_more_corrupt_clients_than_were_stated_take_at_most_one_each_with_them(
+    history, stated
+):
+    actual, _, _, attempts = history
+    for said in attempts:
+        out = left_out(said, colluders=min(stated, actual))
+        assert len(out) <= 2 * actual
+        assert all(not out.isdisjoint(pair) for pair in said)
+
+
+def test_who_accuses_many_that_deal_garbage_is_not_taken_for_corrupt():
+    for dealers in (1, 2, 5):
+        garbage = {(f"h{i}", f"x{k}") for i in range(9) for k in range(dealers)}
+        out = left_out(garbage, colluders=0)
+        assert out == {f"x{k}" for k in range(dealers)}

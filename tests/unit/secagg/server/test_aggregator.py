@@ -1,4 +1,4 @@
-"""The front door: what clients may ask, and what hostile ones get."""
+"""The aggregator: what clients may ask, and what hostile ones get."""
 
 import asyncio
 import hashlib
@@ -306,7 +306,7 @@ def test_a_full_session_is_not_offered_but_its_members_may_ask_again():
         await world.join("b")
         again = await world.aggregator.answer("a", GetOffer("t", after_session=0))
         assert again == world.descriptor
-        await world.join("c")  # full: round 0 closes
+        await world.join("c")  # full: round 1 closes
         assert isinstance(
             await world.aggregator.answer("d", GetOffer("t", after_session=0)), Wait
         )

@@ -73,6 +73,8 @@ def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
     assert facts.absent_from_next(None, min_clients=9) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=3) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=4) == {"a"}
+    # Who invites too few waits for them: nobody is in dispute.
+    assert TaskFacts().absent_from_next(frozenset("a"), min_clients=2) == set()
     with pytest.raises(SessionAbortedError, match=r"4 of the invited.*: a$") as error:
         facts.absent_from_next(invited, min_clients=5)
     assert error.value.code is ErrorCode.DISPUTED

@@ -6,8 +6,8 @@ from secagg.messages import Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import SeededEntropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import HonestTail
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.profiles import HonestTail, Profile
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation import LossPlan, plan_losses, simulate_session
 
 
@@ -48,7 +48,7 @@ def test_the_sum_is_exact_for_every_kind_of_modulus(modulus):
 
 
 def test_losses_at_every_point_leave_exactly_the_inputs_of_the_survivors():
-    losses = LossPlan(dict(enumerate(CLIENT_ROUNDS)))
+    losses = LossPlan(dict(enumerate(rounds_of(Profile.HONEST_CURIOUS_SERVER))))
     session = simulate_session(
         parameters(10), clients=10, losses=losses, entropy=SystemEntropy()
     )
@@ -110,7 +110,9 @@ def test_costs_count_every_client_and_every_round():
 
 def test_losses_are_spread_over_the_rounds_and_follow_from_the_seed():
     plan = plan_losses(100, 0.22, seeded())
-    assert [plan.count(which) for which in CLIENT_ROUNDS] == [6, 6, 5, 5]
+    assert [
+        plan.count(which) for which in rounds_of(Profile.HONEST_CURIOUS_SERVER)
+    ] == [6, 6, 5, 5]
     assert plan == plan_losses(100, 0.22, seeded())
     assert plan != plan_losses(100, 0.22, seeded(2))
     assert not plan_losses(10, 0.0, seeded()).losses

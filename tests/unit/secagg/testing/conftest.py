@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.messages import (
     BUNDLE_BYTES,
     Delivery,
@@ -22,14 +23,15 @@ from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import client_rounds, context, share_bundles
 from secagg.protocol.checks import RosterView
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.neighbors import sharing_graph
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 from secagg.testing import observed_session
-from secagg.testing.cohorts import any_noise, parameters_for
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.knowledge import Facts
 
 MODULUS = 1 << 20
@@ -44,7 +46,7 @@ class ObservedSession(observed_session.ObservedSession):
 
     def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
         """Run until everybody has sent its message of a round; leave that one open."""
-        for which in CLIENT_ROUNDS:
+        for which in rounds_of(Profile.HONEST_CURIOUS_SERVER):
             self.play(
                 which,
                 [
@@ -144,19 +146,23 @@ def observe():
         corrupt=(),
         garbage=None,
         number=1,
+        ladder=None,
+        read_noise=read_noise_terms,
         **parameters,
     ):
         fields = {"dimension": 4, "modulus": MODULUS, "min_clients": clients}
         fields |= {"min_survivors": max(threshold, len(corrupt) + 2)}
         fields |= {"colluders": len(corrupt)} | parameters
         settings = parameters_for(clients, threshold=threshold, **fields)
+        if ladder is not None:
+            settings = with_noise(settings, ladder=ladder)
         return ObservedSession(
             settings,
             [_input(n, number, settings) for n in range(clients)],
             session_number=number,
             seed_of=lambda n: _digest(b"seed", n, number),
             facts=facts or Facts(),
-            read_noise=any_noise,
+            read_noise=read_noise,
             corrupt=frozenset(corrupt),
             garbage=garbage or {},
         )

@@ -22,12 +22,15 @@ from secagg.messages import (
     Survivors,
 )
 from secagg.primitives.transcript import decode_set
+from secagg.profiles import Profile
 from secagg.protocol import client, client_rounds, ring_safety
 from secagg.protocol.client_states import Failed, Masked, Shared
 from secagg.protocol.outputs import Finish, Send, Step
 from secagg.protocol.refund import Charge
 from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
 from secagg.testing.observed_session import ObservedSession
+
+CURIOUS = Profile.HONEST_CURIOUS_SERVER
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def an_answer_is_forgotten(patch):
         return Step(state, (Send(Envelope.of(answer)),))
 
     forgetful = client.Edge(reveal, {Masked})
-    patch.setitem(client.TRANSITIONS, (Masked, Survivors), forgetful)
+    patch.setitem(client.TRANSITIONS[CURIOUS], (Masked, Survivors), forgetful)
 
 
 def a_client_deals_under_two_rosters(observe):
@@ -166,7 +169,7 @@ def colluders_choose_by_garbage_who_is_lost(observe):
 
 
 def whoever_got_garbage_leaves(patch):
-    row = client.TRANSITIONS[Shared, Delivery]
+    row = client.TRANSITIONS[CURIOUS][Shared, Delivery]
 
     def open_bundles(state, event, policy):
         step = row.handler(state, event, policy)
@@ -175,7 +178,7 @@ def whoever_got_garbage_leaves(patch):
         return step
 
     leaving = client.Edge(open_bundles, row.may_enter)
-    patch.setitem(client.TRANSITIONS, (Shared, Delivery), leaving)
+    patch.setitem(client.TRANSITIONS[CURIOUS], (Shared, Delivery), leaving)
 
 
 BUILDS: Final[Mapping[str, Build]] = {

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import client_rounds
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (
     Claim,
@@ -304,7 +306,7 @@ def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     seed = session.seed(2)
     stream = SeededEntropy(seed, b"encryption key/" + session.session_id)
-    session.facts.disk(identity_of(2), "in round 2", stream.token(32), seed=seed)
+    session.facts.disk(identity_of(2), "in round 4", stream.token(32), seed=seed)
     with pytest.raises(ForbiddenKnowledgeError, match="4 shares") as caught:
         check(session.facts, charged=session.charged)
     assert caught.value.violations[0].claim is Claim.HONEST_PART
@@ -326,7 +328,7 @@ def test_shares_left_on_a_disk_count_beside_those_of_colluders(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     assert claims_broken(session) == set()
     held = session.held_shares(0)
-    session.facts.disk(identity_of(0), "in round 2", held, seed=session.seed(0))
+    session.facts.disk(identity_of(0), "in round 4", held, seed=session.seed(0))
     assert Claim.ONE_SECRET in claims_broken(session)
 
 
@@ -402,9 +404,7 @@ def test_an_odd_modulus_has_no_parity_to_show(observe):
 
 @pytest.mark.parametrize(("counted", "holds"), [(None, True), (3, True), (4, False)])
 def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, holds):
-    session = observe(
-        6, threshold=4, corrupt={5}, min_survivors=5, noise_block=b"noise"
-    )
+    session = observe(6, threshold=4, corrupt={5}, min_survivors=5, ladder=0)
     session.run({4: Round.MASKED_INPUT_COLLECTION})
     broken = set()
     try:
@@ -414,7 +414,24 @@ def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, h
     assert broken == (set() if holds else {Claim.NOISE})
 
 
-@pytest.mark.parametrize("noise", [b"", b"noise"], ids=["plain", "noise"])
+@pytest.mark.parametrize("lost", [(), (4,), (3, 4)])
+@pytest.mark.parametrize("gives_all", [False, True])
+def test_layers_that_were_given_away_are_noise_no_more(observe, lost, gives_all):
+    def read(parameters, sharers):
+        terms = read_noise_terms(parameters, sharers)
+        everything = tuple(range(parameters.noise_layers))
+        reveals = tuple(everything for _ in terms.reveals) if gives_all else None
+        return replace(terms, reveals=reveals or terms.reveals)
+
+    session = observe(
+        7, threshold=4, corrupt={6}, min_survivors=5, ladder=3, read_noise=read
+    )
+    session.run(dict.fromkeys(lost, Round.MASKED_INPUT_COLLECTION))
+    # Where nobody is lost, all of it is to be given away.
+    assert claims_broken(session) == ({Claim.NOISE} if gives_all and lost else set())
+
+
+@pytest.mark.parametrize("noise", [None, 0], ids=["plain", "noise"])
 def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
     session = observe(
         5,
@@ -422,11 +439,11 @@ def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
         corrupt={3, 4},
         colluders=1,
         min_survivors=5,
-        noise_block=noise,
+        ladder=noise,
     )
     session.run()
     assert claims_broken(session) == (
-        {Claim.SIZE, Claim.NOISE} if noise else {Claim.SIZE}
+        {Claim.SIZE} if noise is None else {Claim.SIZE, Claim.NOISE}
     )
 
 
@@ -522,7 +539,7 @@ def test_what_no_client_can_read_is_passed_over(observe):
 
 # --- any losses, any colluders ------------------------------------------------------
 
-LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
+LOSSES = st.sampled_from([*rounds_of(Profile.HONEST_CURIOUS_SERVER), Round.FINISHED])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -71,6 +71,15 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             f"{LIMITS.burst} |"
         ),
         f"| open calls of one connection | {channel_options.MAX_CONCURRENT_STREAMS} |",
+        (
+            "| bytes under way before the aggregator asks for them | "
+            f"{channel_options.LOOKAHEAD_BYTES >> 10} KiB |"
+        ),
+        f"| messages that are being received | {LIMITS.bodies_at_once} |",
+        (
+            "| receiving the message of a call, once it is its turn | "
+            f"{LIMITS.body_seconds:g} s |"
+        ),
         f"gRPC: {channel_options.RETRY_ATTEMPTS} attempts",
     ],
 )

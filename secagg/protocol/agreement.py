@@ -1,0 +1,205 @@
+"""How clients that do not trust the server agree on U2 and U3 (PROTOCOL §5.4, §5.5).
+
+Each client signs the context of the sets that it was told, once.  It answers for them
+only when a quorum has signed the same: two quorums have an honest client in common,
+and that has signed one context (R3.2-8), so no two honest clients answer for different
+sets, whatever the server shows to whom.
+
+Source:
+    [Bon17], the consistency check of the malicious-server variant.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Self
+
+from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.messages import Advert, Consistency, Quorum
+from secagg.primitives.canonical import Writer
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.signature import (
+    IDENTITY_SIZE,
+    IdentityKey,
+    SignatureError,
+    verify,
+)
+from secagg.primitives.transcript import domain_tag
+
+__all__ = [
+    "Signers",
+    "check_bundle_signature",
+    "check_quorum",
+    "check_signature",
+    "sign_bundles",
+    "sign_context",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Names and identity keys of a roster, and nothing else of its adverts.
+
+    Attributes:
+        names: By roster index.
+        keys: By roster index, 32 bytes each, end to end.
+    """
+
+    names: tuple[str, ...] = field(repr=False)
+    keys: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, adverts: Sequence[Advert]) -> Self:
+        """Keep of a roster what signatures are checked with."""
+        return cls(
+            tuple(advert.identity for advert in adverts),
+            b"".join(_identity_key(advert) for advert in adverts),
+        )
+
+    def identity_key(self, index: int) -> bytes:
+        """Return the key of one client, 32 bytes."""
+        return self.keys[index * IDENTITY_SIZE : (index + 1) * IDENTITY_SIZE]
+
+
+def _identity_key(advert: Advert) -> bytes:
+    if advert.credential is None:
+        raise InternalError("an advert without credential is in no roster to sign")
+    return advert.credential.identity_key
+
+
+def sign_context(key: IdentityKey, ctx3: bytes, suite: CipherSuite) -> Consistency:
+    """Sign the sets that this client was told; deterministic.
+
+    The caller has recorded durably that it signs these and no others (R5.4-6).
+    """
+    return Consistency(key.sign(_context_message(ctx3, suite)))
+
+
+def check_signature(
+    signature: bytes,
+    *,
+    signers: Signers,
+    index: int,
+    ctx3: bytes,
+    suite: CipherSuite,
+) -> None:
+    """Check what one client has signed (R5.4-7, R5.5-4).
+
+    Args:
+        signature: 64 bytes.
+        signers: Of the roster.
+        index: Who is said to have signed.
+        ctx3: As computed by whoever checks.
+        suite: Of the session.
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE.
+    """
+    _check(
+        signers,
+        index,
+        _context_message(ctx3, suite),
+        signature,
+        "has not signed the sets of clients that this session has",
+    )
+
+
+def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
+    quorum: Quorum,
+    *,
+    needed: int,
+    survivors: AbstractSet[int],
+    signers: Signers,
+    ctx3: bytes,
+    suite: CipherSuite,
+) -> None:
+    """Check that enough clients have signed what this one has (PROTOCOL §5.5).
+
+    Args:
+        quorum: Decoded, hence with signers strictly ascending (R5.5-1).
+        needed: Q.
+        survivors: U3 as this client has signed it.
+        signers: Names and identity keys of all clients.
+        ctx3: As this client has signed it.
+        suite: Of the session.
+
+    Raises:
+        RemoteProtocolError: NO_QUORUM, U3_INVALID or BAD_SIGNATURE.
+    """
+    # R5.5-2: counted before anything is verified, or a long list would buy work.
+    if len(quorum) < needed:
+        raise RemoteProtocolError(
+            f"{len(quorum)} clients have signed, {needed} are needed",
+            code=ErrorCode.NO_QUORUM,
+        )
+    # R5.5-3
+    if not survivors >= {signer for signer, _ in quorum.signatures}:
+        raise RemoteProtocolError(
+            "the quorum names a signer that is not in U3", code=ErrorCode.U3_INVALID
+        )
+    # R5.5-4
+    for signer, signature in quorum.signatures:
+        check_signature(
+            signature, signers=signers, index=signer, ctx3=ctx3, suite=suite
+        )
+
+
+def sign_bundles(
+    key: IdentityKey, sealed: bytes, *, ctx1: bytes, index: int, suite: CipherSuite
+) -> bytes:
+    """Sign what a dealer sends to all its neighbours together (PROTOCOL §5.2).
+
+    Returns:
+        64 bytes.  They make evidence of what the dealer sent, for disputes.
+    """
+    return key.sign(_bundles_message(sealed, ctx1, index, suite))
+
+
+def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and where
+    signature: bytes,
+    sealed: bytes,
+    *,
+    signers: Signers,
+    ctx1: bytes,
+    index: int,
+    suite: CipherSuite,
+) -> None:
+    """Check a dealer's signature over its bundles (R5.2-11).
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE.
+    """
+    _check(
+        signers,
+        index,
+        _bundles_message(sealed, ctx1, index, suite),
+        signature,
+        "has not signed these bundles for this roster",
+    )
+
+
+def _check(
+    signers: Signers, index: int, message: bytes, signature: bytes, what: str
+) -> None:
+    try:
+        verify(signers.identity_key(index), message, signature)
+    except SignatureError:
+        raise RemoteProtocolError(
+            f"{signers.names[index]!r} {what}",
+            code=ErrorCode.BAD_SIGNATURE,
+            sender=signers.names[index],
+        ) from None
+
+
+def _context_message(ctx3: bytes, suite: CipherSuite) -> bytes:
+    tag = domain_tag("client", "consistency", suite)
+    return Writer().fixed(tag).blob(ctx3).getvalue()
+
+
+def _bundles_message(
+    sealed: bytes, ctx1: bytes, index: int, suite: CipherSuite
+) -> bytes:
+    tag = domain_tag("client", "bundles", suite)
+    digest = sha256(sealed).digest()
+    return Writer().fixed(tag).blob(ctx1).u32(index).fixed(digest).getvalue()

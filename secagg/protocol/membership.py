@@ -1,0 +1,186 @@
+"""Who may take part where the server is not trusted: credentials and signed adverts.
+
+The server cannot invent clients: an advert counts when its credential was issued under
+the enrolment key that clients pin, and when its identity key has signed it for this
+very session (PROTOCOL §2.1, §5.1, §5.2).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.rules import (
+    EnrolmentRules,
+    VerifiedCredentials,
+    check_credential,
+)
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Advert
+from secagg.primitives.canonical import Writer
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.signature import IdentityKey, SignatureError, verify
+from secagg.primitives.transcript import domain_tag
+from secagg.profiles import Profile, Trust
+
+__all__ = [
+    "Member",
+    "Membership",
+    "check_adverts",
+    "check_form",
+    "enrolment_rules",
+    "signed_advert",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A client's place among the enrolled.
+
+    Attributes:
+        trust_domain: The client's own.
+        enrolment_key: The key that this client pins, 32 bytes.
+        key: The client's identity key.
+        credential: What vouches for it.
+        revoked: Serials of the revocation list that the offer names; the list itself
+            has been checked (R2.1-0).
+        verified: Which credentials were verified in earlier sessions.
+    """
+
+    trust_domain: str
+    enrolment_key: bytes
+    key: IdentityKey = field(repr=False, compare=False)
+    credential: Credential
+    revoked: frozenset[int] = frozenset()
+    verified: VerifiedCredentials | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    def rules(self, trust: Trust, session_end: int) -> EnrolmentRules:
+        """Return what all credentials of a session are held to.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION; the offer goes by another enrolment
+                key or trust domain than this client (R5.0-3).
+        """
+        pinned = (self.trust_domain, self.enrolment_key)
+        if (trust.trust_domain, trust.enrolment_key) != pinned:
+            raise RemoteProtocolError(
+                "the session goes by another trust domain or enrolment key than the "
+                "one that this client pins",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Do not take part: whoever holds that key can invent "
+                "clients.",
+            )
+        return enrolment_rules(trust, session_end, self.revoked)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client's part in one session among the enrolled.
+
+    Attributes:
+        key: Its identity key.
+        credential: What vouches for it.
+        rules: What the credentials of all are held to.
+        verified: Which credentials were verified in earlier sessions.
+    """
+
+    key: IdentityKey = field(repr=False, compare=False)
+    credential: Credential
+    rules: EnrolmentRules
+    verified: VerifiedCredentials | None = field(
+        default=None, repr=False, compare=False
+    )
+
+
+def enrolment_rules(
+    trust: Trust, session_end: int, revoked: frozenset[int]
+) -> EnrolmentRules:
+    """Return what an offer demands of all credentials."""
+    return EnrolmentRules(
+        trust_domain=trust.trust_domain,
+        enrolment_key=trust.enrolment_key,
+        session_end=session_end,
+        revoked=revoked,
+    )
+
+
+def signed_advert(
+    advert: Advert, member: Member, *, ctx0: bytes, suite: CipherSuite
+) -> Advert:
+    """Return an advert with its client's credential and signature (PROTOCOL §5.1)."""
+    enrolled = replace(advert, credential=member.credential)
+    signature = member.key.sign(_advert_message(enrolled, ctx0, suite))
+    return replace(enrolled, signature=signature)
+
+
+def check_form(advert: Advert, profile: Profile) -> None:
+    """Check that an advert has what its profile asks for, and nothing else (R2.1-1).
+
+    A profile without signatures leaves no room for bytes that nobody checks.
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE in profile 1, else BAD_CREDENTIAL.
+    """
+    is_enrolled = advert.credential is not None and bool(advert.signature)
+    is_bare = advert.credential is None and not advert.signature
+    if is_enrolled if profile.has_identities else is_bare:
+        return
+    wanted = "a credential and a signature" if profile.has_identities else "neither"
+    raise RemoteProtocolError(
+        f"an advert of profile {profile.label} has {wanted}, that of "
+        f"{advert.identity!r} is of another profile",
+        code=ErrorCode.BAD_CREDENTIAL
+        if profile.has_identities
+        else ErrorCode.BAD_SIGNATURE,
+        sender=advert.identity,
+    )
+
+
+def check_adverts(
+    adverts: Iterable[Advert],
+    rules: EnrolmentRules,
+    *,
+    ctx0: bytes,
+    suite: CipherSuite,
+    verified: VerifiedCredentials | None,
+) -> None:
+    """Check credentials, then signatures (R5.1-8 of one advert, R5.2-6 of all).
+
+    Args:
+        adverts: In the order in which the first fault is to be found; of the right
+            form.
+        rules: Of the session.
+        ctx0: What each has signed, as computed by whoever checks.
+        suite: Of the session.
+        verified: What was verified before.
+
+    Raises:
+        RemoteProtocolError: BAD_CREDENTIAL or BAD_SIGNATURE, naming whose.
+    """
+    adverts = tuple(adverts)
+    for advert in adverts:
+        check_credential(
+            advert.credential, rules, identity=advert.identity, verified=verified
+        )
+    for advert in adverts:
+        if advert.credential is None:
+            raise AssertionError("its form has been checked")
+        try:
+            verify(
+                advert.credential.identity_key,
+                _advert_message(advert, ctx0, suite),
+                advert.signature,
+            )
+        except SignatureError:
+            raise RemoteProtocolError(
+                f"{advert.identity!r} has not signed its advert for this session",
+                code=ErrorCode.BAD_SIGNATURE,
+                sender=advert.identity,
+            ) from None
+
+
+def _advert_message(advert: Advert, ctx0: bytes, suite: CipherSuite) -> bytes:
+    tag = domain_tag("client", "advert", suite)
+    writer = Writer().fixed(tag).blob(ctx0)
+    return writer.blob(advert.id_part()).blob(advert.key_part()).getvalue()

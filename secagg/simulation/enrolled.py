@@ -1,0 +1,65 @@
+"""Enrolment for sessions in one process: an issuer whose key everybody may know.
+
+Keys derive from public labels, so that a simulated cohort is the same in every process.
+Nothing outside of simulations and tests trusts this issuer.
+"""
+
+from functools import cache
+from hashlib import sha256
+from typing import Final
+
+from secagg.enrolment.credential import Credential
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
+from secagg.profiles import Trust
+from secagg.protocol.membership import Membership
+
+__all__ = ["TRUST_DOMAIN", "issued_to", "membership_of", "simulated_trust"]
+
+TRUST_DOMAIN: Final = "simulation"
+# From 2020 to 2100: as long as no test is about time.
+_NOT_BEFORE: Final = 1_577_836_800
+_NOT_AFTER: Final = 4_102_444_800
+
+
+def _key(label: str) -> IdentityKey:
+    return IdentityKey.from_bytes(SecretBytes(sha256(label.encode()).digest()))
+
+
+@cache
+def _issuer() -> IdentityKey:
+    return _key("the issuer of simulations")
+
+
+def simulated_trust() -> Trust:
+    """Return what parameters of a simulated session say of enrolment."""
+    return Trust(TRUST_DOMAIN, _issuer().public_bytes)
+
+
+def issued_to(
+    name: str,
+    serial: int,
+    *,
+    not_before: int = _NOT_BEFORE,
+    not_after: int = _NOT_AFTER,
+) -> Credential:
+    """Return the credential of a simulated client."""
+    credential = Credential(
+        name=name,
+        identity_key=_key(f"identity of {name}").public_bytes,
+        not_before=not_before,
+        not_after=not_after,
+        serial=serial,
+    )
+    return credential.signed_by(_issuer(), TRUST_DOMAIN)
+
+
+@cache
+def membership_of(name: str, serial: int) -> Membership:
+    """Return the place of a simulated client among the enrolled."""
+    return Membership(
+        trust_domain=TRUST_DOMAIN,
+        enrolment_key=_issuer().public_bytes,
+        key=_key(f"identity of {name}"),
+        credential=issued_to(name, serial),
+    )

@@ -1,0 +1,69 @@
+"""Messages wait at their senders until it is their turn."""
+
+import asyncio
+
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.server.body_reader import BodyReader
+from secagg.server.interceptors import CallLimits
+
+
+class Sender:
+    """A call's message, and whether anybody has asked for it."""
+
+    def __init__(self, body=b"body"):
+        self.body, self.asked, self.sent = body, asyncio.Event(), asyncio.Event()
+
+    async def messages(self):
+        self.asked.set()
+        await self.sent.wait()
+        yield self.body
+
+
+async def ask(reader, sender):
+    return await reader.read(sender.messages())
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["arrives", "hangs up"])
+async def test_nobody_is_asked_before_its_turn(is_cancelled):
+    reader = BodyReader(CallLimits(bodies_at_once=2))
+    first, second, third = senders = [Sender(body) for body in (b"1", b"2", b"3")]
+    reading = [asyncio.ensure_future(ask(reader, sender)) for sender in senders]
+    await asyncio.gather(first.asked.wait(), second.asked.wait())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not third.asked.is_set()
+    if is_cancelled:
+        reading[1].cancel()
+    else:
+        second.sent.set()
+        assert await reading[1] == b"2"
+    await third.asked.wait()
+    third.sent.set()
+    first.sent.set()
+    assert [await reading[0], await reading[2]] == [b"1", b"3"]
+
+
+async def test_whoever_stalls_loses_its_turn():
+    reader = BodyReader(CallLimits(bodies_at_once=1, body_seconds=0.01))
+    with pytest.raises(ServiceError, match=r"within 0\.01 s") as caught:
+        await ask(reader, Sender())
+    assert caught.value.code is ErrorCode.OVERLOADED
+    assert caught.value.retry_after_seconds == 1.0
+    prompt = Sender()
+    prompt.sent.set()
+    assert await ask(reader, prompt) == b"body"
+
+
+async def test_a_call_without_a_message_is_refused_and_makes_room():
+    reader = BodyReader(CallLimits(bodies_at_once=1))
+
+    async def nothing():
+        for body in ():
+            yield body
+
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError) as caught:
+            await reader.read(nothing())
+        assert caught.value.code is ErrorCode.BAD_ENCODING
