@@ -9,17 +9,25 @@ from secagg.distributed_dp import NoisedTask, plan
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.profiles import HonestTail
+from secagg.profiles import (
+    HonestTail,
+    MaliciousTail,
+    Profile,
+    RoundDeadlines,
+    Trust,
+)
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
 from secagg.simulation.driver import InProcessSession
+from secagg.simulation.enrolled import simulated_trust
 
 __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
     "accept_every_offer",
     "any_noise",
+    "enrolled_parameters",
     "one_hot",
     "parameters_for",
     "with_noise",
@@ -27,6 +35,7 @@ __all__ = [
 
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(
+    profiles=frozenset(Profile),
     graphs=frozenset(Graph),
     min_graph_bits=1,
     min_clients=2,
@@ -61,6 +70,24 @@ def parameters_for(
         "tail": HonestTail(graph_bits),
     }
     return ProtocolParameters(**(fields | overrides))
+
+
+def enrolled_parameters(
+    clients: int,
+    *,
+    dimension: int,
+    threshold: int,
+    trust: Trust | None = None,
+    **overrides: Any,  # noqa: ANN401 - any field of the parameters
+) -> ProtocolParameters:
+    """Return parameters of profile `malicious-server`, for the simulated issuer."""
+    fields: dict[str, Any] = {
+        "tail": MaliciousTail(trust or simulated_trust()),
+        "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER),
+    }
+    return parameters_for(
+        clients, dimension=dimension, threshold=threshold, **(fields | overrides)
+    )
 
 
 @cache

@@ -120,6 +120,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(book):
         book=book,
         workers=Workers(general=InlineExecutor()),
         policy=accepting(RING),
+        now=OFFERED_AT,
     )
     assert isinstance(resumed.state, client.Shared)
     assert await party.count() == 1  # the same ring
@@ -131,9 +132,8 @@ async def test_a_roster_that_is_refused_is_not_counted(book):
     party.driver.send(0, (advert,))
     party.driver.play(Round.ADVERTISE_KEYS, range(1, CLIENTS))
     party.driver.close(Round.ADVERTISE_KEYS)
-    roster = party.driver.fetch(0).open()
-    others = type(roster)(roster.adverts[1:], roster.graph_seed)
-    await party.session.apply(Received(party.driver.fetch(0).of(others)))
+    # The neighbourhood of somebody else.
+    await party.session.apply(Received(party.driver.fetch(1)))
     assert isinstance(party.session.state, client.Failed)
     assert await party.count() == 0
 
