@@ -9,13 +9,7 @@ from secagg.distributed_dp import NoisedTask, plan
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.profiles import (
-    HonestTail,
-    MaliciousTail,
-    Profile,
-    RoundDeadlines,
-    Trust,
-)
+from secagg.profiles import HonestTail, MaliciousTail, Profile, RoundDeadlines
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
@@ -27,9 +21,9 @@ __all__ = [
     "RecordedSession",
     "accept_every_offer",
     "any_noise",
-    "enrolled_parameters",
     "one_hot",
     "parameters_for",
+    "signing_parameters_for",
     "with_noise",
 ]
 
@@ -72,22 +66,25 @@ def parameters_for(
     return ProtocolParameters(**(fields | overrides))
 
 
-def enrolled_parameters(
+def signing_parameters_for(
     clients: int,
     *,
     dimension: int,
-    threshold: int,
-    trust: Trust | None = None,
+    colluders: int = 0,
     **overrides: Any,  # noqa: ANN401 - any field of the parameters
 ) -> ProtocolParameters:
-    """Return parameters of profile `malicious-server`, for the simulated issuer."""
+    """Return parameters of profile malicious-server, as lenient as its rules allow.
+
+    The threshold, which is the quorum too, is the least of R3.2-8 unless it is given.
+    """
     fields: dict[str, Any] = {
-        "tail": MaliciousTail(trust or simulated_trust()),
+        "threshold": (clients + colluders) // 2 + 1,
+        "tail": MaliciousTail(simulated_trust()),
         "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER),
-    }
-    return parameters_for(
-        clients, dimension=dimension, threshold=threshold, **(fields | overrides)
-    )
+    } | overrides
+    fewest = max(fields["threshold"], colluders + 2)
+    fields = {"min_survivors": fewest, "min_clients": fewest} | fields
+    return parameters_for(clients, dimension=dimension, colluders=colluders, **fields)
 
 
 @cache

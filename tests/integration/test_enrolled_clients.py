@@ -7,9 +7,10 @@ them: who judges the offer, which list is read, what is stored and sent again.
 import numpy as np
 
 from secagg.client.conductor import SessionOutcome
+from secagg.profiles import MaliciousTail
 from secagg.simulation.enrolled import TRUST_DOMAIN, published_in_simulation
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import enrolled_parameters
+from secagg.testing.cohorts import signing_parameters_for
 from secagg.testing.deployment import Deployment
 from secagg.testing.inline_book import ask
 
@@ -17,15 +18,19 @@ CLIENTS = 5
 
 
 def deploy(*, published=None, parameters=None, **options):
-    trust = None if published is None else published.trust
-    parameters = parameters or enrolled_parameters(
-        CLIENTS, dimension=7, threshold=4, colluders=1, trust=trust
+    published = published or published_in_simulation()
+    parameters = parameters or signing_parameters_for(
+        CLIENTS, dimension=7, colluders=1, tail=MaliciousTail(published.trust)
     )
-    if published is not None:
-        options["revocations"] = published.revocations
 
     async def main(clock):
-        deployment = Deployment(clock, parameters, CLIENTS, **options)
+        deployment = Deployment(
+            clock,
+            parameters,
+            CLIENTS,
+            revocations=published.revocations,
+            **options,
+        )
         return deployment, await deployment.run()
 
     return manual_clock.run(main)
