@@ -83,8 +83,8 @@ class SessionFacts:
         if isinstance(state, server.MaskedInputCollection):
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
-        if isinstance(state, server.Unmasking):
-            self.is_spent = True
+        self.is_spent = self.is_spent or server.spends_session(state)
+        if isinstance(state, server.ConsistencyCheck | server.Unmasking):
             survivors = encode_set(state.survivors, len(state.cohort.roster))
             parameters = self._descriptor.parameters
             self._contexts["ctx3"] = context.unmask_context(
