@@ -89,11 +89,9 @@ _ABSENT_ROUNDS: Final[Mapping[Profile, frozenset[str]]] = {
     Profile.MALICIOUS_SERVER_SPARSE: frozenset(),
 }
 
-# Profiles whose rounds this release has.  The others are refused by name, never
+# Profiles whose rounds this release has.  Another would be refused by name, never
 # replaced by a weaker one.
-SUPPORTED_PROFILES: Final = frozenset(
-    {Profile.HONEST_CURIOUS_SERVER, Profile.MALICIOUS_SERVER}
-)
+SUPPORTED_PROFILES: Final = frozenset(Profile)
 
 
 def check_supported(profile: Profile) -> None:

@@ -20,8 +20,8 @@ from typing import Final
 from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Advert, Quorum, Roster, RosterFrame
-from secagg.parameters import SessionDescriptor
+from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
+from secagg.parameters import Graph, SessionDescriptor
 from secagg.profiles import HonestTail
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_quorum
@@ -173,8 +173,13 @@ class _Reading:
     def read_view(self) -> None:
         """Take the roster, or what commits to it, and derive graph and ctx1."""
         parameters, view = self._parameters, self._receipt.view
-        if self._receipt.edge_root:
-            raise _flaw("it has an edge root, and nobody chose edges")
+        is_drawn = parameters.graph is Graph.K_OUT and bool(self._receipt.sharers)
+        if len(self._receipt.edge_root) != (DIGEST_BYTES if is_drawn else 0):
+            raise _flaw(
+                "nothing covers the edges that were chosen"
+                if is_drawn
+                else "it has an edge root, and nobody chose edges"
+            )
         match view:
             case None:
                 return
@@ -264,10 +269,16 @@ class _Reading:
             return
         if not self._survivors:
             raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
-        noise = noise_terms(parameters, len(self._sharers), read_noise)
+        noise = noise_terms(
+            parameters, len(self._sharers), read_noise, clients=self._clients
+        )
         suite = parameters.suite
         ctx2 = context.mask_context(
-            self._ctx1, receipt.sharers, suite, noise_context=noise.context
+            self._ctx1,
+            receipt.sharers,
+            suite,
+            edge_root=receipt.edge_root,
+            noise_context=noise.context,
         )
         quorum = Quorum.decode(receipt.quorum)
         check_quorum(

@@ -129,7 +129,7 @@ class MaskView:
     def masks_of(self, client: int) -> dict[MaskName, int]:
         """Return the masks that a client adds to its input, with their signs."""
         masks: dict[MaskName, int] = {SelfMask(client): 1}
-        for peer in self.roster.graph.neighbors(client):
+        for peer in self.roster.graph.mask_peers(client):
             if peer in self.sharers:
                 pair = PairMask(min(client, peer), max(client, peer))
                 masks[pair] = 1 if client == pair.low else -1

@@ -13,6 +13,8 @@ from secagg.messages import (
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Fate,
     Quorum,
@@ -68,7 +70,7 @@ SERVER_EVENTS = [
     Received(Envelope.of(Complaint(ErrorCode.SHARE_CONFUSION, 3)), "c"),
     Received(Envelope.of(Consistency(bytes(range(64)))), "d"),
     Received(Envelope.of(Upload((1 << 40) + 1, b"\x02" * 32)), "c"),
-    Received(Envelope.of(Consistency(b"\x06" * 64)), "c"),
+    Received(Envelope.of(Edges((1, 5), b"\x06" * 64)), "c"),
     Received(Envelope(Shares, b""), "c"),
     *(RoundClosed(closed) for closed in Round),
     RoundClosed(Round.ADVERTISE_KEYS, b"\x03" * 32),
@@ -86,11 +88,8 @@ CLIENT_EVENTS = [
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),
     InputBound(b"\x08" * 32),
     Received(Envelope(Survivors, b"\x03")),
-<<<<<<< HEAD
-    Received(Envelope(Quorum, bytes(4))),
-=======
+    Received(Envelope(EdgesPublished, b"edges")),
     Received(Envelope.of(Quorum(((1, b"\x07" * 64),)))),
->>>>>>> RUN
     Received(Envelope.of(Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000))),
     Received(Envelope.of(Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"))),
 ]
