@@ -395,7 +395,7 @@ def check_survivors(
 
 
 def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> None:
-    """Check that the survivors carry the noise that was promised (PROTOCOL §5.5).
+    """Check that the survivors carry the noise that was promised (R3.5-1).
 
     Args:
         noise: What |U2| has settled.

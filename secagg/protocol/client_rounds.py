@@ -26,6 +26,7 @@ from secagg.messages import (
     Quorum,
     Released,
     Shares,
+    is_neighbourhood,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -218,9 +219,14 @@ def _stream(
 # --- ShareKeys ----------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
+    if policy.whole_roster and is_neighbourhood(event.envelope):
+        raise RemoteProtocolError(
+            "this client reads whole rosters and was shown its neighbourhood",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
     roster = check_roster(
         facts.parameters,
         event.envelope.data,

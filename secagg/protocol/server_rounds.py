@@ -398,6 +398,7 @@ def _lost_too_many(
 ) -> str | None:
     """Say which bound the losses exceed; None if they exceed none (PROTOCOL §5.3)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
+    # R3.5-1: whoever survives carries noise for so many losses and no more.
     tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
     for lost, most, since in (
         (len(cohort.roster), parameters.max_losses, "joining"),

@@ -21,8 +21,10 @@ from secagg.messages import (
     Shares,
     Upload,
 )
+from secagg.parameters import Profile
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol import reconstruction, server
+from secagg.protocol.disputes import left_out
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -30,10 +32,12 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.outputs import DealerFailed, ShareDisputed
-from secagg.protocol.rounds import CLIENT_ROUNDS, DropReason
+from secagg.protocol.rounds import DropReason, rounds_of
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.observed_session import ObservedSession
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 CLIENTS = 7
 MODULUS = 1 << 20
@@ -189,8 +193,8 @@ def test_a_retry_is_a_no_op_and_a_contradiction_is_a_violation(which):
 def test_bundles_of_a_wrong_size_are_refused(change):
     session = new_session()
     run_until(session, Round.SHARE_KEYS, without_first(Bundles))
-    state = session.clients[0]
-    sized = (state.bundles + b"\0" * BUNDLE_BYTES)[: len(state.bundles) + change]
+    sealed = session.clients[0].bundles.sealed
+    sized = (sealed + b"\0" * BUNDLE_BYTES)[: len(sealed) + change]
     event = sent_by(identity_of(0), Bundles(sized))
     assert refused(session, event) is ErrorCode.BAD_ENCODING
 
@@ -291,6 +295,26 @@ def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_hold
         assert failures == [DealerFailed(dealer, is_proven=colluders <= 1)]
         sure = "it lies, since 1 wrong ones" in session.server_state.outcome.reason
         assert sure is (colluders <= 1)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2])
+def test_whoever_lies_about_everybody_is_left_out_alone(colluders):
+    session = new_session(
+        threshold=3, colluders=colluders, min_survivors=4, min_clients=4
+    )
+
+    def lie(number, event):
+        if is_a(Shares, event) and number == 0:
+            wrong = np.frombuffer(event.envelope.open().revealed, np.uint8).copy()
+            wrong[1::SHARE_SIZE] ^= 1
+            return sent_by(event.sender, Shares(wrong.tobytes()))
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    found = session.step_server(RoundClosed(Round.UNMASKING))
+    pairs = [(o.dealer, o.holder) for o in found if isinstance(o, ShareDisputed)]
+    assert {holder for _, holder in pairs} == {identity_of(0)}
+    assert left_out(pairs, colluders=colluders) == {identity_of(0)}
 
 
 def test_one_holder_alone_proves_nothing_against_a_dealer_whatever_was_stated():
