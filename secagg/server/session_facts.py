@@ -191,12 +191,14 @@ class SessionFacts:
     def audit(self, state: server.Completed | server.Failed) -> AuditReceipt:
         """Return what anybody can judge of the session without asking anybody.
 
-        The disputes are kept as pairs: of two about one pair the first.
+        The disputes are kept as pairs: of two about one pair the first.  A client that
+        lied about its own secret is in no pair by that.
         """
         outcome, place = state.outcome, {n: i for i, n in enumerate(self._members)}
         pairs: dict[tuple[int, int], int] = {}
         for one, other, code in self._disputes(state):
-            pairs.setdefault((place[one], place[other]), code)
+            if one != other:
+                pairs.setdefault((place[one], place[other]), code)
         noise = self._noise(len(state.survivors))
         layers = self._descriptor.parameters.noise_layers
         seen = replace(
