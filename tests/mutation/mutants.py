@@ -268,8 +268,10 @@ def _changes(
         case ast.Attribute(value=ast.Name(id="ErrorCode"), attr=code) if (
             place.function is not None and code != "INTERNAL"
         ):
-            yield "code", f"`{code}` is INTERNAL", lambda: setattr(
-                node, "attr", "INTERNAL"
+            yield (
+                "code",
+                f"`{code}` is INTERNAL",
+                lambda: setattr(node, "attr", "INTERNAL"),
             )
         case ast.Dict(keys=[_, *_]):
             yield from _table(node, words, in_function=place.function is not None)
@@ -281,9 +283,7 @@ def _changes(
             pass
 
 
-def _other_bound(
-    node: ast.Compare, index: int
-) -> tuple[str, str, Callable[[], None]]:
+def _other_bound(node: ast.Compare, index: int) -> tuple[str, str, Callable[[], None]]:
     old = _text(node)
     new_op = _OTHER_BOUND[type(node.ops[index])]()
     new = ast.Compare(node.left, list(node.ops), node.comparators)

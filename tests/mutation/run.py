@@ -379,12 +379,16 @@ def page(sources: Mapping[str, str], results: Results) -> str:
             + "\n".join(rows)
         )
     count = sum(total.values())
-    head = (HERE / "page.md").read_text().format(
-        mutants=count,
-        files=len(sources),
-        caught=total["caught"],
-        survived=total["survived"],
-        untried=total["untried"],
+    head = (
+        (HERE / "page.md")
+        .read_text()
+        .format(
+            mutants=count,
+            files=len(sources),
+            caught=total["caught"],
+            survived=total["survived"],
+            untried=total["untried"],
+        )
     )
     return head + "\n" + "\n\n".join(tables) + "\n"
 
@@ -465,9 +469,7 @@ def _try_all(
                 fate = caught or (
                     "SURVIVES" if trial.tests else f"SURVIVES: {NEVER_REACHED}"
                 )
-                print(
-                    f"{count}/{len(trials)} {trial.mutant.name}: {fate}", flush=True
-                )
+                print(f"{count}/{len(trials)} {trial.mutant.name}: {fate}", flush=True)
 
 
 def _verdict(
@@ -477,9 +479,7 @@ def _verdict(
     alive = {m.name for m in mutants if results.of(sources[m.file], m) is None}
     unexplained = sorted(alive - set(explained))
     stale = sorted(
-        name
-        for name in set(explained) - alive
-        if name.split(": ")[0] in sources
+        name for name in set(explained) - alive if name.split(": ")[0] in sources
     )
     print(
         f"{len(mutants)} mutants, {len(mutants) - len(alive)} caught, "
