@@ -140,6 +140,7 @@ def test_keys_of_another_client_and_equal_own_keys_are_refused():
 
 
 def test_a_full_session_and_an_uninvited_client_are_refused():
+    # R5.1-1
     session = new_session()
     run_until(session, Round.ADVERTISE_KEYS)
     late = replace(
@@ -227,6 +228,7 @@ def test_a_malformed_answer_is_refused_and_the_sum_is_exact(shares, code):
 @pytest.mark.parametrize("degree", [0, 4])
 @pytest.mark.parametrize("liars", [0, 1, 2])
 def test_wrong_shares_are_corrected_and_their_holders_named(liars, degree):
+    # R7.3-1
     session = (
         new_session(degree=degree, threshold=3, min_clients=6)
         if degree == 0
@@ -269,6 +271,7 @@ def test_too_many_wrong_shares_abort_and_release_nothing():
 def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_holder(
     liars, colluders
 ):
+    # R5.7-1
     session = new_session(threshold=4, colluders=colluders)  # one error is corrected
 
     def lie(number, event):

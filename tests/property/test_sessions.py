@@ -284,6 +284,7 @@ def test_a_repeated_message_says_so_and_changes_nothing():
 
 
 def test_replaying_a_clients_journal_gives_the_same_bytes():
+    # R6.1-1
     session = recorded_session()
     run_session(session)
     first, second = sent_by(session, 0), sent_by(session, 0)
