@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +52,9 @@ class Mutant:
         kind: See the head of this module.
         change: What is changed, in words and code.
         rule: The rule of PROTOCOL.md that is cited nearest above it; "" if none is.
-        at_import: It acts when the module is imported, not when a line is reached.
+        function: Qualified name of the outermost function that is changed, and the
+            line on which its code begins; None if the change acts at import.
+        digest: Of the text of that function, or of the table.
     """
 
     file: str
@@ -60,7 +63,8 @@ class Mutant:
     kind: str
     change: str
     rule: str
-    at_import: bool
+    function: tuple[str, int] | None
+    digest: str
 
     @property
     def name(self) -> str:
@@ -73,7 +77,7 @@ class _Site(NamedTuple):
     change: str
     scope: str
     line: int
-    function: ast.AST | None
+    within: "_Within | None"
     statement: ast.stmt | None
     block: list[ast.stmt] | None
     apply: Callable[[], None]
@@ -88,8 +92,8 @@ def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
     """
     lines = source.splitlines()
     seen: Counter[tuple[str, str]] = Counter()
-    found = []
-    for number, site in enumerate(_sites(ast.parse(source))):
+    found, tree = [], ast.parse(source)
+    for number, site in enumerate(_sites(tree)):
         seen[site.scope, site.change] += 1
         again = seen[site.scope, site.change]
         found.append(
@@ -100,7 +104,8 @@ def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
                 site.kind,
                 site.change if again == 1 else f"{site.change} (no. {again})",
                 _rule_near(lines, site),
-                at_import=site.function is None,
+                site.within and (site.within.name, site.within.first),
+                _digest(tree, lines, site),
             )
         )
     return tuple(found)
@@ -137,13 +142,21 @@ def instrumented(source: str, call: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+class _Within(NamedTuple):
+    """The outermost function around a node."""
+
+    name: str
+    first: int
+    last: int
+
+
 class _Place(NamedTuple):
     """A node, where it hangs, and what surrounds it."""
 
     node: ast.AST
     put: Callable[[Any], None]
     scope: str
-    function: ast.AST | None
+    within: _Within | None
     statement: ast.stmt | None
     block: list[ast.stmt] | None
 
@@ -158,7 +171,7 @@ def _places(tree: ast.Module) -> Iterator[_Place]:
 
 
 def _children(parent: _Place) -> Iterator[_Place]:
-    node, scope, function = parent.node, parent.scope, parent.function
+    node, scope = parent.node, parent.scope
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         scope = f"{scope}.{node.name}".lstrip(".")
     elif not scope:
@@ -166,9 +179,14 @@ def _children(parent: _Place) -> Iterator[_Place]:
     for field, value in ast.iter_fields(node):
         if field in {"annotation", "returns", "decorator_list"}:
             continue
-        inside = function
-        if field == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inside = node
+        inside = parent.within
+        if (
+            inside is None
+            and field == "body"
+            and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ):
+            marks = [node.lineno, *(mark.lineno for mark in node.decorator_list)]
+            inside = _Within(scope, min(marks), node.end_lineno or node.lineno)
         children = value if isinstance(value, list) else [value]
         for index, child in enumerate(children):
             if not isinstance(child, ast.AST):
@@ -211,7 +229,7 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
                 change,
                 place.scope,
                 getattr(place.node, "lineno", 1),
-                place.function,
+                place.within,
                 place.statement,
                 place.block,
                 apply,
@@ -266,14 +284,14 @@ def _changes(
                     lambda arg=arg: place.put(arg),
                 )
         case ast.Attribute(value=ast.Name(id="ErrorCode"), attr=code) if (
-            place.function is not None and code != "INTERNAL"
+            place.within is not None and code != "INTERNAL"
         ):
             yield "code", f"`{code}` is INTERNAL", lambda: setattr(
                 node, "attr", "INTERNAL"
             )
         case ast.Dict(keys=[_, *_]):
-            yield from _table(node, words, in_function=place.function is not None)
-        case ast.Call(args=[_, *rest]) if place.function is None:
+            yield from _table(node, words, in_function=place.within is not None)
+        case ast.Call(args=[_, *rest]) if place.within is None:
             for index, arg in enumerate(rest, 1):
                 if isinstance(arg, ast.Name) and arg.id in words:
                     yield from _other_words(node, "args", index, words)
@@ -370,9 +388,22 @@ def _last_name(node: ast.expr) -> str:
 
 def _rule_near(lines: list[str], site: _Site) -> str:
     """Return the rules cited on the site's line, or nearest above in its function."""
-    first = getattr(site.function, "lineno", site.line)
+    first = site.within.first if site.within else site.line
     for line in range(site.line, first - 1, -1):
         cited = _RULE.findall(lines[line - 1])
         if cited:
             return ", ".join(dict.fromkeys(cited))
     return ""
+
+
+def _digest(tree: ast.Module, lines: list[str], site: _Site) -> str:
+    """Hash the text that a site stands in, so that results outlive other changes."""
+    first, last = 0, len(lines)
+    if site.within:
+        first, last = site.within.first, site.within.last
+    else:
+        for statement in tree.body:
+            if statement.lineno <= site.line <= (statement.end_lineno or site.line):
+                first, last = statement.lineno, statement.end_lineno or site.line
+    text = "\n".join(lines[first - 1 : last])
+    return sha256(text.encode()).hexdigest()[:16]
