@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.distributed_dp import subtract_layers
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -259,6 +260,7 @@ class ServerCore:
         for _, digest in job.uploads:
             add_into(total, self._unpacked(self._uploads[digest]), job.modulus)
         add_masks(total, removal_masks(job), job.modulus)
+        subtract_layers(total, job.noise)
         return reduce_in_place(total, job.modulus)
 
     def _check_upload(self, envelope: Envelope, packed: bytes) -> None:

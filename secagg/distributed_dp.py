@@ -23,19 +23,19 @@ It does no input or output.
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.accounting import PrivacyStatement, make_accountant
+from dpnoise.accounting import PrivacyStatement, expected_seconds, make_accountant
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.errors import InputError as NoiseInputError
-from dpnoise.events import Adversary, Repeated
+from dpnoise.events import Adversary, NoiseEvent, Repeated
 from dpnoise.mechanisms import (
     Mechanism,
     MechanismParameters,
@@ -52,6 +52,7 @@ from secagg.primitives.modular import subtract_into
 from secagg.primitives.transcript import hash_parts
 from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets, NoiseTerms
+from secagg.protocol.outputs import NoiseRemoval
 
 __all__ = [
     "CurvePoint",
@@ -79,6 +80,8 @@ _EPSILON_SLACK: Final = 1e-6
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
 MAX_STEPS: Final = 1_000_000
+# What a client spends on one offer before it says no; plans take a few at most.
+_MAX_ACCOUNTING_SECONDS: Final = 45.0
 # Draws of all clients for so many entries stay in the processor's cache.
 _LAYER_CHUNK: Final = 1 << 16
 
@@ -368,7 +371,7 @@ class NoisedTask:
         )
 
     def session_noise(self, sharers: int) -> SessionNoise:
-        """Return what each client of a session adds, as exact rationals.
+        """Return what each client of a session adds, as exact rationals (R3.5-1).
 
         Args:
             sharers: |U2|.
@@ -418,7 +421,7 @@ class NoisedTask:
         )
 
     def noise_context(self, sharers: int) -> bytes:
-        """Return 32 bytes that cover how noise is drawn for so many sharers.
+        """Return 32 bytes that cover how noise is drawn, PROTOCOL §3.5.
 
         Args:
             sharers: |U2|.
@@ -589,30 +592,23 @@ def _insist(*demands: tuple[bool, str]) -> None:
 
 
 def subtract_layers(
-    total: npt.NDArray[np.unsignedinteger[Any]],
-    *,
-    noise_block: bytes,
-    sharers: int,
-    seeds: Sequence[tuple[int, bytes]],
+    total: npt.NDArray[np.unsignedinteger[Any]], removal: NoiseRemoval | None
 ) -> None:
-    """Subtract layers of noise from a sum, or from a part of it, in place.
+    """Subtract what survivors have given away of their noise, in place (R6.7-1).
 
     Args:
-        total: Residues of shape (d,), words of the modulus.
-        noise_block: Of the session.
-        sharers: |U2|.
-        seeds: Number of the layer and seed bound to ctx2, for each layer of each
-            client.
+        total: A sum, or a part of it: residues of shape (d,), words of the modulus.
+        removal: As the state machine put it out, or a part of that; None for nothing.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block is no block, or has no such layer.
     """
-    if not seeds:
+    if removal is None or not removal.seeds:
         return
-    mechanism, _, _ = _decode_block(noise_block)
+    mechanism, _, _ = _decode_block(removal.noise_block)
     try:
-        noise = mechanism.session(sharers)
-        layers = [(noise.layers[layer], seed) for layer, seed in seeds]
+        noise = mechanism.session(removal.sharers)
+        layers = [(noise.layers[layer], seed.reveal()) for layer, seed in removal.seeds]
     except (DPNoiseError, IndexError) as error:
         raise _bad_block(str(error)) from None
     for start in range(0, total.size, _LAYER_CHUNK):
@@ -661,6 +657,7 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget, _ = _decode_block(noise_block)
+    _check_cost(mechanism, budget.accountant)
     # No figure for noise that this release does not draw.
     _check_sampler(noise_block)
     try:
@@ -762,6 +759,18 @@ def _decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
     if _encode_block(mechanism, budget, sampler) != block:
         raise _bad_block("its numbers are not in canonical form")
     return mechanism, budget, sampler
+
+
+def _check_cost(mechanism: Mechanism, accountant: str) -> None:
+    """Refuse a block that keeps everybody busy who judges it."""
+    release = cast("NoiseEvent", mechanism.event())
+    seconds = expected_seconds(release, accountant)
+    if seconds > _MAX_ACCOUNTING_SECONDS:
+        raise _bad_block(
+            f"{accountant} would take about {seconds:.0f} seconds to judge it, at most "
+            f"{_MAX_ACCOUNTING_SECONDS:.0f} are accepted; plan on a coarser grid, or "
+            "name skellam-gdp with the mechanism skellam"
+        )
 
 
 @lru_cache(maxsize=64)

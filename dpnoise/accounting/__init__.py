@@ -2,6 +2,7 @@
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.calibration import calibrate
+from dpnoise.accounting.cost import expected_seconds
 from dpnoise.accounting.interoperability import to_dp_accounting
 from dpnoise.accounting.registry import (
     accountant_names,
@@ -17,6 +18,7 @@ __all__ = [
     "accountant_names",
     "calibrate",
     "default_accountant",
+    "expected_seconds",
     "make_accountant",
     "to_dp_accounting",
 ]

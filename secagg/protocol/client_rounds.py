@@ -218,7 +218,7 @@ def _stream(
 # --- ShareKeys ----------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
     roster = check_roster(
@@ -227,6 +227,7 @@ def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientSte
         state.advert,
         ctx0=facts.ctx0,
         member=state.member,
+        whole=policy.whole_roster,
     )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
@@ -354,7 +355,7 @@ def mask_plain(
 def mask_noised(
     state: ReadyForNoisedInput, event: InputReady, _: ClientPolicy
 ) -> ClientStep:
-    """Bind an input that carries its noise share (PROTOCOL §5.3)."""
+    """Bind an input that carries its noise share (R5.3-1)."""
     vector = event.vector
     _check_vector(state.facts.parameters, vector)
     # The row admits no other class; what remains is whose noise it is.
@@ -474,7 +475,7 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
-    """Reveal one share per dealer to whoever has a quorum (PROTOCOL §5.5)."""
+    """Reveal one share per dealer to whoever has a quorum (R5.5-1 to R5.5-4)."""
     parameters = state.facts.parameters
     check_quorum(
         Quorum.decode(event.envelope.data),
@@ -541,7 +542,10 @@ def repeat(
     event: Received,
     _: ClientPolicy,
 ) -> ClientStep:
-    """Accept a repeated message as a no-op, refuse a contradiction."""
+    """Accept a repeated message as a no-op, refuse a contradiction (R5-8).
+
+    Before anything of it is decoded: of U3 that is R5.4-5.
+    """
     kind = event.envelope.kind
     if event.envelope.digest != state.accepted[kind.ROUND]:
         raise RemoteProtocolError(
@@ -554,7 +558,10 @@ def repeat(
 def complete(
     state: Masked | Signed | Answered, event: Received, _: ClientPolicy
 ) -> ClientStep:
-    """Believe that a sum was released, as far as it fits what this client did."""
+    """Believe that a sum was released, as far as it fits what this client did.
+
+    Only states with a bound input have this row (R5.6-1).
+    """
     released = Released.decode(event.envelope.data)
     if isinstance(state, Signed | Answered):
         _check_fate(released.fate)

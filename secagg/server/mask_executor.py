@@ -33,7 +33,12 @@ from secagg.primitives.modular import (
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.masking import removal_masks
-from secagg.protocol.outputs import ComputeSum, DroppedKey, SurvivorSeed
+from secagg.protocol.outputs import (
+    ComputeSum,
+    DroppedKey,
+    NoiseRemoval,
+    SurvivorSeed,
+)
 from secagg.runtime.workers import Workers
 from secagg.wire.packing import chunks, pack, unpack
 
@@ -201,11 +206,14 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
         uploads=work.uploads,
         survivor_seeds=tuple(SurvivorSeed(i, SecretBytes(s)) for i, s in work.seeds),
         dropped_keys=tuple(DroppedKey(i, SecretBytes(k), p) for i, k, p in work.keys),
+        noise=NoiseRemoval(
+            noise_block=work.noise_block,
+            sharers=work.sharers,
+            seeds=tuple((layer, SecretBytes(seed)) for layer, seed in work.layers),
+        ),
     )
     add_masks(total, removal_masks(job), work.modulus)
-    subtract_layers(
-        total, noise_block=work.noise_block, sharers=work.sharers, seeds=work.layers
-    )
+    subtract_layers(total, job.noise)
     return total
 
 

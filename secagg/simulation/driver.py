@@ -43,7 +43,6 @@ from secagg.protocol.outputs import (
     ComputeSum,
     DropClient,
     MaskAndUpload,
-    NoiseRemoval,
     Send,
     ServerOutput,
 )
@@ -186,7 +185,7 @@ class InProcessSession:
         for _, digest in job.uploads:
             add_into(total, self.unpacked(self.uploads[digest]), job.modulus)
         add_masks(total, masking.removal_masks(job), job.modulus)
-        remove_noise(total, job.noise)
+        subtract_layers(total, job.noise)
         return reduce_in_place(total, job.modulus)
 
     def unpacked(self, packed: bytes) -> Residues:
@@ -270,17 +269,6 @@ class InProcessSession:
         """Close a round at the server."""
         opening = which is Round.ADVERTISE_KEYS
         self.to_server(RoundClosed(which, self.graph_seed if opening else b""))
-
-
-def remove_noise(total: Residues, removal: NoiseRemoval | None) -> None:
-    """Subtract from a sum what survivors have given away of their noise."""
-    if removal is not None:
-        subtract_layers(
-            total,
-            noise_block=removal.noise_block,
-            sharers=removal.sharers,
-            seeds=[(layer, seed.reveal()) for layer, seed in removal.seeds],
-        )
 
 
 @dataclass

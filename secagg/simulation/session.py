@@ -16,7 +16,7 @@ from typing import overload
 
 import numpy as np
 
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisedTask, subtract_layers
 from secagg.errors import SessionAbortedError
 from secagg.messages import Advert, Envelope, Round, Shares, Upload
 from secagg.noise_certificate import NoiseCertificate
@@ -47,12 +47,7 @@ from secagg.protocol.outputs import (
     ServerOutput,
 )
 from secagg.protocol.rounds import ROUNDS
-from secagg.simulation.driver import (
-    InProcessSession,
-    Residues,
-    remove_noise,
-    run_session,
-)
+from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter
 
@@ -239,7 +234,7 @@ class _MeasuredSession(InProcessSession):
     def compute_sum(self, job: ComputeSum) -> Residues:
         with self._charged():
             add_masks(self.sum, masking.removal_masks(job), job.modulus)
-            remove_noise(self.sum, job.noise)
+            subtract_layers(self.sum, job.noise)
             total = reduce_in_place(self.sum, job.modulus)
         if job.noise is not None:
             self._given.update(layer for layer, _ in job.noise.seeds)
@@ -248,7 +243,7 @@ class _MeasuredSession(InProcessSession):
                 for number in sorted(self._answered)
                 for layer in sorted(self._given)
             ]
-            remove_noise(self.expected, replace(job.noise, seeds=tuple(seeds)))
+            subtract_layers(self.expected, replace(job.noise, seeds=tuple(seeds)))
         return total
 
     def _charged(self) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Noise that losses have not made necessary is taken back, to the last bit."""
+"""Noise that losses have not made necessary is taken back, to the last bit (R6.7-1)."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,19 +12,31 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Envelope, Round, Shares
 from secagg.primitives.modular import add_into, subtract_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import MaliciousTail, RoundDeadlines
 from secagg.protocol import client, server
 from secagg.protocol.events import InputReady, Received
 from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.rounds import DropReason
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
+from secagg.simulation.enrolled import simulated_trust
 from secagg.testing.cohorts import parameters_for
 
 CLIENTS, DIM, LADDER, BITS = 10, 1000, 4, 20
 MODULUS = 1 << BITS
 
 
-def noised_task(**overrides):
+PROFILES = {
+    "honest-curious-server": {},
+    "malicious-server": {
+        "tail": MaliciousTail(simulated_trust()),
+        "deadlines": RoundDeadlines(consistency=60),
+        "threshold": 6,
+    },
+}
+
+
+def noised_task(profile="honest-curious-server", **overrides):
     made = plan(
         clients=CLIENTS,
         dimension=DIM,
@@ -38,20 +50,14 @@ def noised_task(**overrides):
         colluders=1,
         **({"ladder": LADDER} | overrides),
     )
-    protocol = parameters_for(
-        CLIENTS,
-        dimension=1,
-        threshold=6,
-        min_clients=6,
-        min_survivors=6,
-        colluders=1,
-    )
+    fields = {"threshold": 6, "min_clients": 6, "min_survivors": 6, "colluders": 1}
+    protocol = parameters_for(CLIENTS, dimension=1, **(fields | PROFILES[profile]))
     return NoisedTask.from_plan(made, protocol)
 
 
-@pytest.fixture(name="task", scope="module")
-def _task():
-    return noised_task()
+@pytest.fixture(name="task", scope="module", params=PROFILES)
+def _task(request):
+    return noised_task(request.param)
 
 
 class NoisySession(InProcessSession):
@@ -204,7 +210,7 @@ def test_layers_are_committed_to_before_anybody_knows_the_losses(task):
     short = replace(
         next(iter(adverts)), noise_commitments=commitments[:LADDER], identity="x"
     )
-    with pytest.raises(RemoteProtocolError, match="commits to 4") as caught:
+    with pytest.raises(RemoteProtocolError, match="commits to 4 layers") as caught:
         session.to_server(Received(Envelope.of(short), "x"))
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
@@ -241,6 +247,7 @@ def test_without_a_ladder_nothing_changes_hands():
 
 
 def test_block_and_parameters_agree_on_the_layers(task):
+    # R3.2-10
     for layers in (0, LADDER, LADDER + 2):
         with pytest.raises(RemoteProtocolError, match="noise layers") as caught:
             NoisedTask.from_parameters(replace(task.parameters, noise_layers=layers))

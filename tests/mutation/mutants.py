@@ -20,7 +20,7 @@ misses, not every change that a test could see.
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType

@@ -85,6 +85,7 @@ def test_the_fixed_part_has_87_bytes(parameters):
 
 
 def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name():
+    # R2-1
     assert frozenset({Profile.HONEST_CURIOUS_SERVER}) == SUPPORTED_PROFILES
     for parameters in (MALICIOUS, SPARSE):
         with pytest.raises(RemoteProtocolError, match="is not part") as caught:

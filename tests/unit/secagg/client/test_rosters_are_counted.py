@@ -95,6 +95,7 @@ class Party:
 
 
 async def test_aborted_sessions_count_once_their_roster_was_accepted(book):
+    # R11.3-1
     party = Party(book)
     for number in (1, 2):
         await (await party.begin(number)).leave()
