@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -80,7 +81,7 @@ class _Site(NamedTuple):
     within: "_Within | None"
     statement: ast.stmt | None
     block: list[ast.stmt] | None
-    apply: Callable[[], None]
+    apply: Callable[[], object]
 
 
 def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
@@ -236,37 +237,23 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
             )
 
 
-def _changes(
-    place: _Place, words: frozenset[str]
-) -> Iterator[tuple[str, str, Callable[[], None]]]:
+_Change = tuple[str, str, Callable[[], object]]
+
+
+def _changes(place: _Place, words: frozenset[str]) -> Iterator[_Change]:
+    yield from _of_statements(place)
+    yield from _of_conditions(place)
+    yield from _of_words(place, words)
+
+
+def _of_statements(place: _Place) -> Iterator[_Change]:
     node = place.node
     match node:
-        case ast.If(test=test, body=[*_, last]) if isinstance(
-            last, ast.Raise | ast.Return | ast.Continue
-        ):
+        case ast.If(test=test, body=[*_, ast.Raise() | ast.Return() | ast.Continue()]):
             yield (
                 "never",
                 f"never `if {_text(test)}`",
                 lambda: setattr(node, "test", ast.Constant(value=False)),
-            )
-        case ast.Compare(ops=ops):
-            for index, op in enumerate(ops):
-                if type(op) in _OTHER_BOUND:
-                    yield _other_bound(node, index)
-        case ast.BoolOp(values=values) if len(values) > 1:
-            for index, value in enumerate(values):
-                yield (
-                    "part",
-                    f"without `{_text(value)}` in `{_text(node)}`",
-                    lambda index=index: place.put(_without(node, index)),
-                )
-        case ast.Tuple(elts=[condition, text], ctx=ast.Load()) if _is_text(
-            text
-        ) and not _is_text(condition):
-            yield (
-                "rule",
-                f"always `{_text(condition)}`",
-                lambda: node.elts.__setitem__(0, ast.Constant(value=True)),
             )
         case ast.Expr(value=ast.Call(func=func)) if _CHECKING.match(_last_name(func)):
             yield "call", f"without `{_text(node)}`", lambda: place.put(ast.Pass())
@@ -276,32 +263,65 @@ def _changes(
                 f"`except {_text(node.type)}` raises it again",
                 lambda: setattr(node, "body", [ast.Raise(exc=None, cause=None)]),
             )
+        case _:
+            pass
+
+
+def _of_conditions(place: _Place) -> Iterator[_Change]:
+    node = place.node
+    match node:
+        case ast.Compare(ops=ops):
+            for index, op in enumerate(ops):
+                if type(op) in _OTHER_BOUND:
+                    yield _other_bound(node, index)
+        case ast.BoolOp(values=values):
+            for index, value in enumerate(values):
+                yield (
+                    "part",
+                    f"without `{_text(value)}` in `{_text(node)}`",
+                    partial(place.put, _without(node, index)),
+                )
+        case ast.Tuple(elts=[condition, text], ctx=ast.Load()) if _is_text(
+            text
+        ) and not _is_text(condition):
+            yield (
+                "rule",
+                f"always `{_text(condition)}`",
+                lambda: node.elts.__setitem__(0, ast.Constant(value=True)),
+            )
         case ast.Call(func=ast.Name(id="max" | "min"), args=[_, _], keywords=[]):
             for arg in node.args:
                 yield (
                     "extreme",
                     f"`{_text(node)}` is `{_text(arg)}`",
-                    lambda arg=arg: place.put(arg),
+                    partial(place.put, arg),
                 )
+        case _:
+            pass
+
+
+def _of_words(place: _Place, words: frozenset[str]) -> Iterator[_Change]:
+    node = place.node
+    match node:
         case ast.Attribute(value=ast.Name(id="ErrorCode"), attr=code) if (
             place.within is not None and code != "INTERNAL"
         ):
-            yield "code", f"`{code}` is INTERNAL", lambda: setattr(
-                node, "attr", "INTERNAL"
+            yield (
+                "code",
+                f"`{code}` is INTERNAL",
+                lambda: setattr(node, "attr", "INTERNAL"),
             )
         case ast.Dict(keys=[_, *_]):
             yield from _table(node, words, in_function=place.within is not None)
         case ast.Call(args=[_, *rest]) if place.within is None:
             for index, arg in enumerate(rest, 1):
                 if isinstance(arg, ast.Name) and arg.id in words:
-                    yield from _other_words(node, "args", index, words)
+                    yield from _other_words(node.args, index, node.args[0], words)
         case _:
             pass
 
 
-def _other_bound(
-    node: ast.Compare, index: int
-) -> tuple[str, str, Callable[[], None]]:
+def _other_bound(node: ast.Compare, index: int) -> _Change:
     old = _text(node)
     new_op = _OTHER_BOUND[type(node.ops[index])]()
     new = ast.Compare(node.left, list(node.ops), node.comparators)
@@ -336,34 +356,34 @@ def _words(tree: ast.Module) -> frozenset[str]:
 
 def _table(
     node: ast.Dict, words: frozenset[str], *, in_function: bool
-) -> Iterator[tuple[str, str, Callable[[], None]]]:
+) -> Iterator[_Change]:
     is_of_rows = any(isinstance(key, ast.Tuple) for key in node.keys)
     names = frozenset(v.id for v in node.values if isinstance(v, ast.Name))
     if words and len(names) > 1 and all(isinstance(v, ast.Name) for v in node.values):
         for index in range(len(node.keys)):
-            yield from _other_words(node, "values", index, names)
+            yield from _other_words(node.values, index, node.keys[index], names)
     elif is_of_rows and not in_function:
         for index, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
             yield (
                 "row",
                 f"without row `{_text(key if key is not None else value)}`",
-                lambda index=index: (node.keys.pop(index), node.values.pop(index)),
+                partial(_lose_row, node, index),
             )
 
 
+def _lose_row(node: ast.Dict, index: int) -> None:
+    del node.keys[index], node.values[index]
+
+
 def _other_words(
-    node: ast.AST, field: str, index: int, words: frozenset[str]
-) -> Iterator[tuple[str, str, Callable[[], None]]]:
-    cells = getattr(node, field)
-    old = cells[index]
-    for word in sorted(words - {old.id}):
-        head = _text(cells[0] if field == "args" else node.keys[index])
+    cells: list[ast.expr], index: int, head: ast.expr | None, words: frozenset[str]
+) -> Iterator[_Change]:
+    old = _text(cells[index])
+    for word in sorted(words - {old}):
         yield (
             "cell",
-            f"cell {index} of `{head}`: `{old.id}` is `{word}`",
-            lambda word=word: cells.__setitem__(
-                index, ast.Name(id=word, ctx=ast.Load())
-            ),
+            f"cell {index} of `{_text(head)}`: `{old}` is `{word}`",
+            partial(cells.__setitem__, index, ast.Name(id=word, ctx=ast.Load())),
         )
 
 

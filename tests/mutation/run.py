@@ -435,13 +435,9 @@ def page(sources: Mapping[str, str], results: Results) -> str:
                 continue
             caught = results.of(mutant)
             total["caught" if caught else "survived"] += 1
-            verdict = _short(caught) if caught else explained.get(mutant.name)
-            cells = (
-                mutant.scope,
-                mutant.change,
-                mutant.rule,
-                verdict if caught else f"**survives**: {verdict or 'unexplained'}",
-            )
+            why = explained.get(mutant.name, "unexplained")
+            verdict = _short(caught) if caught else f"**survives**: {why}"
+            cells = (mutant.scope, mutant.change, mutant.rule, verdict)
             row = " | ".join(cell.replace("|", "\\|") for cell in cells)
             rows.append(f"| {row} |")
         tables.append(
@@ -449,12 +445,16 @@ def page(sources: Mapping[str, str], results: Results) -> str:
             + "\n".join(rows)
         )
     count = sum(total.values())
-    head = (HERE / "page.md").read_text().format(
-        mutants=count,
-        files=len(sources),
-        caught=total["caught"],
-        survived=total["survived"],
-        untried=total["untried"],
+    head = (
+        (HERE / "page.md")
+        .read_text()
+        .format(
+            mutants=count,
+            files=len(sources),
+            caught=total["caught"],
+            survived=total["survived"],
+            untried=total["untried"],
+        )
     )
     return head + "\n" + "\n\n".join(tables) + "\n"
 
@@ -493,7 +493,7 @@ def main() -> int:
     results = Results(fresh=options.fresh)
     with tempfile.TemporaryDirectory(prefix="secagg-mutants-") as folder:
         os.chdir(_copy_of_the_tree(folder))
-        sys.path[:] = [os.getcwd(), *(p for p in sys.path if Path(p) != ROOT)]
+        sys.path[:] = [str(Path.cwd()), *(p for p in sys.path if Path(p) != ROOT)]
         _try_all(mutants, chosen, results, options)
     if not options.files:
         PAGE.write_text(page(everything, results))
@@ -549,9 +549,7 @@ def _verdict(
     alive = {m.name for m in mutants if results.of(m) is None}
     unexplained = sorted(alive - set(explained))
     stale = sorted(
-        name
-        for name in set(explained) - alive
-        if name.split(": ")[0] in sources
+        name for name in set(explained) - alive if name.split(": ")[0] in sources
     )
     print(
         f"{len(mutants)} mutants, {len(mutants) - len(alive)} caught, "
