@@ -63,14 +63,13 @@ class RosterView:
     ctx1: bytes
 
 
-def check_roster(  # noqa: PLR0913 - a roster, and what its reader knows and demands
+def check_roster(
     parameters: ProtocolParameters,
     data: bytes,
     own: Advert,
     *,
     ctx0: bytes,
     member: Member | None,
-    whole: bool = False,
 ) -> RosterView:
     """Check U1 as published, whole or the reader's neighbourhood (PROTOCOL §5.2).
 
@@ -80,7 +79,6 @@ def check_roster(  # noqa: PLR0913 - a roster, and what its reader knows and dem
         own: The advert that this client sent.
         ctx0: Context of the offer.
         member: This client's part among the enrolled, where the profile has one.
-        whole: Whether the client insists on everybody's advert.
 
     Returns:
         What of it the client keeps.
@@ -92,11 +90,6 @@ def check_roster(  # noqa: PLR0913 - a roster, and what its reader knows and dem
     """
     roster = Roster.decode(data)
     if isinstance(roster, Neighbourhood):
-        if whole:
-            raise RemoteProtocolError(
-                "this client reads whole rosters and was shown its neighbourhood",
-                code=ErrorCode.POLICY_VIOLATION,
-            )
         return _check_neighbourhood(parameters, roster, data, own, ctx0)
     # R5.2-1 to R5.2-3
     adverts = dict(enumerate(roster.adverts))

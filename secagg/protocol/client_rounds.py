@@ -26,6 +26,7 @@ from secagg.messages import (
     Quorum,
     Released,
     Shares,
+    is_neighbourhood,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -221,13 +222,17 @@ def _stream(
 def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
+    if policy.whole_roster and is_neighbourhood(event.envelope):
+        raise RemoteProtocolError(
+            "this client reads whole rosters and was shown its neighbourhood",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
     roster = check_roster(
         facts.parameters,
         event.envelope.data,
         state.advert,
         ctx0=facts.ctx0,
         member=state.member,
-        whole=policy.whole_roster,
     )
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
     dealing = share_bundles.deal(
