@@ -371,7 +371,7 @@ class NoisedTask:
         )
 
     def session_noise(self, sharers: int) -> SessionNoise:
-        """Return what each client of a session adds, as exact rationals.
+        """Return what each client of a session adds, as exact rationals (R3.5-1).
 
         Args:
             sharers: |U2|.
@@ -421,7 +421,7 @@ class NoisedTask:
         )
 
     def noise_context(self, sharers: int) -> bytes:
-        """Return 32 bytes that cover how noise is drawn for so many sharers.
+        """Return 32 bytes that cover how noise is drawn, PROTOCOL §3.5.
 
         Args:
             sharers: |U2|.
@@ -594,7 +594,7 @@ def _insist(*demands: tuple[bool, str]) -> None:
 def subtract_layers(
     total: npt.NDArray[np.unsignedinteger[Any]], removal: NoiseRemoval | None
 ) -> None:
-    """Subtract what survivors have given away of their noise, in place.
+    """Subtract what survivors have given away of their noise, in place (R6.7-1).
 
     Args:
         total: A sum, or a part of it: residues of shape (d,), words of the modulus.

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.primitives.canonical import Reader, Writer
+from secagg.primitives.canonical import CanonicalEncodingError, Reader, Writer
 
 __all__ = [
     "MAX_DEADLINE_SECONDS",
@@ -182,9 +182,16 @@ class Trust:
 
     @classmethod
     def decode_from(cls, reader: Reader) -> Self:
-        """Read what `encode_into` wrote."""
+        """Read what `encode_into` wrote.
+
+        Raises:
+            CanonicalEncodingError: It was cut short, or the trust domain is empty.
+        """
+        trust_domain = reader.text(max_bytes=MAX_TRUST_DOMAIN_BYTES)
+        if not trust_domain:
+            raise CanonicalEncodingError("the trust domain is empty")
         return cls(
-            reader.text(max_bytes=MAX_TRUST_DOMAIN_BYTES),
+            trust_domain,
             reader.fixed(_KEY_BYTES),
             reader.u32(),
             reader.fixed(_HASH_BYTES),

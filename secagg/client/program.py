@@ -100,6 +100,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         max_dropouts=section.max_dropouts,
         min_colluders=section.min_colluders,
         require_majority=section.require_majority,
+        whole_roster=section.whole_roster,
         max_dimension=section.max_dimension,
         max_modulus_bits=section.max_modulus_bits,
         require_noise=section.require_noise,

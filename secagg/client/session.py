@@ -210,6 +210,11 @@ class ClientSession:
         return self._state.ROUND
 
     @property
+    def wants_whole_roster(self) -> bool:
+        """Whether this client reads everybody's advert where it need not."""
+        return self._policy.whole_roster
+
+    @property
     def needs_input(self) -> bool:
         """Whether the application's input is wanted, for the first time or again."""
         return isinstance(self._state, client.ReadyForInput)

@@ -503,6 +503,10 @@ class PolicySection:
         high=65_535,
         unit="clients",
     )
+    whole_roster: bool = setting(
+        "On a ring, read everybody's advert and not only those of the neighbours.",
+        default=False,
+    )
     require_majority: bool = setting(
         "Demand a threshold above half of the cohort on the complete graph.",
         default=True,

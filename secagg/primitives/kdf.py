@@ -209,7 +209,7 @@ def noise_seed(
         A seed of 32 bytes.
 
     Source:
-        PROTOCOL §6.
+        PROTOCOL §6.7.
     """
     info = _info(NOISE_STREAM, suite, context, component)
     return expand(seed, info, _HASH_SIZE)

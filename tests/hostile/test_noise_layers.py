@@ -1,4 +1,4 @@
-"""Noise that losses have not made necessary is taken back, to the last bit."""
+"""Noise that losses have not made necessary is taken back, to the last bit (R6.7-1)."""
 
 from collections import Counter
 from dataclasses import replace
@@ -247,6 +247,7 @@ def test_without_a_ladder_nothing_changes_hands():
 
 
 def test_block_and_parameters_agree_on_the_layers(task):
+    # R3.2-10
     for layers in (0, LADDER, LADDER + 2):
         with pytest.raises(RemoteProtocolError, match="noise layers") as caught:
             NoisedTask.from_parameters(replace(task.parameters, noise_layers=layers))

@@ -54,7 +54,7 @@ def test_a_session_with_noise_ends_with_the_sum():
 
 
 def test_the_server_ends_a_session_whose_losses_the_noise_does_not_bear():
-    """The parameters alone would let it go on."""
+    """R3.5-1: the parameters alone would let it go on."""
     session = session_of(tolerating(1))
     assert run_session(session, LOST).code is ErrorCode.TOO_MANY_DROPOUTS
     assert "at most 1" in session.server_state.outcome.reason
