@@ -404,7 +404,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         roster.ctx1,
         delivery.sharers,
         facts.parameters.suite,
-        edge_root=roster.edge_root,
+        edge_root=roster.edge_root,  # R5.9-12
         noise_context=noise.context,
     )
     job = MaskJob(

@@ -14,8 +14,11 @@ from secagg.messages import (
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Fate,
+    ListProof,
     Neighbourhood,
     Quorum,
     Released,
@@ -60,6 +63,14 @@ SAMPLES = [
     Complaint(ErrorCode.SHARE_CONFUSION, 7),
     Consistency(b"s" * 64),
     Quorum(((0, b"a" * 64), (7, b"b" * 64))),
+    Edges((1, 4), b"s" * 64),
+    EdgesPublished(
+        b"r" * 32,
+        ((1, Edges((0, 3), b"s" * 64)),),
+        (b"h" * 32,) * 2,
+        (ListProof(b"d" * 32, 3, 1, (b"i" * 32,)), None),
+        (b"l" * 32,),
+    ),
 ]
 # The other form of a roster has no number of its own.
 NEIGHBOURHOOD = Neighbourhood(
