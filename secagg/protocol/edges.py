@@ -195,6 +195,7 @@ class EdgeTrees:
         size: n.
         lists: What clients have drawn; who is missing is out of the session.
         suite: Of the session.
+        drawers: Who each is told has drawn it; None for the truth.
 
     Attributes:
         lists: As given, ascending by roster index.
@@ -205,17 +206,18 @@ class EdgeTrees:
     __slots__ = ("_hashes", "_tree", "graph", "lists", "root")
 
     def __init__(
-        self, ctx1: bytes, size: int, lists: Mapping[int, Edges], suite: CipherSuite
+        self,
+        ctx1: bytes,
+        size: int,
+        lists: Mapping[int, Edges],
+        suite: CipherSuite,
+        *,
+        drawers: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         self.lists: Final = dict(sorted(lists.items()))
-        drawers: dict[int, list[int]] = {index: [] for index in self.lists}
-        for drawer, edges in self.lists.items():
-            for each in edges.drawn:
-                if each in drawers:
-                    drawers[each].append(drawer)
         self.graph: Final = DrawnGraph(
             {index: edges.drawn for index, edges in self.lists.items()},
-            {index: tuple(each) for index, each in drawers.items()},
+            _drawers(self.lists) if drawers is None else drawers,
         )
         self._hashes: Final = _Hashes(ctx1, suite)
         leaves = [self._leaf(index) for index in range(size)]
@@ -255,6 +257,15 @@ class EdgeTrees:
             place=place,
             proof=self._hashes.in_tree(drawn, drawers).proof([place]),
         )
+
+
+def _drawers(lists: Mapping[int, Edges]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {index: [] for index in lists}
+    for drawer, edges in lists.items():
+        for each in edges.drawn:
+            if each in found:
+                found[each].append(drawer)
+    return {index: tuple(each) for index, each in found.items()}
 
 
 # --- the client's look at it --------------------------------------------------------

@@ -14,19 +14,18 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Edges, Envelope, Fate, Round
 from secagg.parameters import Graph
 from secagg.policy import ClientPolicy
-from secagg.primitives.merkle import MerkleTree
 from secagg.profiles import Profile
 from secagg.protocol import client, server
 from secagg.protocol.checks import check_edge_odds
 from secagg.protocol.edges import EdgeTrees, sign_edges
 from secagg.protocol.events import Received, RoundClosed, SessionOffered
-from secagg.protocol.neighbors import DrawnGraph
 from secagg.protocol.noise_terms import NoiseTerms, noise_terms
 from secagg.protocol.outputs import Finish
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import identity_of, run_session
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import one_hot, sparse_parameters_for
+from secagg.testing.hidden_edges import hiding_trees
 from secagg.testing.observed_session import ObservedSession
 
 CLIENTS, DEGREE, COLLUDER, LOSSES = 12, 7, 11, 3
@@ -156,25 +155,13 @@ def test_another_roster_makes_a_client_draw_others():
 # --- lies of the server -------------------------------------------------------------
 
 
-def hiding(session, drawer, receiver):
-    """Commit to all lists, but leave one drawer out of a receiver's list."""
-    honest = session.server_state.cohort.edges
-    trees = EdgeTrees(honest._hashes.ctx1, CLIENTS, honest.lists, session.suite)
-    drawers = dict(trees.graph.drawers)
-    drawers[receiver] = tuple(n for n in drawers[receiver] if n != drawer)
-    trees.graph = DrawnGraph(trees.graph.drawn, drawers)
-    leaves = [trees._leaf(index) for index in range(CLIENTS)]
-    trees._tree = MerkleTree(leaves, session.suite, node="edge node")
-    trees.root = trees._hashes.root(CLIENTS, trees._tree.top)
-    return trees
-
-
 def test_an_edge_cannot_be_hidden_from_the_one_that_was_drawn():
     # R5.9-10: the receiver believes it, the drawer does not.
     session = played(Round.CHOOSE_EDGES)
-    session.suite = session.parameters.suite
     receiver = session.clients[0].edges.drawn[0]
-    trees = hiding(session, 0, receiver)
+    trees = hiding_trees(
+        session.server_state.cohort, {(0, receiver)}, session.parameters.suite
+    )
     session.to_client(receiver, Received(Envelope.of(trees.published(receiver))))
     assert isinstance(session.clients[receiver], client.Shared)
     assert 0 not in session.clients[receiver].roster.graph.dealers(receiver)
@@ -207,9 +194,10 @@ def test_an_edge_cannot_be_hidden_from_the_one_that_was_drawn():
 def test_two_roots_give_masks_that_do_not_cancel():
     """Who is shown other edges signs other sets: no quorum names both (R5.9-12)."""
     session = played(Round.CHOOSE_EDGES)
-    session.suite = session.parameters.suite
     drawer, receiver = 0, session.clients[0].edges.drawn[0]
-    trees = hiding(session, drawer, receiver)
+    trees = hiding_trees(
+        session.server_state.cohort, {(drawer, receiver)}, session.parameters.suite
+    )
     session.to_client(receiver, Received(Envelope.of(trees.published(receiver))))
     bundles = client.pending_outputs(session.clients[receiver])
     assert session.clients[receiver].roster.edge_root == trees.root
