@@ -343,6 +343,14 @@ class RoundsSection:
         high=_MAX_SECONDS,
         unit="seconds",
     )
+    consistency: int = setting(
+        "Waiting for signatures on who is in the sum; only in profiles that distrust "
+        "the server.",
+        default=60,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
     unmasking: int = setting(
         "Waiting for shares of the survivors.",
         default=60,

@@ -46,7 +46,7 @@ from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
-from secagg.storage.spool import PAYLOAD, REVOCATIONS, SUM, Spool
+from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -61,6 +61,7 @@ from secagg.wire.calls import (
     RevealShares,
     SendMessage,
     ShareKeys,
+    SignConsistency,
     UploadChunk,
     UploadStatus,
     Wait,
@@ -79,7 +80,6 @@ _Answer = TypeVar("_Answer")
 _SPOOLED: Final[Mapping[Blob, str]] = {
     Blob.PAYLOAD: PAYLOAD,
     Blob.SUM: SUM,
-    Blob.REVOCATIONS: REVOCATIONS,
 }
 
 
@@ -148,6 +148,7 @@ class Aggregator:
             GetOffer: self._offer,
             AdvertiseKeys: self._take,
             ShareKeys: self._take,
+            SignConsistency: self._take,
             RevealShares: self._take,
             ReportViolation: self._take,
             GetUploadStatus: self._upload_status,

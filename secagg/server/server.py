@@ -418,6 +418,9 @@ class Server:
         definition = TaskDefinition(
             task_id=task_id,
             parameters=prepared.parameters,
+            revocations=b""
+            if prepared.enrolment is None
+            else prepared.enrolment.revocations,
             invited=invited,
             sessions=missing,
             allowed=None

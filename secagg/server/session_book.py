@@ -240,7 +240,9 @@ class SessionBook:
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
-        record = SessionRecord(descriptor, task.invited, left_out, attempt)
+        record = SessionRecord(
+            descriptor, task.invited, left_out, attempt, task.revocations
+        )
         if payload:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
@@ -282,7 +284,7 @@ class SessionBook:
             if runner.descriptor.task_id != task.task_id:
                 continue
             same = (
-                runner.descriptor.parameters == task.parameters
+                runner.goes_on_under(task.parameters)
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )

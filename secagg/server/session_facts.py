@@ -89,10 +89,8 @@ class SessionFacts:
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
             self._seen = replace(self._seen, sharers=state.bitmap)
-        if isinstance(state, server.ConsistencyCheck):
-            self._seen = replace(self._seen, survivors=state.opening.data)
-        if isinstance(state, server.Unmasking):
-            self.is_spent = True
+        self.is_spent = self.is_spent or server.spends_session(state)
+        if isinstance(state, server.ConsistencyCheck | server.Unmasking):
             survivors = encode_set(state.survivors, len(state.cohort.roster))
             parameters = self._descriptor.parameters
             self._contexts["ctx3"] = context.unmask_context(
