@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, named_profile
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.profiles import (
         HonestTail,
         MaliciousTail,
-        Profile,
         RoundDeadlines,
         check_supported,
     )
@@ -105,14 +104,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.simulation.enrolled import simulated_trust
 
     output = Output(as_json=as_json)
-    try:
-        named_profile = Profile.from_label(profile)
-    except ValueError as error:
-        raise ServiceError(
-            str(error),
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose one of the profiles named.",
-        ) from None
+    chosen = named_profile(profile)
     entropy: Entropy = SystemEntropy()
     if seed is not None:
         try:
@@ -126,12 +118,12 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     left = clients - len(losses.losses)
     survivors = max(2, shares) if xnoise else min(clients, max(2, shares, left))
     try:
-        check_supported(named_profile)
+        check_supported(chosen)
         parameters = ProtocolParameters(
             tail=MaliciousTail(simulated_trust())
-            if named_profile.has_identities
+            if chosen.has_identities
             else HonestTail(40 if degree else 0),
-            deadlines=RoundDeadlines.of(named_profile),
+            deadlines=RoundDeadlines.of(chosen),
             modulus=1 << modulus_bits,
             dimension=dimension,
             min_clients=max(survivors, degree + 2 if degree else 2),
@@ -189,7 +181,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "survivors": session.survivors,
             "threshold": shares,
             "degree": degree,
-            "profile": named_profile.label,
+            "profile": chosen.label,
             "quorum": parameters.quorum,
             "client_cpu_seconds": {
                 "mean": costs.client_cpu_seconds_mean,
@@ -240,8 +232,9 @@ def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
 def _figures(noise: "NoiseCertificate | None") -> dict[str, object]:
     if noise is None:
         return {}
+    shown = noise.to_dict()
     return {
-        "noise_required": str(noise.required),
-        "noise_present": str(noise.present),
-        "noise_certificate": noise.to_dict(),
+        "noise_required": shown["noise_required"],
+        "noise_present": shown["noise_present"],
+        "noise_certificate": shown,
     }
