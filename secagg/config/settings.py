@@ -81,7 +81,8 @@ class ServerSection:
         default=None,
     )
     output_dir: Path = setting(
-        "Where sum-<n>.npy and report-<n>.json are written.", default=Path("sums")
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written.",
+        default=Path("sums"),
     )
     drain_seconds: float = setting(
         "How long calls in flight may finish after SIGTERM.",

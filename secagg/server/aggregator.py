@@ -460,10 +460,10 @@ class Aggregator:
                 await runner.stop_waiting(self._ending[task.task_id])
             outcome = await runner.run()
             if isinstance(outcome, Released):
-                receipt = runner.receipt()
-                await on_sum(await self._sessions.load_sum(receipt, outcome))
+                released = await self._sessions.load_sum(runner, outcome)
+                await on_sum(released)
                 await self._sessions.finish(runner)
-                return receipt
+                return released.receipt
             payload = await self._sessions.load_payload(runner.descriptor)
             known = await self._sessions.facts(task.task_id)
             await self._sessions.finish(runner)

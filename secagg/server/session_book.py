@@ -332,15 +332,21 @@ class SessionBook:
             return b""
         return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
 
-    async def load_sum(self, receipt: SessionReceipt, outcome: Released) -> SessionSum:
+    async def load_sum(self, runner: SessionRunner, outcome: Released) -> SessionSum:
         """Return the sum of a session that released one."""
-        descriptor = receipt.descriptor
+        descriptor = runner.descriptor
         parameters = descriptor.parameters
         packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
         residues = await self._workers.run(
             unpack, packed, parameters.dimension, parameters.bits, parameters.modulus
         )
-        return SessionSum(descriptor, residues, outcome.survivors, receipt)
+        return SessionSum(
+            descriptor,
+            residues,
+            outcome.survivors,
+            runner.receipt(),
+            runner.audit().encode(),
+        )
 
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from secagg import telemetry
+from secagg.audit.receipt import AuditReceipt
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
@@ -426,6 +427,10 @@ class SessionRunner:
     def receipt(self) -> SessionReceipt:
         """Return what is left of the session; only after its end."""
         return self._facts.receipt(self._ended(), was_restored=self._is_restored)
+
+    def audit(self) -> AuditReceipt:
+        """Return what anybody can judge of the session; only after its end."""
+        return self._facts.audit(self._ended())
 
     def _ended(self) -> server.Completed | server.Failed:
         if isinstance(self._state, server.Completed | server.Failed):

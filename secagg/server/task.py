@@ -50,12 +50,14 @@ class SessionSum:
             (d,), entries in [0, m).
         survivors: |U3|, how many inputs the sum adds up.
         receipt: The public facts of the session.
+        audit: Bytes of its audit receipt (`secagg.audit`).
     """
 
     descriptor: SessionDescriptor
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     survivors: int
     receipt: SessionReceipt
+    audit: bytes = field(repr=False)
 
 
 # Called before each session with the number of sums so far; None ends the task.
