@@ -38,6 +38,13 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     mechanism: Annotated[
         str, typer.Option("--mechanism", help="Mechanism by name.")
     ] = "skellam",
+    xnoise: Annotated[
+        bool,
+        typer.Option(
+            "--xnoise",
+            help="Let survivors take back noise that no loss has made necessary.",
+        ),
+    ] = False,
     round_seconds: Annotated[
         int,
         typer.Option(
@@ -84,6 +91,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
+        ladder=4 if xnoise else 0,
         round_seconds=round_seconds,
         # Restarted clients import their libraries again.
         join_seconds=4 * round_seconds,

@@ -86,6 +86,7 @@ class _Watched:
     address: asyncio.Future[str]
     ended: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
+    taken_back: dict[int, list[int]] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
 
 
@@ -235,6 +236,7 @@ class _Direction:
                     self._end_session(said)
             case "step":
                 self._watched.inputs[said["session"]] = said["survivors"]
+                self._watched.taken_back[said["session"]] = said["taken_back"]
                 self._check_if_known(said["session"])
             case "failed":
                 self._watched.failure = said
@@ -258,6 +260,7 @@ class _Direction:
                 clients=self._planned.clients,
                 dropped=tuple(self._watched.ended[number]["dropped"]),
                 inputs=self._watched.inputs[number],
+                taken_back=self._watched.taken_back[number],
                 modulus=self._modulus,
                 test=self._test,
             )

@@ -67,5 +67,8 @@ class DemoLayout:
         return self.root / "logs" / f"{name}.log"
 
     def audit(self, name: str, session_number: int) -> Path:
-        """The noisy integers that a client masked, for the check of exactness."""
+        """The noisy integers that a client masked, for the check of exactness.
+
+        The first row; each further one is a layer of noise that may be taken back.
+        """
         return self.root / "audit" / name / f"session-{session_number}.npy"

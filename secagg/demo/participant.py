@@ -86,8 +86,13 @@ async def _take_part(given: argparse.Namespace) -> int:
     def update(session: SessionInfo) -> npt.NDArray[Any]:
         return SoftmaxModel.from_bytes(session.payload).update_on(shard)
 
-    def record(number: int, residues: npt.NDArray[np.unsignedinteger[Any]]) -> None:
-        write_vector(layout.audit(given.name, number), residues)
+    def record(
+        number: int,
+        residues: npt.NDArray[np.unsignedinteger[Any]],
+        layers: npt.NDArray[np.unsignedinteger[Any]],
+    ) -> None:
+        rows = np.concatenate([residues[np.newaxis], layers])
+        write_vector(layout.audit(given.name, number), rows)
 
     async with GrpcConnection(
         Address.parse(given.server), identity=identity

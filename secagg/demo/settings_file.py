@@ -39,6 +39,7 @@ rotation = "dft"
 epsilon = {epsilon}
 delta = {delta}
 l2_clip = {l2_clip}
+ladder = {ladder}
 
 [rounds]
 advertise_keys = {join_seconds}
@@ -58,6 +59,8 @@ class DemoPlan:
         epsilon: Budget of all steps together, against the server.
         delta: That goes with it.
         mechanism: How noise is made.
+        ladder: Rungs by which survivors take back noise that no loss has made
+            necessary.
         round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
     """
@@ -67,6 +70,7 @@ class DemoPlan:
     epsilon: float
     delta: float
     mechanism: str
+    ladder: int = 0
     round_seconds: int
     join_seconds: int
 
@@ -92,6 +96,7 @@ def write_server_settings(layout: DemoLayout, planned: DemoPlan) -> ServerSettin
             min_clients=planned.min_clients,
             min_survivors=planned.min_survivors,
             mechanism=planned.mechanism,
+            ladder=planned.ladder,
             epsilon=float(planned.epsilon),
             delta=float(planned.delta),
             l2_clip=L2_CLIP,

@@ -5,7 +5,7 @@ Rule 1: nothing of the protocol is used for the comparison: integers are read fr
 Rule 2: a sum is exact only if it also adds up as many inputs as its server claims.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,7 @@ def check_session(  # noqa: PLR0913 - facts from four places
     clients: int,
     dropped: tuple[Mapping[str, str], ...],
     inputs: int,
+    taken_back: Sequence[int] = (),
     modulus: int,
     test: Shard,
 ) -> SessionCheck:
@@ -58,18 +59,24 @@ def check_session(  # noqa: PLR0913 - facts from four places
         clients: How many clients the demo has.
         dropped: Everybody that the aggregator lost, with round and reason.
         inputs: How many inputs the aggregator says the sum adds up.
+        taken_back: Layers of noise that it says survivors have given away.
         modulus: The m of the session.
         test: Pictures that nobody trained on.
     """
     gone = {lost["name"] for lost in dropped if lost["round"] in _BEFORE_THE_SUM}
+    silent = {lost["name"] for lost in dropped}
     released = np.load(layout.residues(number), allow_pickle=False)
     expected = np.zeros(released.shape, np.uint64)
     survivors = 0
     for client in range(1, clients + 1):
         path = layout.audit(client_name(client), number)
         if client_name(client) not in gone and path.exists():
-            expected += np.load(path, allow_pickle=False)
+            masked, *layers = np.load(path, allow_pickle=False)
+            expected += masked
             survivors += 1
+            if client_name(client) not in silent:
+                for layer in taken_back:  # modulo 2^64, which m divides
+                    expected -= layers[layer]
     weights = np.load(layout.model(number), allow_pickle=False)
     return SessionCheck(
         session_number=number,

@@ -49,7 +49,13 @@ class Trainer:
             write_vector(self._layout.residues(number), released.residues)
             write_vector(path, improved.weights)
         self._model = SoftmaxModel(np.load(path, allow_pickle=False))
-        say("step", session=number, survivors=released.inputs)
+        noise = released.receipt.noise
+        say(
+            "step",
+            session=number,
+            survivors=released.inputs,
+            taken_back=[] if noise is None else list(noise.removed),
+        )
 
 
 def _tell(progress: SessionProgress) -> None:

@@ -15,13 +15,14 @@ TEST = Shard(np.eye(65)[:4], np.zeros(4, np.int64))
 def layout(tmp_path):
     layout = DemoLayout(tmp_path)
     for client in (1, 2, 3):
-        vector = np.full(5, 100 + client, np.uint16)
-        write_vector(layout.audit(client_name(client), 1), vector)
+        # What was masked, and two layers of noise in it.
+        rows = np.array([[100 + client] * 5, [client] * 5, [10] * 5], np.uint16)
+        write_vector(layout.audit(client_name(client), 1), rows)
     write_vector(layout.model(1), SoftmaxModel.initial().weights)
     return layout
 
 
-def check(layout, released, *, dropped=(), inputs=3):
+def check(layout, released, *, dropped=(), inputs=3, taken_back=()):
     write_vector(layout.residues(1), np.array(released, np.uint16))
     return check_session(
         layout,
@@ -29,6 +30,7 @@ def check(layout, released, *, dropped=(), inputs=3):
         clients=4,
         dropped=dropped,
         inputs=inputs,
+        taken_back=taken_back,
         modulus=MODULUS,
         test=TEST,
     )
@@ -64,3 +66,13 @@ def test_a_client_lost_after_its_upload_is_in_the_sum(layout):
 
 def test_a_wrong_number_of_inputs_is_noticed(layout):
     assert not check(layout, [(101 + 102 + 103) % MODULUS] * 5, inputs=4).is_exact
+
+
+def test_layers_are_taken_back_from_those_who_have_answered(layout):
+    whole = 101 + 102 + 103
+    assert check(layout, [(whole - 6) % MODULUS] * 5, taken_back=[0]).is_exact
+    assert check(layout, [(whole - 6 - 30) % MODULUS] * 5, taken_back=[0, 1]).is_exact
+    assert not check(layout, [whole % MODULUS] * 5, taken_back=[0]).is_exact
+    silent = (lost("client-2", "UNMASKING"),)
+    kept = check(layout, [(whole - 4) % MODULUS] * 5, taken_back=[0], dropped=silent)
+    assert kept.is_exact
