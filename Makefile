@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants fuzz wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -69,6 +69,13 @@ build/models-venv/bin/python:
 models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreement (spin)
 	build/models-venv/bin/python protos/models/thresholds.py
 	build/models-venv/bin/python protos/models/agreement.py
+
+mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
+	$(BIN)/python tests/mutation/run.py
+
+fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
+	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \
+	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,8 +24,8 @@ from secagg.primitives.share_encoding import SHARE_SIZE
 
 __all__ = ["KeyTraffic", "key_traffic"]
 
-# As in secagg://site/client/1017.
-_NAME: Final = 26
+# As in client-01017.
+_NAME: Final = 12
 
 _INDEX: Final = 4
 _LENGTH: Final = 4

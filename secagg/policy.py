@@ -59,6 +59,9 @@ class ClientPolicy:
         min_colluders: The session must tolerate at least this many colluders.
         require_majority: On the complete graph the threshold must exceed n/2, so
             that two disjoint groups cannot both rebuild secrets.
+        whole_roster: On a ring, read the adverts of everybody and not only those of
+            the neighbours.  Nobody has to: what it adds are checks of keys and names
+            that the client shares nothing with.
         max_dimension: Longest vector that the client masks.
         max_modulus_bits: Widest coordinate that the client masks.
         require_noise: Refuse sessions that release an exact sum.
@@ -75,6 +78,7 @@ class ClientPolicy:
     max_dropouts: int | None = None
     min_colluders: int = 0
     require_majority: bool = True
+    whole_roster: bool = False
     max_dimension: int = DEFAULT_MAX_DIMENSION
     max_modulus_bits: int = 62
     require_noise: bool = True

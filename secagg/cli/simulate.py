@@ -159,6 +159,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             ),
             ("sent by clients", f"{costs.bytes_up:,} bytes"),
             ("sent to clients", f"{costs.bytes_down:,} bytes"),
+            ("sent to one client", f"{costs.bytes_down_per_client:,.0f} bytes"),
             ("peak memory, all roles", f"{costs.peak_rss_bytes / 2**20:.0f} MiB"),
         ),
         title="Simulated session",
@@ -178,6 +179,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "server_cpu_seconds": costs.server_cpu_seconds,
             "bytes_up": costs.bytes_up,
             "bytes_down": costs.bytes_down,
+            "bytes_down_per_client": costs.bytes_down_per_client,
             "peak_rss_bytes": costs.peak_rss_bytes,
             **_figures(session.noise),
         }

@@ -47,7 +47,9 @@ def charge_of(descriptor: SessionDescriptor) -> Charge | None:
 
 
 def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
-    """Return how many rosters of the task a client accepts; None for any number.
+    """Return how many rosters of the task a client accepts (R11.3-1).
+
+    None for any number: what no delta is reported for needs no cap.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; its noise cannot be read.

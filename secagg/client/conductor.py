@@ -29,7 +29,18 @@ from secagg.errors import (
     RemoteProtocolError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Bundles, Envelope, Message, Released, Round, Shares
+from secagg.messages import (
+    Aborted,
+    Bundles,
+    Consistency,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    is_neighbourhood,
+)
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.modular import BadVectorError
 from secagg.primitives.transcript import decode_set
@@ -44,6 +55,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
+from secagg.wire.limits import message_sizes
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
@@ -78,6 +90,7 @@ class ClientPhase(StrEnum):
     PREPARING = "preparing the input"
     UPLOADING = "uploading"
     UPLOADED = "waiting for the others"
+    AGREEING = "agreeing on who is in the sum"
     UNMASKING = "helping to unmask"
     COMPLETED = "completed"
     ABORTED = "aborted"
@@ -85,6 +98,7 @@ class ClientPhase(StrEnum):
 
 _PHASE_OF: Final[Mapping[type[Message], ClientPhase]] = {
     Bundles: ClientPhase.SHARING,
+    Consistency: ClientPhase.AGREEING,
     Shares: ClientPhase.UNMASKING,
 }
 
@@ -193,7 +207,9 @@ class Conductor:
         self._ended_by_server = False
         self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
-        has_masked = isinstance(session.state, client.Masked | client.Answered)
+        has_masked = isinstance(
+            session.state, client.Masked | client.Signed | client.Answered
+        )
         self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
         self._enter_round()
 
@@ -220,8 +236,25 @@ class Conductor:
                 deadline=self._deadline,
                 on_wait=self._wait_on,
             )
+            if is_neighbourhood(update) and session.wants_whole_roster:
+                update = await self._whole_roster()
             await self._take(update)
         return await self._conclude()
+
+    async def _whole_roster(self) -> Envelope:
+        """Read everybody's advert in place of the neighbours'.
+
+        Whether it is the roster of the others shows as with any: by its context.
+        """
+        parameters = self._session.descriptor.parameters
+        data = await self._parts.calls.fetch(
+            self._session.session_id,
+            Blob.ROSTER,
+            max_bytes=message_sizes(parameters).roster,
+            digest=None,
+            deadline=self._deadline,
+        )
+        return Envelope(Roster, data)
 
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted

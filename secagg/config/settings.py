@@ -81,7 +81,8 @@ class ServerSection:
         default=None,
     )
     output_dir: Path = setting(
-        "Where sum-<n>.npy and report-<n>.json are written.", default=Path("sums")
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written.",
+        default=Path("sums"),
     )
     drain_seconds: float = setting(
         "How long calls in flight may finish after SIGTERM.",
@@ -342,6 +343,14 @@ class RoundsSection:
         high=_MAX_SECONDS,
         unit="seconds",
     )
+    consistency: int = setting(
+        "Waiting for signatures on who is in the sum; only in profiles that distrust "
+        "the server.",
+        default=60,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
     unmasking: int = setting(
         "Waiting for shares of the survivors.",
         default=60,
@@ -502,6 +511,10 @@ class PolicySection:
         low=0,
         high=65_535,
         unit="clients",
+    )
+    whole_roster: bool = setting(
+        "On a ring, read everybody's advert and not only those of the neighbours.",
+        default=False,
     )
     require_majority: bool = setting(
         "Demand a threshold above half of the cohort on the complete graph.",

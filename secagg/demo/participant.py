@@ -48,7 +48,7 @@ __all__ = ["main"]
 # What a client of the demo waits for the next step while others are being restarted.
 _WAIT_SECONDS: Final = 60.0
 # Codes that say that the task is over, not that something is wrong.
-_TASK_OVER: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNREACHABLE})
+_TASK_OVER: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.UNREACHABLE})
 # Codes that say that one session went on without this client.
 _LEFT_OUT: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
 

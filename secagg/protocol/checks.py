@@ -30,11 +30,15 @@ from secagg.ring_odds import client_demand
 __all__ = [
     "RosterView",
     "check_delivery",
+    "check_layers",
     "check_noise_suffices",
     "check_overlap",
     "check_ring",
     "check_ring_survivors",
     "check_roster",
+    "check_sharers",
+    "check_shown",
+    "check_size",
     "check_survivors",
     "check_unique_keys",
 ]
@@ -89,13 +93,13 @@ def check_roster(
         return _check_neighbourhood(parameters, roster, data, own, ctx0)
     # R5.2-1 to R5.2-3
     adverts = dict(enumerate(roster.adverts))
-    _check_layers(parameters, adverts)
-    _check_size(parameters, len(roster))
+    check_layers(parameters, adverts)
+    check_size(parameters, len(roster))
     # Identities are strictly ascending, so at most one entry can be ours.
     index = next((i for i, advert in adverts.items() if advert == own), None)
     if index is None:
         raise _self_missing()
-    _check_adverts(adverts, parameters.profile)
+    check_shown(adverts, parameters.profile)
     if member is not None:
         # R5.2-6, R5.2-7
         check_adverts(
@@ -123,11 +127,11 @@ def _check_neighbourhood(
 ) -> RosterView:
     """Check R5.2-20 to R5.2-25, and what is there like a whole roster."""
     index = roster.reader
-    _check_layers(parameters, roster.adverts)
-    _check_size(parameters, roster.size)
+    check_layers(parameters, roster.adverts)
+    check_size(parameters, roster.size)
     if roster.adverts.get(index) != own:
         raise _self_missing()
-    if parameters.graph is not Graph.RING:
+    if parameters.graph is not Graph.RING:  # R5.2-25, R5.2-26
         raise RemoteProtocolError(
             f"on the {parameters.graph} graph a client reads the whole roster",
             code=ErrorCode.POLICY_VIOLATION,
@@ -141,15 +145,19 @@ def _check_neighbourhood(
     # The top is computed and not compared: another view gives another ctx1, hence
     # masks that do not cancel.
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
-    _check_adverts(roster.adverts, parameters.profile)
+    check_shown(roster.adverts, parameters.profile)
     check_ring(parameters, graph)
     return RosterView(roster.size, index, graph, roster.adverts, ctx1)
 
 
-def _check_layers(
-    parameters: ProtocolParameters, adverts: Mapping[int, Advert]
-) -> None:
-    """R5.2-1: every client commits to as many seeds as the offer says."""
+def check_layers(parameters: ProtocolParameters, adverts: Mapping[int, Advert]) -> None:
+    """Check that every client commits to as many seeds as the offer says.
+
+    Part of decoding: R5.2-1 and R5.2-20.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING.
+    """
     for advert in adverts.values():
         if len(advert.noise_commitments) != parameters.noise_layers:
             raise RemoteProtocolError(
@@ -161,7 +169,12 @@ def _check_layers(
             )
 
 
-def _check_size(parameters: ProtocolParameters, size: int) -> None:
+def check_size(parameters: ProtocolParameters, size: int) -> None:
+    """Check that a roster is as large as was promised (R5.2-2, R5.2-21).
+
+    Raises:
+        RemoteProtocolError: ROSTER_TOO_SMALL or ROSTER_TOO_LARGE.
+    """
     if size < parameters.min_clients:
         raise RemoteProtocolError(
             f"the roster has {size} clients, the session promised at least "
@@ -183,8 +196,15 @@ def _self_missing() -> RemoteProtocolError:
     )
 
 
-def _check_adverts(adverts: Mapping[int, Advert], profile: Profile) -> None:
-    """Check R5.2-9, R5.2-4 and R5.2-5 over what is shown of a roster."""
+def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
+    """Check forms, keys and distinctness over what is shown of a roster.
+
+    These are R5.2-9, R5.2-4 and R5.2-5, in this order.
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE or BAD_CREDENTIAL, BAD_PUBLIC_KEY,
+            DUPLICATE_KEY.
+    """
     for advert in adverts.values():
         check_form(advert, profile)
     for advert in adverts.values():
@@ -267,8 +287,50 @@ def check_delivery(
         RemoteProtocolError: BAD_ENCODING, SELF_MISSING, U2_TOO_SMALL or
             BAD_SHARE_CIPHERTEXT.
     """
-    sharers = _decode_bitmap(delivery.sharers, roster_size, "U2")
-    if index not in sharers:
+    sharers = check_sharers(
+        parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
+    )
+    senders = sharers.intersection(graph.neighbors(index))
+    # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
+    holders = sharers.intersection(graph.holders(index))
+    if len(holders) < parameters.threshold:
+        raise RemoteProtocolError(
+            f"{len(holders)} holders of this client's shares are left, "
+            f"{parameters.threshold} are needed",
+            code=ErrorCode.U2_TOO_SMALL,
+        )
+    if len(delivery.bundles) != len(senders) * BUNDLE_BYTES:  # R5.3-6
+        raise RemoteProtocolError(
+            f"expected {len(senders)} bundles of {BUNDLE_BYTES} bytes, "
+            f"got {len(delivery.bundles)} bytes",
+            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
+        )
+    return sharers
+
+
+def check_sharers(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    index: int | None,
+    bitmap: bytes,
+) -> frozenset[int]:
+    """Check U2 itself: R5.3-3, R5.3-4 and the size in R5.3-5.
+
+    Args:
+        parameters: Of the session.
+        roster_size: n.
+        index: The client's own; None for whoever is no client.
+        bitmap: As received.
+
+    Returns:
+        U2 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, SELF_MISSING or U2_TOO_SMALL.
+    """
+    sharers = _decode_bitmap(bitmap, roster_size, "U2")
+    if index is not None and index not in sharers:
         raise RemoteProtocolError(
             "this client is not in U2, yet it was sent shares",
             code=ErrorCode.SELF_MISSING,
@@ -279,21 +341,6 @@ def check_delivery(
             f"{len(sharers)} clients shared their keys, {needed} are needed",
             code=ErrorCode.U2_TOO_SMALL,
         )
-    senders = sharers.intersection(graph.neighbors(index))
-    # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
-    holders = sharers.intersection(graph.holders(index))
-    if len(holders) < parameters.threshold:
-        raise RemoteProtocolError(
-            f"{len(holders)} holders of this client's shares are left, "
-            f"{parameters.threshold} are needed",
-            code=ErrorCode.U2_TOO_SMALL,
-        )
-    if len(delivery.bundles) != len(senders) * BUNDLE_BYTES:
-        raise RemoteProtocolError(
-            f"expected {len(senders)} bundles of {BUNDLE_BYTES} bytes, "
-            f"got {len(delivery.bundles)} bytes",
-            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
-        )
     return sharers
 
 
@@ -301,7 +348,7 @@ def check_survivors(
     parameters: ProtocolParameters,
     *,
     roster_size: int,
-    index: int,
+    index: int | None,
     sharers: frozenset[int],
     bitmap: bytes,
 ) -> frozenset[int]:
@@ -314,24 +361,24 @@ def check_survivors(
         RemoteProtocolError: BAD_ENCODING, U3_INVALID, U3_TOO_SMALL or
             TOO_MANY_DROPOUTS.
     """
-    survivors = _decode_bitmap(bitmap, roster_size, "U3")
-    if not survivors <= sharers:
+    survivors = _decode_bitmap(bitmap, roster_size, "U3")  # R5.4-1
+    if not survivors <= sharers:  # R5.4-2, with the next
         raise RemoteProtocolError(
             "U3 names a client that is not in U2", code=ErrorCode.U3_INVALID
         )
-    if index not in survivors:
+    if index is not None and index not in survivors:
         raise RemoteProtocolError(
             "this client is declared lost, yet it is asked to unmask",
             code=ErrorCode.U3_INVALID,
         )
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(survivors) < needed:
+    if len(survivors) < needed:  # R5.4-3
         raise RemoteProtocolError(
             f"the sum would add up {len(survivors)} inputs, {needed} are needed",
             code=ErrorCode.U3_TOO_SMALL,
         )
     missing = roster_size - len(survivors)
-    if missing > parameters.max_losses:
+    if missing > parameters.max_losses:  # R5.4-4, with the next
         raise RemoteProtocolError(
             f"{missing} clients of the roster are declared lost, at most "
             f"{parameters.max_losses} may be",
@@ -359,7 +406,7 @@ def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> 
         RemoteProtocolError: TOO_MANY_DROPOUTS.
     """
     lost = sharers - survivors
-    if lost > noise.tolerated_losses:
+    if lost > noise.tolerated_losses:  # R3.5-1
         raise RemoteProtocolError(
             f"{lost} of {sharers} clients are declared lost, and the noise of the "
             f"others suffices after {noise.tolerated_losses} losses",

@@ -216,6 +216,7 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
         if isinstance(event, Received):
+            # R5-9; a quorum before this client has signed is R5.5-10.
             return leave(state, ErrorCode.UNEXPECTED_MESSAGE, complaint)
         raise LocalProtocolError(complaint)
     try:

@@ -26,6 +26,7 @@ from secagg.messages import (
     Quorum,
     Released,
     Shares,
+    is_neighbourhood,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -218,9 +219,14 @@ def _stream(
 # --- ShareKeys ----------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: Received, _: ClientPolicy) -> ClientStep:
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     facts = state.facts
+    if policy.whole_roster and is_neighbourhood(event.envelope):
+        raise RemoteProtocolError(
+            "this client reads whole rosters and was shown its neighbourhood",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
     roster = check_roster(
         facts.parameters,
         event.envelope.data,
@@ -354,7 +360,7 @@ def mask_plain(
 def mask_noised(
     state: ReadyForNoisedInput, event: InputReady, _: ClientPolicy
 ) -> ClientStep:
-    """Bind an input that carries its noise share (PROTOCOL §5.3)."""
+    """Bind an input that carries its noise share (R5.3-1)."""
     vector = event.vector
     _check_vector(state.facts.parameters, vector)
     # The row admits no other class; what remains is whose noise it is.
@@ -474,7 +480,7 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
-    """Reveal one share per dealer to whoever has a quorum (PROTOCOL §5.5)."""
+    """Reveal one share per dealer to whoever has a quorum (R5.5-1 to R5.5-4)."""
     parameters = state.facts.parameters
     check_quorum(
         Quorum.decode(event.envelope.data),
@@ -541,7 +547,10 @@ def repeat(
     event: Received,
     _: ClientPolicy,
 ) -> ClientStep:
-    """Accept a repeated message as a no-op, refuse a contradiction."""
+    """Accept a repeated message as a no-op, refuse a contradiction (R5-8).
+
+    Before anything of it is decoded: of U3 that is R5.4-5.
+    """
     kind = event.envelope.kind
     if event.envelope.digest != state.accepted[kind.ROUND]:
         raise RemoteProtocolError(
@@ -554,7 +563,10 @@ def repeat(
 def complete(
     state: Masked | Signed | Answered, event: Received, _: ClientPolicy
 ) -> ClientStep:
-    """Believe that a sum was released, as far as it fits what this client did."""
+    """Believe that a sum was released, as far as it fits what this client did.
+
+    Only states with a bound input have this row (R5.6-1).
+    """
     released = Released.decode(event.envelope.data)
     if isinstance(state, Signed | Answered):
         _check_fate(released.fate)

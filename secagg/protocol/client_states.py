@@ -194,7 +194,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Round 6 is done.  All keys are gone; the answer is kept for retries only.
+    """Round 6 is done.  All keys are gone; the answer is kept for retries (R5.5-5).
 
     Attributes:
         facts: Public facts.

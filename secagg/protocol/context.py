@@ -15,6 +15,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import hash_parts
 
 __all__ = [
+    "committed_roster",
     "context_of_tree",
     "mask_context",
     "noise_commitment",
@@ -66,19 +67,20 @@ def roster_context(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> byte
         raise RemoteProtocolError(
             f"the neighbourhood is not proven: {error}", code=ErrorCode.BAD_PROOF
         ) from None
-    return _roster_context(ctx0, roster.size, top, roster.graph_seed, suite)
+    return committed_roster(ctx0, roster.size, top, roster.graph_seed, suite)
 
 
 def context_of_tree(
     ctx0: bytes, tree: MerkleTree, graph_seed: bytes, suite: CipherSuite
 ) -> bytes:
     """Return ctx1 of a roster whose tree is known."""
-    return _roster_context(ctx0, len(tree), tree.top, graph_seed, suite)
+    return committed_roster(ctx0, len(tree), tree.top, graph_seed, suite)
 
 
-def _roster_context(
+def committed_roster(
     ctx0: bytes, size: int, top: bytes, graph_seed: bytes, suite: CipherSuite
 ) -> bytes:
+    """Return ctx1 of a roster of which only size, top and graph seed are known."""
     # The top alone does not bind the number of leaves (PROTOCOL §4.1).
     return hash_parts(
         "ctx1", ctx0, size.to_bytes(4, "big"), top, graph_seed, suite=suite

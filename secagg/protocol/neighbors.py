@@ -167,8 +167,8 @@ def sharing_graph(
         graph_seed: As in the roster.
 
     Raises:
-        RemoteProtocolError: POLICY_VIOLATION if the seed is missing on a ring or
-            present on the complete graph, or the ring would overlap itself.
+        RemoteProtocolError: POLICY_VIOLATION (R5.2-10) if the seed is missing on a ring
+            or present on the complete graph, or the ring would overlap itself.
     """
     if parameters.is_complete_graph:
         if graph_seed:

@@ -170,6 +170,16 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             suspects |= liars
             if bearable >= colluders:  # R5.7-1
                 disputes |= {(dealer, liar) for liar in liars}
+    disputes |= _further_disputes(
+        table,
+        {
+            dealer: secrets[dealer]
+            for liar in suspects
+            for dealer in _known(graph.dealers(liar), secrets)[: colluders + 2]
+        },
+        threshold=parameters.threshold,
+        colluders=colluders,
+    )
     return Rebuilt(
         survivor_seeds=tuple(
             SurvivorSeed(index, secrets[index]) for index in sorted(survivors)
@@ -261,6 +271,33 @@ class _ShareTable:
     def _choose(self, dealer: int, threshold: int, suspects: set[int]) -> list[int]:
         by_trust = sorted(self.holders(dealer), key=lambda h: (h in suspects, h))
         return sorted(by_trust[:threshold])
+
+
+def _known(dealers: Sequence[int], secrets: Mapping[int, SecretBytes]) -> list[int]:
+    return [dealer for dealer in dealers if dealer in secrets]
+
+
+def _further_disputes(
+    table: _ShareTable,
+    secrets: Mapping[int, SecretBytes],
+    *,
+    threshold: int,
+    colluders: int,
+) -> set[tuple[int, int]]:
+    """Compare all shares of some more dealers of those who have lied to one.
+
+    Whoever contradicts more than c dealers is corrupt beyond doubt, and takes no honest
+    dealer with it (R5-4): c + 1 dealers suffice, its own secret apart.
+    """
+    found = set()
+    for dealer, secret in secrets.items():
+        holders = table.holders(dealer)
+        if (len(holders) - threshold) // 2 < colluders:
+            continue
+        corrected = _corrected(table, dealer, holders, threshold)
+        if corrected is not None and corrected[0] == secret:
+            found |= {(dealer, liar) for liar in corrected[1]}
+    return found
 
 
 def _corrected(

@@ -101,7 +101,7 @@ _SEED_BYTES: Final = 32
 def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     """Record one advert (PROTOCOL §5.1)."""
     sender = event.sender
-    if not state.is_invited(sender):
+    if not state.is_invited(sender):  # R5.1-1
         raise RemoteProtocolError(
             f"{sender!r} is not invited to this session",
             code=ErrorCode.NOT_INVITED,
@@ -109,19 +109,20 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
         )
     advert = Advert.decode(event.envelope.data)
     layers = state.session.descriptor.parameters.noise_layers
-    if len(advert.noise_commitments) != layers:
+    if len(advert.noise_commitments) != layers:  # R5.1-2
         raise RemoteProtocolError(
             f"{sender!r} commits to {len(advert.noise_commitments)} layers of noise, "
             f"the session has {layers}",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
-    if advert.identity != sender:
+    if advert.identity != sender:  # R5.1-3
         raise RemoteProtocolError(
             f"{sender!r} sent an advert of another identity",
             code=ErrorCode.UNAUTHENTICATED,
             sender=sender,
         )
+    # R5.1-4
     if len(state.adverts) >= state.session.descriptor.parameters.max_clients:
         raise RemoteProtocolError(
             f"the session is full with {len(state.adverts)} clients",
@@ -133,7 +134,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     parameters = descriptor.parameters
     check_form(advert, parameters.profile)  # R5.1-5
     keys = advert.public_keys
-    for key in (advert.encryption_key, advert.masking_key):
+    for key in (advert.encryption_key, advert.masking_key):  # R5.1-6
         try:
             check_public_key(key)
         except BadPublicKeyError as error:
@@ -142,6 +143,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
                 code=ErrorCode.BAD_PUBLIC_KEY,
                 sender=sender,
             ) from None
+    # R5.1-7
     if len(set(keys)) < len(keys) or not state.keys.isdisjoint(keys):
         raise RemoteProtocolError(
             f"a public key of {sender!r} occurs twice in the session",
@@ -243,7 +245,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     sharers = frozenset(state.bundles)
     dropped = _drops(cohort, everybody - sharers, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(sharers) < needed:
+    if len(sharers) < needed:  # R5.2-12
         return _too_few(
             state.session,
             len(sharers),
@@ -328,7 +330,7 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
     lost = state.sharers - survivors
     dropped = _drops(cohort, lost, DropReason.NO_INPUT)
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(survivors) < needed:
+    if len(survivors) < needed:  # R5.3-12, as are the losses and the disputes
         return _too_few(
             state.session,
             len(survivors),
@@ -518,7 +520,7 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     try:
         answer = Answer.parse(
             revealed, _dealers(state, index), noise_layers=len(state.noise_layers)
-        )
+        )  # R5.5-11
     except ValueError as error:
         raise RemoteProtocolError(
             f"the shares that {sender!r} revealed cannot be read: {error}",
@@ -539,7 +541,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     absent = Counter(d for answer in answers.values() for d in answer.absent)
     for dealer in sorted(state.sharers):
         left = cohort.graph.count_holders(dealer, answered) - absent[dealer]
-        if left < parameters.threshold:
+        if left < parameters.threshold:  # R5.5-12
             return _too_few(
                 state.session,
                 left,

@@ -25,6 +25,7 @@ class CostReport:
         server_cpu_seconds: By round.
         bytes_up: From all clients to the server.
         bytes_down: From the server to all clients.
+        bytes_down_per_client: Of these, to each client that took part, on average.
         peak_rss_bytes: Most memory that the process has held, all clients included.
     """
 
@@ -33,6 +34,7 @@ class CostReport:
     server_cpu_seconds: dict[str, float]
     bytes_up: int
     bytes_down: int
+    bytes_down_per_client: float
     peak_rss_bytes: int
 
 
@@ -70,6 +72,7 @@ class Meter:
             server_cpu_seconds=dict(self.server),
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
+            bytes_down_per_client=self.bytes_down / len(spent),
             peak_rss_bytes=peak_rss_bytes(),
         )
 

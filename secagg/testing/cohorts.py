@@ -9,11 +9,12 @@ from secagg.distributed_dp import NoisedTask, plan
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.profiles import HonestTail
+from secagg.profiles import HonestTail, MaliciousTail, Profile, RoundDeadlines
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
 from secagg.simulation.driver import InProcessSession
+from secagg.simulation.enrolled import simulated_trust
 
 __all__ = [
     "LENIENT_POLICY",
@@ -22,11 +23,13 @@ __all__ = [
     "any_noise",
     "one_hot",
     "parameters_for",
+    "signing_parameters_for",
     "with_noise",
 ]
 
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(
+    profiles=frozenset(Profile),
     graphs=frozenset(Graph),
     min_graph_bits=1,
     min_clients=2,
@@ -61,6 +64,27 @@ def parameters_for(
         "tail": HonestTail(graph_bits),
     }
     return ProtocolParameters(**(fields | overrides))
+
+
+def signing_parameters_for(
+    clients: int,
+    *,
+    dimension: int,
+    colluders: int = 0,
+    **overrides: Any,  # noqa: ANN401 - any field of the parameters
+) -> ProtocolParameters:
+    """Return parameters of profile malicious-server, as lenient as its rules allow.
+
+    The threshold, which is the quorum too, is the least of R3.2-8 unless it is given.
+    """
+    fields: dict[str, Any] = {
+        "threshold": (clients + colluders) // 2 + 1,
+        "tail": MaliciousTail(simulated_trust()),
+        "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER),
+    } | overrides
+    fewest = max(fields["threshold"], colluders + 2)
+    fields = {"min_survivors": fewest, "min_clients": fewest} | fields
+    return parameters_for(clients, dimension=dimension, colluders=colluders, **fields)
 
 
 @cache

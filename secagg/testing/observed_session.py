@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from secagg.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
+from secagg.protocol.agreement import sign_bundles
 from secagg.protocol.events import ClientEvent, Received, SessionOffered
 from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
 from secagg.protocol.refund import Charge
@@ -87,14 +88,23 @@ class ObservedSession(RecordedSession):
         state = self.clients[dealer]
         if dealer not in self.garbage or not isinstance(state, client.Shared):
             return envelope
-        sealed = bytearray(envelope.data)
+        sealed = bytearray(Bundles.decode(envelope.data).sealed)
         view = state.roster
         receivers = [h for h in view.graph.holders(view.index) if h != view.index]
         for place, receiver in enumerate(receivers):
             name = view.adverts[receiver].identity
             if name in map(identity_of, self.garbage[dealer]):
                 sealed[place * BUNDLE_BYTES] ^= 1
-        return Envelope.of(Bundles(bytes(sealed)))
+        signature = b""
+        if state.agreement is not None:
+            signature = sign_bundles(
+                state.agreement.key,
+                bytes(sealed),
+                ctx1=view.ctx1,
+                index=view.index,
+                suite=self.parameters.suite,
+            )
+        return Envelope.of(Bundles(bytes(sealed), signature))
 
     def check(self) -> tuple[RevealedSum, ...]:
         """Check that the adversary knows no more than it may; see `knowledge.check`.

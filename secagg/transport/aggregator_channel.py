@@ -9,7 +9,8 @@ Rule 3: a handshake of our own comes first, which reads the whole certificate; a
         again when the way fails, to say why.
 Rule 4: who was met once has the right settings.  What stands in the way later (a
         captive portal, a proxy's error page, files that are just being renewed) may
-        pass: it is UNREACHABLE, so that nobody on the way ends a session.
+        pass: it is UNREACHABLE, so that nobody on the way ends a session.  Somebody
+        else with a certificate of our authority is no such accident.
 
 gRPC shows a client no certificate; docs/decisions/0014 has what else was possible.
 """
@@ -24,7 +25,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
-from secagg.transport.handshake import Expected, meet, unreachable
+from secagg.transport.handshake import Expected, StrangerError, meet, unreachable
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
@@ -125,8 +126,9 @@ class AggregatorChannel:
     async def explain(self, error: SecAggError) -> SecAggError:
         """Return the reason why a call did not get through, if one can be found.
 
-        What is wrong with the client's own certificate stays BAD_CERTIFICATE;
-        everything else is UNREACHABLE once the aggregator was met.
+        An own certificate that has expired and an impostor whom the authority has
+        certified stay BAD_CERTIFICATE; everything else is UNREACHABLE once the
+        aggregator was met.
         """
         if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
             return error
@@ -137,6 +139,8 @@ class AggregatorChannel:
         has_met = self._has_met
         try:
             await self._meet(self._identity)
+        except StrangerError as stranger:
+            return stranger
         except ServiceError as found:
             return unreachable(str(found), found.next_step) if has_met else found
         return error

@@ -25,7 +25,7 @@ from secagg.transport.address import Address
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
 
-__all__ = ["HANDSHAKE_SECONDS", "Expected", "meet", "unreachable"]
+__all__ = ["HANDSHAKE_SECONDS", "Expected", "StrangerError", "meet", "unreachable"]
 
 # A handshake takes two round trips: slow mobile links need a second of it.
 HANDSHAKE_SECONDS: Final = 5.0
@@ -35,6 +35,17 @@ _RETRY_SECONDS: Final = 1.0
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _WRONG_PURPOSE = 26
 _OTHER_HOST = frozenset({62, 64})
+
+
+class StrangerError(ServiceError):
+    """Whoever listens there holds a certificate of our authority, and is another.
+
+    It takes the authority to cause this; everything else can come from anybody on the
+    way.
+    """
+
+    def __init__(self, complaint: str, next_step: str) -> None:
+        super().__init__(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +65,24 @@ class Expected:
         """Refuse anybody else.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; says who is there and who should be.
+            StrangerError: BAD_CERTIFICATE; says who is there and who should be.
         """
         if peer.role is not Role.SERVER:
-            raise _refused(
+            raise StrangerError(
                 f"what listens there is not an aggregator: it shows the certificate "
                 f"of {peer.uri}",
                 "Do not use this address; tell the operator, that client's key may "
                 "be in wrong hands.",
             )
         if peer.trust_domain != self.trust_domain:
-            raise _refused(
+            raise StrangerError(
                 f"the aggregator belongs to trust domain {peer.trust_domain}, this "
                 f"client to {self.trust_domain}",
                 "Check client.server; certificates of both sides must name one trust "
                 "domain.",
             )
         if self.name is not None and peer.name != self.name:
-            raise _refused(
+            raise StrangerError(
                 f"the aggregator there is {peer.name!r}, this client accepts only "
                 f"{self.name!r}",
                 "Check client.server; only if the operator confirms the new name, set "
@@ -252,12 +263,12 @@ def _leaf_identity(writer: asyncio.StreamWriter) -> PeerIdentity:
     try:
         return identity_of(x509.load_der_x509_certificate(data))
     except ValueError:
-        raise _refused(
+        raise StrangerError(
             "the aggregator's certificate cannot be read",
             "Tell the operator to issue it again.",
         ) from None
     except ServiceError as error:
-        raise _refused(
+        raise StrangerError(
             f"whoever listens there is no aggregator to this client: {error}",
             f"Check the address, or tell the operator: {error.next_step}",
         ) from None

@@ -377,6 +377,7 @@ ACCEPTABLE = {
     ids=lambda change: next(iter(change)),
 )
 def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
+    # R5.0-4
     acceptable = parameters_for(CLIENTS, **ACCEPTABLE)
     STRICT.check(ObservedSession(acceptable, []).descriptor)
     proposal = parameters_for(CLIENTS, **(ACCEPTABLE | change))
@@ -471,6 +472,7 @@ def ready(noise_block=b""):
 
 
 def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
+    # R5.3-1
     """A31: not a flag but a missing row of the table."""
     session = ready(noise_block=b"noise")
     state = session.clients[0]
@@ -485,6 +487,7 @@ def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
 
 
 def test_a_second_different_input_is_refused_and_the_same_one_is_masked_alike():
+    # R5.3-2
     session = ready()
     first = session.supply_input(0)
     second = session.supply_input(0)
@@ -515,6 +518,7 @@ def test_a_vector_that_does_not_fit_is_the_callers_fault_and_loses_nothing(vecto
 
 
 def test_a_session_of_another_aggregator_than_the_connected_one_is_refused():
+    # R5.0-1
     """One operator cannot pass on the session of another one, with its clients."""
     session = new_session()
     seed = SecretBytes(b"s" * 32)

@@ -4,11 +4,13 @@ A task of c corrupt clients ends at most c attempts by complaints, nobody has to
 it in between, and everybody who was not left out gets the exact sum (PROTOCOL §5.7).
 """
 
+import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from secagg import telemetry
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import BUNDLE_BYTES, Complaint, Envelope, Fate, Roster
@@ -173,12 +175,19 @@ def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
     return failed
 
 
-def test_dealers_of_garbage_are_left_out_together_and_alone():
+def test_dealers_of_garbage_are_left_out_together_and_alone(caplog):
+    caplog.set_level(logging.INFO, telemetry.SERVER_LOGGER)
     deployment, endings = run(Garbage)
     (failed,) = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
     corrupt = {identity_of(n) for n in CORRUPT}
     accused = {b for a, b, _ in failed.disputes if a not in corrupt}
     assert accused == corrupt
+    lines = [record.getMessage() for record in caplog.records]
+    told = [line for line in lines if line.startswith(telemetry.CLIENT_LEFT_OUT)]
+    assert len(told) == COLLUDERS
+    assert all(
+        repr(name) in line for name, line in zip(sorted(corrupt), told, strict=True)
+    )
 
 
 def test_accusers_of_one_client_cost_one_attempt_and_that_client():

@@ -6,12 +6,15 @@ import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.parameters import Profile
 from secagg.protocol import client, server
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.refund import Charge
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 CLIENTS = 6
 SUM = Released(Fate.INCLUDED, b"h" * 32, 15, CLIENTS, 0)

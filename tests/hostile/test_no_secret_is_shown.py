@@ -7,14 +7,17 @@ import pytest
 
 from secagg.errors import SecAggError
 from secagg.messages import Delivery, Envelope, Roster, Round, Shares, Survivors
+from secagg.parameters import Profile
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol.client_rounds import _own_secrets
 from secagg.protocol.events import Received
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation import run_session
 from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 CLIENTS = 4
 

@@ -259,6 +259,7 @@ def test_without_a_ladder_nothing_changes_hands():
 
 
 def test_block_and_parameters_agree_on_the_layers(task):
+    # R3.2-10
     for layers in (0, LADDER, LADDER + 2):
         with pytest.raises(RemoteProtocolError, match="noise layers") as caught:
             NoisedTask.from_parameters(replace(task.parameters, noise_layers=layers))

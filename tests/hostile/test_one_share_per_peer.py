@@ -95,6 +95,7 @@ def ask(session, number, survivors):
 def test_an_answer_has_the_seed_share_of_survivors_and_the_key_share_of_the_lost(
     session,
 ):
+    # R5.5-9
     kinds = ask(session, 0, {0, 1, 2, 3})
     assert kinds
     for dealer, kind in kinds.items():
@@ -120,6 +121,7 @@ def test_a_repeated_request_gives_the_same_bytes_again(session):
 
 
 def test_what_is_kept_after_the_answer_is_enough_and_holds_no_secret(session):
+    # R5.5-5
     (first,) = session.to_client(0, asked_for({0, 1, 2, 3}))
     state = session.clients[0]
     kept = client.resume_answered(

@@ -21,8 +21,10 @@ from secagg.messages import (
     Shares,
     Upload,
 )
+from secagg.parameters import Profile
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol import reconstruction, server
+from secagg.protocol.disputes import left_out
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -30,10 +32,12 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.outputs import DealerFailed, ShareDisputed
-from secagg.protocol.rounds import CLIENT_ROUNDS, DropReason
+from secagg.protocol.rounds import DropReason, rounds_of
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.observed_session import ObservedSession
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 CLIENTS = 7
 MODULUS = 1 << 20
@@ -136,6 +140,7 @@ def test_keys_of_another_client_and_equal_own_keys_are_refused():
 
 
 def test_a_full_session_and_an_uninvited_client_are_refused():
+    # R5.1-1
     session = new_session()
     run_until(session, Round.ADVERTISE_KEYS)
     late = replace(
@@ -188,8 +193,8 @@ def test_a_retry_is_a_no_op_and_a_contradiction_is_a_violation(which):
 def test_bundles_of_a_wrong_size_are_refused(change):
     session = new_session()
     run_until(session, Round.SHARE_KEYS, without_first(Bundles))
-    state = session.clients[0]
-    sized = (state.bundles + b"\0" * BUNDLE_BYTES)[: len(state.bundles) + change]
+    sealed = session.clients[0].bundles.sealed
+    sized = (sealed + b"\0" * BUNDLE_BYTES)[: len(sealed) + change]
     event = sent_by(identity_of(0), Bundles(sized))
     assert refused(session, event) is ErrorCode.BAD_ENCODING
 
@@ -223,6 +228,7 @@ def test_a_malformed_answer_is_refused_and_the_sum_is_exact(shares, code):
 @pytest.mark.parametrize("degree", [0, 4])
 @pytest.mark.parametrize("liars", [0, 1, 2])
 def test_wrong_shares_are_corrected_and_their_holders_named(liars, degree):
+    # R7.3-1
     session = (
         new_session(degree=degree, threshold=3, min_clients=6)
         if degree == 0
@@ -265,6 +271,7 @@ def test_too_many_wrong_shares_abort_and_release_nothing():
 def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_holder(
     liars, colluders
 ):
+    # R5.7-1
     session = new_session(threshold=4, colluders=colluders)  # one error is corrected
 
     def lie(number, event):
@@ -288,6 +295,26 @@ def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_hold
         assert failures == [DealerFailed(dealer, is_proven=colluders <= 1)]
         sure = "it lies, since 1 wrong ones" in session.server_state.outcome.reason
         assert sure is (colluders <= 1)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2])
+def test_whoever_lies_about_everybody_is_left_out_alone(colluders):
+    session = new_session(
+        threshold=3, colluders=colluders, min_survivors=4, min_clients=4
+    )
+
+    def lie(number, event):
+        if is_a(Shares, event) and number == 0:
+            wrong = np.frombuffer(event.envelope.open().revealed, np.uint8).copy()
+            wrong[1::SHARE_SIZE] ^= 1
+            return sent_by(event.sender, Shares(wrong.tobytes()))
+        return event
+
+    run_until(session, Round.UNMASKING, lie)
+    found = session.step_server(RoundClosed(Round.UNMASKING))
+    pairs = [(o.dealer, o.holder) for o in found if isinstance(o, ShareDisputed)]
+    assert {holder for _, holder in pairs} == {identity_of(0)}
+    assert left_out(pairs, colluders=colluders) == {identity_of(0)}
 
 
 def test_one_holder_alone_proves_nothing_against_a_dealer_whatever_was_stated():

@@ -1,5 +1,7 @@
 """Whole tasks in memory: aggregator and clients, with losses, retries and deadlines."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,12 +15,14 @@ from secagg.storage.change import Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.deployment import Deployment, one_hot_input
 from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
+    Blob,
     FetchChunk,
     GetUploadStatus,
     RevealShares,
@@ -212,6 +216,34 @@ def test_a_ring_of_neighbours():
         9, parameters=parameters, fault_of=dead_from({3: UploadChunk, 7: RevealShares})
     )
     assert_sum_of(deployment, [0, 1, 2, 4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["neighbourhood", "whole"])
+@pytest.mark.parametrize("inline", [100, 1 << 20], ids=["referred to", "inline"])
+def test_a_client_on_a_ring_reads_as_much_of_the_roster_as_it_wants(
+    monkeypatch, whole, inline
+):
+    monkeypatch.setattr(aggregator, "MAX_INLINE_BYTES", inline)
+    read = set()
+
+    class Reading(LyingConnection):
+        async def call(self, request):
+            if isinstance(request, FetchChunk):
+                read.add(request.blob)
+            return await super().call(request)
+
+    parameters = parameters_for(
+        9, dimension=11, threshold=3, degree=6, min_clients=8, min_survivors=5
+    )
+    deployment, _ = run(
+        9,
+        parameters=parameters,
+        policy=replace(LENIENT_POLICY, whole_roster=whole),
+        tamper=lambda _, connection: Reading(connection, {}),
+    )
+    assert_sum_of(deployment, range(9))
+    assert (Blob.ROSTER in read) is whole
+    assert (Blob.NEIGHBOURHOOD in read) is (inline == 100)
 
 
 def test_the_payload_reaches_the_application_and_is_bound_to_the_session():

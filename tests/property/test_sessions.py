@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode
 from secagg.messages import Advert, Bundles, Round, Shares
+from secagg.parameters import Profile
 from secagg.protocol import client, server
 from secagg.protocol.events import Received, RoundClosed
 from secagg.protocol.outputs import Send
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 from secagg.testing.observed_session import ObservedSession
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 MODULI = [2, 1 << 8, 1 << 16, 1 << 20, 1 << 32, 1 << 48, 1_000_003]
 LOSSES = st.sampled_from([*CLIENT_ROUNDS, Round.FINISHED])
@@ -281,6 +284,7 @@ def test_a_repeated_message_says_so_and_changes_nothing():
 
 
 def test_replaying_a_clients_journal_gives_the_same_bytes():
+    # R6.1-1
     session = recorded_session()
     run_session(session)
     first, second = sent_by(session, 0), sent_by(session, 0)

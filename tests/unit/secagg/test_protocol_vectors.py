@@ -436,6 +436,7 @@ def test_any_sharing_agrees_with_the_reference(
 
 @given(st.integers(0, 40), st.binary(max_size=6))
 def test_any_bitmap_is_read_as_by_the_reference(reference_modules, size, data):
+    # R3.3-1
     reference = reference_modules["reference"]
     try:
         expected = sorted(reference.members_of(data, size))

@@ -6,6 +6,7 @@ from a session's seed is no part of the wire protocol.
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from secagg.conformance import read_vectors
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Advert,
@@ -25,10 +28,13 @@ from secagg.messages import (
     Upload,
 )
 from secagg.parameters import SessionDescriptor
+from secagg.primitives.canonical import Reader
 from secagg.primitives.modular import BadVectorError, add_into, word_dtype, zeros
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client, context, masking, server
+from secagg.primitives.signature import IdentityKey
+from secagg.profiles import HonestTail, Profile
+from secagg.protocol import client, context, masking, rounds, server
 from secagg.protocol.events import (
     InputReady,
     PlainVector,
@@ -36,6 +42,7 @@ from secagg.protocol.events import (
     RoundClosed,
     SessionOffered,
 )
+from secagg.protocol.membership import Membership
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.server.mask_executor import check_packed_vector
@@ -55,6 +62,8 @@ FIELDS = {
     Round.CONSISTENCY_CHECK: "signature",
     Round.UNMASKING: "answer",
 }
+
+POLICY = replace(LENIENT_POLICY, profiles=frozenset(Profile))
 
 by_name = pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS)
 
@@ -100,7 +109,7 @@ class VectorClient:
         self.state = client.start()
 
     def step(self, event):
-        result = client.step(self.state, event, policy=LENIENT_POLICY)
+        result = client.step(self.state, event, policy=POLICY)
         self.state = result.state
         return result.outputs
 
@@ -113,6 +122,7 @@ class VectorClient:
             descriptor.aggregator,
             seed,
             descriptor.session_end - 1,
+            membership_of(self.session, self.row),
         )
         return self.sent(Advert, offered)
 
@@ -143,9 +153,31 @@ class VectorClient:
 
 
 def rounds_of(session):
-    """Those of the session's profile, in order."""
-    absent = descriptor_of(session).parameters.profile.absent_rounds
-    return [one for one in FIELDS if ROUNDS[one].deadline not in absent]
+    return rounds.rounds_of(descriptor_of(session).parameters.profile)
+
+
+def revoked_in(session):
+    """Serials of the revocation list that the offer names."""
+    tail = descriptor_of(session).parameters.tail
+    if isinstance(tail, HonestTail):
+        return frozenset()
+    listed = read_revocations(bytes_of(session, "revocations"), tail.trust)
+    return frozenset(listed.serials)
+
+
+def membership_of(session, row):
+    """What a client is handed before it takes part where clients sign."""
+    tail = descriptor_of(session).parameters.tail
+    if isinstance(tail, HonestTail):
+        return None
+    reader = Reader(bytes_of(row, "credential"), "credential")
+    return Membership(
+        trust_domain=tail.trust.trust_domain,
+        enrolment_key=tail.trust.enrolment_key,
+        key=IdentityKey.from_bytes(SecretBytes(bytes_of(row, "identity_seed"))),
+        credential=Credential.decode_from(reader, name=row["identity"]),
+        revoked=revoked_in(session),
+    )
 
 
 def opening(session, row, round_number, *, whole=True):
@@ -194,6 +226,7 @@ def compare_client(monkeypatch, session, row, *, whole=True):
 
 @by_name
 def test_our_contexts_are_the_recorded_ones(session):
+    # R4-1
     descriptor = descriptor_of(session)
     assert descriptor.encode() == bytes_of(session, "offer")
     assert descriptor.configuration_hash.hex() == session["cfg_hash"]
@@ -216,6 +249,27 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
     assert isinstance(ours.state, client.Failed), ours.state
     assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
+
+
+def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
+    # R5.4-6
+    session = SESSIONS["signed"]
+    row = next(row for row in session["clients"] if row["signature"] is not None)
+    for lies in (False, True):
+        replayed = VectorClient(monkeypatch, session, row)
+        replayed.advertise()
+        for round_number in (Round.SHARE_KEYS, Round.MASKED_INPUT_COLLECTION):
+            replayed.take(round_number)
+        replayed.take(Round.CONSISTENCY_CHECK)
+        (pending,) = client.pending_outputs(replayed.state)
+        assert pending.envelope.data.hex() == row["signature"]
+        shown = bytes_of(session, "u2" if lies else "u3")
+        outputs = replayed.step(Received(Envelope(Survivors, shown)))
+        if lies:
+            assert replayed.state.code == ErrorCode.EQUIVOCATION
+        else:
+            assert outputs == ()
+            assert client.pending_outputs(replayed.state) == (pending,)
 
 
 @pytest.mark.parametrize("case", REFUSALS["complaints"], ids=lambda case: case["name"])
@@ -257,7 +311,9 @@ class VectorServer:
         self.session = session
         self.parameters = descriptor_of(session).parameters
         size = packed_size(self.parameters.dimension, self.parameters.bits)
-        self.state = server.start(descriptor_of(session), packed_bytes=size)
+        self.state = server.start(
+            descriptor_of(session), packed_bytes=size, revoked=revoked_in(session)
+        )
 
     def step(self, event):
         result = server.step(self.state, event)
@@ -332,6 +388,19 @@ def compare_update(ours, row, round_number):
     else:
         # On a ring the server shows everybody its neighbourhood.
         assert update == opening(session, row, round_number, whole=False)
+
+
+def test_who_was_away_while_others_signed_gets_the_set_before_the_quorum():
+    # R5-2
+    session = SESSIONS["signed"]
+    ours = VectorServer(session).play_before(Round.UNMASKING)
+    (late,) = [r for r in session["clients"] if r["upload"] and not r["signature"]]
+    for after, name in (
+        (Round.MASKED_INPUT_COLLECTION, "u3"),
+        (Round.CONSISTENCY_CHECK, "quorum"),
+    ):
+        update = server.update_for(ours.state, late["identity"], after)
+        assert update.data.hex() == session[name]
 
 
 def compare_server(session):

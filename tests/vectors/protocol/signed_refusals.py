@@ -94,13 +94,13 @@ def neighbourhoods(ring: Run, complete: Run, small: Run) -> Iterator[dict[str, A
     data = altered(others[0], mask_key=roster.adverts[others[1]].mask_key)
     yield case("R5.2-5", "two neighbours, one key", ref.DUPLICATE_KEY, data)
     for run, name in (
-        (complete, "a neighbourhood on the complete graph"),
-        (small, "a neighbourhood where the server may lie"),
+        (complete, "R5.2-25 a neighbourhood on the complete graph"),
+        (small, "R5.2-26 a neighbourhood where the server may lie"),
     ):
         who = run.row(run.plan.identities[0])
         whole = run.roster()
         part = Roster(whole.count, whole.adverts, bytes(32), who["index"])
-        named = (f"R5.2-25 {name}", ref.POLICY_VIOLATION)
+        named = (name, ref.POLICY_VIOLATION)
         yield client_case(run, who["identity"], SHARE, named, part.encode())
 
 

@@ -43,6 +43,7 @@ VERBS = [
     ["pki", "enrol", "list"],
     ["pki", "identity", "new"],
     ["pki", "identity", "renew"],
+    ["sessions", "verify"],
 ]
 
 
@@ -171,7 +172,7 @@ def test_options_that_no_session_can_have_are_refused_before_anything_is_said(
     assert expected in captured.err
 
 
-@pytest.mark.parametrize("profile", ["malicious-server", "no-such-profile"])
+@pytest.mark.parametrize("profile", ["malicious-server-sparse", "no-such-profile"])
 def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
     assert main(["simulate", "--profile", profile, "--json"]) in (12, 72)
     assert profile in error_of(capsys)["message"]

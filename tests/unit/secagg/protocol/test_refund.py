@@ -12,13 +12,15 @@ from secagg.protocol.refund import CHARGES, Charge, Standing, charge_after
 
 PROTOCOL = (Path(__file__).parents[4] / "protos" / "PROTOCOL.md").read_text()
 FATES = (Fate.NEVER_FIXED, Fate.LEFT_OUT, Fate.INCLUDED, None)
-# (where the server may do anything, input bound, answered) -> one word for each fate
+# (where the server may do anything, how far the client came) -> one word for each fate
 ROWS = {
     (False, Standing.UNBOUND): ("never charged",) * 4,
     (False, Standing.MASKED): ("given back", "given back", "kept", "kept"),
+    (False, Standing.SIGNED): ("kept",) * 4,
     (False, Standing.ANSWERED): ("kept",) * 4,
     (True, Standing.UNBOUND): ("never charged",) * 4,
     (True, Standing.MASKED): ("kept",) * 4,
+    (True, Standing.SIGNED): ("kept",) * 4,
     (True, Standing.ANSWERED): ("kept",) * 4,
 }
 
@@ -51,5 +53,9 @@ def test_the_specification_prints_the_same_table():
         "none bound": ROWS[False, Standing.UNBOUND],
         "input bound, profile 1": ROWS[False, Standing.MASKED],
         "answered, profile 1": ROWS[False, Standing.ANSWERED],
-        "input bound or answered, profiles 2 and 3": ROWS[True, Standing.MASKED],
+        "input bound, signed or answered, profiles 2 and 3": ROWS[
+            True, Standing.MASKED
+        ],
     }
+    assert ROWS[True, Standing.MASKED] == ROWS[True, Standing.SIGNED]
+    assert ROWS[True, Standing.MASKED] == ROWS[True, Standing.ANSWERED]

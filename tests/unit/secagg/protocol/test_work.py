@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from secagg.messages import Round
+from secagg.parameters import Profile
 from secagg.protocol import server
-from secagg.protocol.rounds import CLIENT_ROUNDS
+from secagg.protocol.rounds import rounds_of
 from secagg.protocol.share_bundles import Answer
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import parameters_for
+
+CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
 CLIENTS = 5
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from secagg.errors import ErrorCode
-from secagg.messages import Delivery, Round
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Delivery, Roster, Round
 from secagg.protocol import server
 from secagg.protocol.events import AbortRequested
 from secagg.server import readable as readable_module
@@ -83,6 +83,40 @@ def test_only_the_latest_deliveries_are_kept_and_all_are_right(masking, made):
             given = readable.update_for(state, identity)
             assert given == server.update_for(state, identity)
     assert len(made) == 2 * CLIENTS
+
+
+def test_on_a_ring_everybody_reads_its_part_and_may_read_the_whole():
+    parameters = parameters_for(
+        CLIENTS, dimension=4, threshold=3, degree=4, min_clients=6
+    )
+    session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * CLIENTS)
+    readable = Readable()
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    sharing = session.server_state
+    readable.enter(sharing)
+    session.play(Round.SHARE_KEYS)
+    session.close(Round.SHARE_KEYS)
+    later = session.server_state  # both stay readable
+    for state in (sharing, later):
+        readable.enter(state)
+        for number in range(CLIENTS):
+            name = identity_of(number)
+            parts = [
+                readable.piece(state, name, FetchChunk(bytes(32), blob, 0)).data
+                for blob in (Blob.ROSTER, Blob.NEIGHBOURHOOD)
+            ]
+            whole, own = (Roster.decode(part) for part in parts)
+            assert whole == sharing.cohort.roster
+            assert own.reader == number
+            assert set(own.adverts) == {
+                number,
+                *sharing.cohort.graph.neighbors(number),
+            }
+        for blob in (Blob.ROSTER, Blob.NEIGHBOURHOOD):
+            with pytest.raises(RemoteProtocolError) as caught:
+                readable.piece(state, "stranger", FetchChunk(bytes(32), blob, 0))
+            assert caught.value.code is ErrorCode.SESSION_OVER
 
 
 def test_nothing_is_kept_beyond_the_end_of_the_session(masking):

@@ -1,0 +1,336 @@
+"""What anybody can make of a receipt, without network, state or secrets.
+
+Rule 1: everything that follows from other bytes is computed again, by the code that
+        clients run; nothing is taken from the receipt that could be derived.
+Rule 2: the steps and their order are those of R5.8-1; the first that fails is named.
+Rule 3: it says what holds and no more: that a quorum has signed roster and sets, or
+        that the writer states them (R5.8-2).  Whether a sum is right cannot be seen.
+
+Source:
+    PROTOCOL §5.8.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from itertools import pairwise
+from typing import Final
+
+from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.enrolment.revocation import read_revocations
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Advert, Quorum, Roster, RosterFrame
+from secagg.parameters import SessionDescriptor
+from secagg.profiles import HonestTail
+from secagg.protocol import context
+from secagg.protocol.agreement import Signers, check_quorum
+from secagg.protocol.checks import (
+    check_layers,
+    check_ring_survivors,
+    check_sharers,
+    check_shown,
+    check_size,
+    check_survivors,
+)
+from secagg.protocol.membership import check_adverts, enrolment_rules
+from secagg.protocol.neighbors import SharingGraph, sharing_graph
+from secagg.protocol.noise_terms import NoiseReader, no_noise, noise_terms
+from secagg.wire.packing import packed_size
+
+__all__ = ["Finding", "ReceiptError", "Step", "Verdict", "verify_receipt"]
+
+
+@unique
+class Step(StrEnum):
+    """What a verifier looks at, in this order."""
+
+    ENCODING = "encoding"
+    DIGEST = "digest"
+    OFFER = "offer"
+    VIEW = "view"
+    CREDENTIALS = "credentials"
+    SETS = "sets"
+    QUORUM = "quorum"
+    OUTCOME = "outcome"
+    CERTIFICATE = "certificate"
+
+
+@unique
+class Finding(StrEnum):
+    """What a receipt that passes shows."""
+
+    AGREED = "agreed"
+    """A quorum of enrolled clients has signed roster, U2 and U3."""
+    STATED = "stated"
+    """The writer of the receipt states them."""
+    NO_SUM = "no sum"
+    """No set U3 was ever fixed."""
+
+
+class ReceiptError(RemoteProtocolError):
+    """A receipt does not hold.
+
+    Attributes:
+        step: The first that failed.
+    """
+
+    def __init__(self, step: Step, message: str, *, code: ErrorCode) -> None:
+        super().__init__(f"{step}: {message}", code=code)
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a receipt that passes says.
+
+    Attributes:
+        finding: Who vouches for it.
+        receipt: Its fields.
+        descriptor: The offer.
+        clients: n; 0 without a view.
+        names: By roster index; empty where the writer has not read the whole roster.
+        sharers: U2 as roster indices.
+        survivors: U3 as roster indices.
+        signers: Who has signed, as roster indices.
+    """
+
+    finding: Finding
+    receipt: AuditReceipt
+    descriptor: SessionDescriptor
+    clients: int
+    names: tuple[str, ...]
+    sharers: frozenset[int]
+    survivors: frozenset[int]
+    signers: frozenset[int]
+
+
+def verify_receipt(
+    data: bytes,
+    *,
+    enrolment_key: bytes | None = None,
+    revocations: bytes | None = None,
+    read_noise: NoiseReader = no_noise,
+) -> Verdict:
+    """Judge a receipt (R5.8-1) and say what it shows (R5.8-2).
+
+    Args:
+        data: Its bytes.
+        enrolment_key: The key that clients were to pin, 32 bytes; needed where clients
+            sign.
+        revocations: The revocation list that the offer names, to have revoked
+            credentials refused; None takes every credential that was signed.
+        read_noise: Reads noise blocks; needed where a quorum signed a session with
+            noise.
+
+    Returns:
+        What it shows.
+
+    Raises:
+        ReceiptError: The first step that fails, and why.
+        LocalProtocolError: A reader of noise blocks was needed and none was given.
+    """
+    with _step(Step.ENCODING):
+        receipt = AuditReceipt.decode(data)
+    _demand(Step.DIGEST, receipt.is_undamaged(data), "the receipt was damaged")
+    with _step(Step.OFFER):
+        descriptor = SessionDescriptor.decode(receipt.offer)
+    reading = _Reading(receipt, descriptor)
+    with _step(Step.VIEW):
+        reading.read_view()
+    with _step(Step.CREDENTIALS):
+        reading.check_credentials(enrolment_key, revocations)
+    with _step(Step.SETS):
+        reading.read_sets()
+    with _step(Step.QUORUM):
+        reading.check_quorum(read_noise)
+    with _step(Step.OUTCOME):
+        reading.check_outcome()
+    _demand(
+        Step.CERTIFICATE,
+        not receipt.certificate or descriptor.parameters.noise_layers > 0,
+        "it has a certificate, and no noise is taken back",
+    )
+    return reading.verdict()
+
+
+class _Reading:
+    """What is known of a receipt so far."""
+
+    def __init__(self, receipt: AuditReceipt, descriptor: SessionDescriptor) -> None:
+        self._receipt: Final = receipt
+        self._descriptor: Final = descriptor
+        self._parameters: Final = descriptor.parameters
+        self._ctx0: Final = context.session_context(descriptor)
+        self._adverts: tuple[Advert, ...] = ()
+        self._clients = 0
+        self._graph: SharingGraph | None = None
+        self._ctx1 = b""
+        self._sharers: frozenset[int] = frozenset()
+        self._survivors: frozenset[int] = frozenset()
+        self._signers: frozenset[int] = frozenset()
+
+    def read_view(self) -> None:
+        """Take the roster, or what commits to it, and derive graph and ctx1."""
+        parameters, view = self._parameters, self._receipt.view
+        if self._receipt.edge_root:
+            raise _flaw("it has an edge root, and nobody chose edges")
+        match view:
+            case None:
+                return
+            case RosterCommitment(clients, top, graph_seed):
+                if parameters.is_complete_graph:
+                    raise _flaw("on the complete graph everybody reads the roster")
+                self._ctx1 = context.committed_roster(
+                    self._ctx0, clients, top, graph_seed, parameters.suite
+                )
+            case _:
+                roster = Roster.decode(view)
+                if not isinstance(roster, Roster):
+                    raise _flaw("a neighbourhood stands where the roster belongs")
+                self._adverts = roster.adverts
+                clients, graph_seed = len(roster), roster.graph_seed
+                frame = RosterFrame.decode(view)
+                self._ctx1 = context.roster_context(self._ctx0, frame, parameters.suite)
+        self._clients = clients
+        adverts = dict(enumerate(self._adverts))
+        check_layers(parameters, adverts)
+        check_size(parameters, clients)
+        check_shown(adverts, parameters.profile)
+        self._graph = sharing_graph(parameters, clients, graph_seed)
+
+    def check_credentials(
+        self, enrolment_key: bytes | None, revocations: bytes | None
+    ) -> None:
+        """Check who the clients are, where a profile knows that."""
+        if isinstance(self._parameters.tail, HonestTail):
+            return
+        trust = self._parameters.tail.trust
+        if trust.enrolment_key != enrolment_key:
+            raise _flaw(
+                "its clients were enrolled under another key than the one given"
+                if enrolment_key
+                else "its clients sign: give the enrolment key that they pin",
+                code=ErrorCode.BAD_CREDENTIAL,
+            )
+        listed = None if revocations is None else read_revocations(revocations, trust)
+        revoked = frozenset(() if listed is None else listed.serials)
+        check_adverts(
+            self._adverts,
+            enrolment_rules(trust, self._descriptor.session_end, revoked),
+            ctx0=self._ctx0,
+            suite=self._parameters.suite,
+            verified=None,
+        )
+
+    def read_sets(self) -> None:
+        """Take U2 and U3, as far as they were fixed."""
+        receipt, parameters = self._receipt, self._parameters
+        if receipt.survivors and not receipt.sharers:
+            raise _flaw("it has U3 and no U2")
+        if not receipt.sharers:
+            return
+        if self._graph is None:
+            raise _flaw("it has U2 and no roster")
+        self._sharers = check_sharers(
+            parameters,
+            roster_size=self._clients,
+            index=None,
+            bitmap=receipt.sharers,
+        )
+        if not receipt.survivors:
+            return
+        self._survivors = check_survivors(
+            parameters,
+            roster_size=self._clients,
+            index=None,
+            sharers=self._sharers,
+            bitmap=receipt.survivors,
+        )
+        check_ring_survivors(parameters, self._graph, self._survivors)
+
+    def check_quorum(self, read_noise: NoiseReader) -> None:
+        """Check that enough clients have signed these sets, where clients sign."""
+        receipt, parameters = self._receipt, self._parameters
+        if not parameters.profile.has_identities or not receipt.quorum:
+            is_due = parameters.profile.has_identities and (
+                receipt.outcome is not Outcome.ABORTED
+            )
+            if receipt.quorum or is_due:
+                raise _flaw(
+                    "nobody signed" if is_due else "in this profile nobody signs",
+                    code=ErrorCode.NO_QUORUM,
+                )
+            return
+        if not self._survivors:
+            raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
+        noise = noise_terms(parameters, len(self._sharers), read_noise)
+        suite = parameters.suite
+        ctx2 = context.mask_context(
+            self._ctx1, receipt.sharers, suite, noise_context=noise.context
+        )
+        quorum = Quorum.decode(receipt.quorum)
+        check_quorum(
+            quorum,
+            needed=parameters.quorum,
+            survivors=self._survivors,
+            signers=Signers.of(self._adverts),
+            ctx3=context.unmask_context(ctx2, receipt.survivors, suite),
+            suite=suite,
+        )
+        self._signers = frozenset(signer for signer, _ in quorum.signatures)
+
+    def check_outcome(self) -> None:
+        """Check that the end is one that these sets can have."""
+        receipt, parameters = self._receipt, self._parameters
+        is_released = receipt.outcome is Outcome.RELEASED
+        if receipt.outcome is not Outcome.ABORTED and not self._survivors:
+            raise _flaw("it ended with a sum and has no U3")
+        if is_released != (receipt.code == 0):
+            raise _flaw("a code stands exactly where there is no sum")
+        size = packed_size(parameters.dimension, parameters.bits) if is_released else 0
+        if receipt.size != size:
+            raise _flaw(f"its sum has {receipt.size} bytes, not {size}")
+        if not is_released and any(receipt.sum_hash):
+            raise _flaw("it has the hash of a sum that nobody released")
+        pairs = [(row.accuser, row.accused) for row in receipt.disputes]
+        if any(one >= other for one, other in pairwise(pairs)):
+            raise _flaw("its disputes are not strictly ascending")
+        if any(a == b or max(a, b) >= self._clients for a, b in pairs):
+            raise _flaw("a dispute is between two clients of the roster")
+
+    def verdict(self) -> Verdict:
+        """Return what all of this shows."""
+        if self._signers:
+            finding = Finding.AGREED
+        else:
+            finding = Finding.STATED if self._survivors else Finding.NO_SUM
+        return Verdict(
+            finding,
+            self._receipt,
+            self._descriptor,
+            self._clients,
+            tuple(advert.identity for advert in self._adverts),
+            self._sharers,
+            self._survivors,
+            self._signers,
+        )
+
+
+@contextmanager
+def _step(step: Step) -> Iterator[None]:
+    try:
+        yield
+    except RemoteProtocolError as error:
+        raise ReceiptError(step, str(error), code=error.code) from None
+
+
+def _demand(step: Step, holds: bool, complaint: str) -> None:  # noqa: FBT001
+    if not holds:
+        raise ReceiptError(step, complaint, code=ErrorCode.BAD_ENCODING)
+
+
+def _flaw(
+    complaint: str, *, code: ErrorCode = ErrorCode.BAD_ENCODING
+) -> RemoteProtocolError:
+    return RemoteProtocolError(complaint, code=code)

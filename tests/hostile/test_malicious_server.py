@@ -1,0 +1,798 @@
+"""Profile malicious-server: whatever the server says, it ends in a named code.
+
+Each lie is told to every honest client.  All of them leave with the code that PROTOCOL
+gives it and send nothing more, and the ledger (conftest) finds nobody's secret at the
+server and its colluder, whose keys and credential it uses.  Attacks are numbered as in
+docs/attacks.md.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.enrolment.credential import Credential
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Aborted,
+    Bundles,
+    Consistency,
+    Delivery,
+    Envelope,
+    Fate,
+    Quorum,
+    Released,
+    Roster,
+    Round,
+    Survivors,
+)
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.key_agreement import KeyPair
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import encode_set
+from secagg.profiles import MaliciousTail
+from secagg.protocol import client, server
+from secagg.protocol.client_states import Answered, Masked, Signed
+from secagg.protocol.events import InputBound, InputReady, Received, SessionOffered
+from secagg.protocol.membership import Member, signed_advert
+from secagg.protocol.outputs import Finish, Send
+from secagg.protocol.refund import Charge
+from secagg.protocol.rounds import rounds_of
+from secagg.simulation import OFFERED_AT, enrolled, identity_of
+from secagg.simulation.driver import accepting
+from secagg.testing.cohorts import one_hot, signing_parameters_for
+from secagg.testing.observed_session import ObservedSession
+
+CLIENTS, COLLUDER = 6, 5
+HONEST = range(COLLUDER)
+MODULUS = 1 << 20
+ISSUER = enrolled._issuer()
+
+
+def session_of(number=1, **overrides):
+    """Return a session in which six clients can lose two, and one is corrupt."""
+    parameters = signing_parameters_for(
+        CLIENTS, dimension=CLIENTS, colluders=1, **overrides
+    )
+    return ObservedSession(
+        parameters,
+        [one_hot(n, CLIENTS, MODULUS) for n in range(CLIENTS)],
+        session_number=number,
+        corrupt=frozenset({COLLUDER}),
+    )
+
+
+def played(last, **overrides):
+    """Return a session after a round was closed."""
+    session = session_of(**overrides)
+    for which in rounds_of(session.parameters.profile):
+        session.play(which)
+        session.close(which)
+        if which is last:
+            return session
+    raise AssertionError("no such round")
+
+
+def tell(session, number, message):
+    """Tell a client something; return what it sends."""
+    outputs = session.to_client(number, Received(Envelope.of(message)))
+    return [output.envelope.open() for output in outputs if isinstance(output, Send)]
+
+
+def codes(session, lie, readers=HONEST):
+    """Tell clients a lie; return the codes with which they leave, sending nothing."""
+    found = set()
+    is_event = isinstance(lie, Received | SessionOffered)
+    event = lie if is_event else Received(Envelope.of(lie))
+    for number in readers:
+        outputs = session.to_client(number, event)
+        state = session.clients[number]
+        assert isinstance(state, client.Failed), state
+        assert {type(output) for output in outputs} == {Finish}
+        found.add(state.code)
+    return found
+
+
+# --- rosters ------------------------------------------------------------------------
+
+
+def advertised():
+    session = played(Round.ADVERTISE_KEYS)
+    return session, session.fetch(0).open()
+
+
+def keys(label):
+    """Return a public key whose private key the adversary has."""
+    entropy = SeededEntropy(SecretBytes(bytes(32)), label)
+    return KeyPair.generate(entropy).public_bytes
+
+
+def identity(label):
+    """Return an identity key that the adversary has."""
+    return enrolled._key(label)
+
+
+def resigned(session, advert, *, key=None, credential=None, **changes):
+    """Return an advert of the colluder's, changed and signed anew."""
+    own = session.membership(COLLUDER)
+    trust = session.parameters.tail.trust
+    member = Member(
+        key or own.key,
+        credential or own.credential,
+        own.rules(trust, session.descriptor.session_end),
+    )
+    bare = replace(advert, signature=b"", **changes)
+    ctx0 = session.clients[0].facts.ctx0
+    return signed_advert(bare, member, ctx0=ctx0, suite=session.parameters.suite)
+
+
+def with_advert(roster, index, advert):
+    adverts = list(roster.adverts)
+    adverts[index] = advert
+    return Roster(tuple(adverts), roster.graph_seed)
+
+
+VICTIM = 2
+OTHERS = [n for n in HONEST if n != VICTIM]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"masking_key": keys(b"mask")},
+        {"encryption_key": keys(b"channel")},
+        {"self_mask_commitment": bytes(32)},
+        {"signature": bytes(64)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_substituted_keys_are_not_signed_by_their_client(changes):
+    """A1: the victim does not find itself, the others find no signature of it."""
+    session, roster = advertised()
+    lie = with_advert(roster, VICTIM, replace(roster.adverts[VICTIM], **changes))
+    assert codes(session, lie, [VICTIM]) == {ErrorCode.SELF_MISSING}
+    assert codes(session, lie, OTHERS) == {ErrorCode.BAD_SIGNATURE}
+    assert identity_of(VICTIM) in session.clients[0].reason
+
+
+def test_keys_substituted_with_the_colluders_credential_are_under_its_name():
+    """A1: what the colluder signs does not stand for anybody else."""
+    session, roster = advertised()
+    stolen = resigned(session, roster.adverts[VICTIM], masking_key=keys(b"mask"))
+    lie = with_advert(roster, VICTIM, stolen)
+    lie = Roster(lie.adverts[:COLLUDER])  # its identity key stands there but once
+    assert codes(session, lie, OTHERS) == {ErrorCode.BAD_CREDENTIAL}
+
+
+def test_a_borrowed_credential_does_not_come_with_its_key():
+    session, roster = advertised()
+    victim = roster.adverts[VICTIM]
+    stolen = resigned(
+        session, victim, credential=victim.credential, masking_key=keys(b"mask")
+    )
+    lie = with_advert(roster, VICTIM, stolen)
+    assert codes(session, lie, OTHERS) == {ErrorCode.BAD_SIGNATURE}
+
+
+def test_an_advert_of_another_session_is_not_signed_for_this_one():
+    """A2: its keys may be known by now."""
+    session, roster = advertised()
+    earlier = session_of(number=2)
+    earlier.play(Round.ADVERTISE_KEYS)
+    replayed = earlier.server_state.adverts[identity_of(VICTIM)]
+    lie = with_advert(roster, VICTIM, replayed)
+    assert codes(session, lie, OTHERS) == {ErrorCode.BAD_SIGNATURE}
+
+
+def enrolled_as(name, key, **changes):
+    """Return a credential that the issuer has been made to sign."""
+    credential = Credential(
+        name=name,
+        identity_key=key.public_bytes,
+        not_before=0,
+        not_after=OFFERED_AT * 2,
+        serial=99,
+    )
+    return replace(credential, **changes).signed_by(ISSUER, enrolled.TRUST_DOMAIN)
+
+
+def copies():
+    """Return, by name, how the colluder makes its own advert of the keys of others."""
+
+    def reflected(session, own, victim):
+        return resigned(session, own, masking_key=victim.masking_key)
+
+    def crossed(session, own, victim):
+        return resigned(session, own, encryption_key=victim.masking_key)
+
+    def twice(session, own, _):
+        return resigned(session, own, masking_key=own.encryption_key)
+
+    def identity_as_mask(session, own, _):
+        # Half of all identity keys are canonical keys of X25519, too.
+        found = map(identity, (f"key {count}" for count in range(99)))
+        key = next(k for k in found if k.public_bytes[31] < 128)
+        credential = enrolled_as(own.identity, key)
+        return resigned(
+            session,
+            own,
+            key=key,
+            credential=credential,
+            masking_key=key.public_bytes,
+        )
+
+    def one_identity_two_names(session, own, victim):
+        key = session.membership(VICTIM).key  # the victim has enrolled twice
+        credential = enrolled_as(own.identity, key)
+        assert credential.identity_key == victim.credential.identity_key
+        return resigned(session, own, key=key, credential=credential)
+
+    return [reflected, crossed, twice, identity_as_mask, one_identity_two_names]
+
+
+@pytest.mark.parametrize("copy", copies(), ids=lambda copy: copy.__name__)
+def test_a_copied_key_is_refused_although_it_is_signed(copy):
+    """A3: of all kinds of keys, identity keys included."""
+    session, roster = advertised()
+    own, victim = roster.adverts[COLLUDER], roster.adverts[VICTIM]
+    lie = with_advert(roster, COLLUDER, copy(session, own, victim))
+    assert codes(session, lie) == {ErrorCode.DUPLICATE_KEY}
+
+
+def test_whoever_is_left_out_of_a_valid_roster_leaves():
+    """A3."""
+    session, roster = advertised()
+    lie = Roster(tuple(a for n, a in enumerate(roster.adverts) if n != VICTIM))
+    assert codes(session, lie, [VICTIM]) == {ErrorCode.SELF_MISSING}
+
+
+def test_invented_clients_are_issued_by_nobody():
+    """A4: the server has a key for each, and no issuer that clients know."""
+    session, roster = advertised()
+    key, issuer = identity("a new client"), identity("another issuer")
+    name = roster.adverts[COLLUDER].identity
+    credential = enrolled_as(name, key).signed_by(issuer, enrolled.TRUST_DOMAIN)
+    invented = resigned(
+        session, roster.adverts[COLLUDER], key=key, credential=credential
+    )
+    lie = with_advert(roster, COLLUDER, invented)
+    assert codes(session, lie) == {ErrorCode.BAD_CREDENTIAL}
+    assert repr(name) in session.clients[0].reason
+
+
+SESSION_END = session_of().descriptor.session_end
+COLLUDERS_KEY = session_of().membership(COLLUDER).key
+COLLUDERS_NAME = identity_of(COLLUDER)
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [
+        enrolled_as(COLLUDERS_NAME, COLLUDERS_KEY, not_after=SESSION_END - 1),
+        enrolled_as(COLLUDERS_NAME, COLLUDERS_KEY, not_before=SESSION_END + 1),
+        enrolled_as(identity_of(9), COLLUDERS_KEY),
+        enrolled_as(COLLUDERS_NAME, COLLUDERS_KEY).signed_by(ISSUER, "elsewhere"),
+        replace(enrolled_as(COLLUDERS_NAME, COLLUDERS_KEY), serial=98),
+        replace(enrolled_as(COLLUDERS_NAME, COLLUDERS_KEY), not_after=2**63),
+        replace(
+            enrolled_as(COLLUDERS_NAME, COLLUDERS_KEY),
+            identity_key=(b"\1" + bytes(31)),
+        ),
+    ],
+    ids=[
+        "expired at the end of the session",
+        "not yet valid at the end of the session",
+        "of another name",
+        "of another trust domain",
+        "with another serial",
+        "with a longer life",
+        "of a key of low order",
+    ],
+)
+def test_a_credential_that_will_not_do(credential):
+    """A7: to every client, and to the server before it counts the advert."""
+    session, roster = advertised()
+    advert = resigned(session, roster.adverts[COLLUDER], credential=credential)
+    lie = with_advert(roster, COLLUDER, advert)
+    assert codes(session, lie) == {ErrorCode.BAD_CREDENTIAL}
+    assert repr(COLLUDERS_NAME) in session.clients[0].reason
+    fresh = session_of()
+    assert refused(fresh, COLLUDER, advert) is ErrorCode.BAD_CREDENTIAL
+
+
+def test_a_credential_that_just_does():
+    session, roster = advertised()
+    credential = enrolled_as(
+        COLLUDERS_NAME, COLLUDERS_KEY, not_before=SESSION_END, not_after=SESSION_END
+    )
+    advert = resigned(session, roster.adverts[COLLUDER], credential=credential)
+    changed = with_advert(roster, COLLUDER, advert)
+    assert all(tell(session, number, changed) for number in HONEST)
+
+
+@pytest.mark.parametrize("kind", ["credential", "signature", "both"])
+def test_an_advert_of_another_profile_is_of_no_use_here(kind):
+    """A7: without a name that somebody vouches for, nobody has signed anything."""
+    session, roster = advertised()
+    bare = {"credential": {"credential": None}, "signature": {"signature": b""}}
+    changes = bare.get(kind, {"credential": None, "signature": b""})
+    advert = replace(roster.adverts[COLLUDER], **changes)
+    assert codes(session, with_advert(roster, COLLUDER, advert)) == {
+        ErrorCode.BAD_CREDENTIAL
+    }
+    assert refused(session_of(), COLLUDER, advert) is ErrorCode.BAD_CREDENTIAL
+
+
+def test_a_neighbourhood_is_no_roster():
+    """A20: a quorum counts names, so all of them must have been seen."""
+    session, _ = advertised()
+    cohort = session.server_state.cohort
+    for number in HONEST:
+        shown = replace(cohort.frame, graph_seed=bytes(32), reader=number)
+        lie = Received(Envelope(Roster, shown.encode()))
+        assert codes(session, lie, [number]) == {ErrorCode.POLICY_VIOLATION}
+
+
+# --- offers -------------------------------------------------------------------------
+
+
+class WithRevocations(ObservedSession):
+    """Its clients know the serials that were revoked."""
+
+    revoked = frozenset()
+
+    def membership(self, number):
+        return replace(super().membership(number), revoked=self.revoked)
+
+
+def revoking(serials):
+    plain = session_of()
+    session = WithRevocations(plain.parameters, plain.inputs, corrupt=plain.corrupt)
+    session.revoked = frozenset(serials)
+    return session
+
+
+def test_a_revoked_serial_is_refused_by_all_who_know_the_list():
+    """A7: the server has counted the advert as if there were no list."""
+    session = revoking({COLLUDER + 1})
+    for number in HONEST:
+        session.send(number, session.offer(number))
+    (advert,) = played(Round.ADVERTISE_KEYS).fetch(0).open().adverts[COLLUDER:]
+    session.to_server(Received(Envelope.of(advert), COLLUDERS_NAME))
+    session.close(Round.ADVERTISE_KEYS)
+    lie = Received(session.fetch(0))
+    assert codes(session, lie) == {ErrorCode.BAD_CREDENTIAL}
+
+
+def test_whoever_is_revoked_does_not_even_advertise():
+    session = revoking({VICTIM + 1})
+    outputs = session.offer(VICTIM)
+    assert {type(output) for output in outputs} == {Finish}
+    assert session.clients[VICTIM].code is ErrorCode.BAD_CREDENTIAL
+
+
+def offered(trust):
+    """Return the codes with which clients refuse an offer of this trust."""
+    session = session_of(tail=MaliciousTail(trust))
+    for number in HONEST:
+        assert {type(output) for output in session.offer(number)} == {Finish}
+    return {session.clients[number].code for number in HONEST}
+
+
+def test_another_issuer_or_trust_domain_is_refused_before_a_key_is_made():
+    trust = enrolled.simulated_trust()
+    for change in (
+        {"enrolment_key": identity("another issuer").public_bytes},
+        {"trust_domain": "elsewhere"},
+    ):
+        assert offered(replace(trust, **change)) == {ErrorCode.POLICY_VIOLATION}
+
+
+def test_a_client_without_a_credential_takes_no_part():
+    session = session_of()
+    event = SessionOffered(
+        session.descriptor,
+        identity_of(0),
+        session.aggregator,
+        SecretBytes(session.seed_of(0)),
+        OFFERED_AT,
+    )
+    assert codes(session, event, [0]) == {ErrorCode.POLICY_VIOLATION}
+
+
+# --- sets that differ by reader -----------------------------------------------------
+
+
+def test_two_rosters_give_no_shares():
+    """A11: three clients are shown a roster without the colluder."""
+    session, roster = advertised()
+    small = Roster(roster.adverts[:COLLUDER])
+    bundles = session.server_state.bundles  # of a server that checks nothing
+    for number in session.clients:
+        (said,) = tell(session, number, small if number < 3 else roster)
+        bundles[number] = said.sealed.ljust(COLLUDER * BUNDLE_BYTES, b"\0")
+    session.close(Round.SHARE_KEYS)
+    for number in HONEST:
+        told = session.fetch(number).open()
+        if number < 3:
+            shares = told.bundles[: (COLLUDER - 1) * BUNDLE_BYTES]
+            told = Delivery(encode_set(HONEST, COLLUDER), shares)
+        assert codes(session, told, [number]) == {ErrorCode.BAD_SHARE_CIPHERTEXT}
+
+
+def delivered(without=None):
+    """Return a session in which some were shown a U2 without one of the others.
+
+    Args:
+        without: By client, who is missing from the U2 that it is shown.
+    """
+    session = played(Round.SHARE_KEYS)
+    for number in session.clients:
+        told = session.fetch(number).open()
+        if number in (without or {}):
+            dealers = [n for n in session.clients if n != number]
+            place = dealers.index(without[number]) * BUNDLE_BYTES
+            shown = set(session.clients) - {without[number]}
+            told = Delivery(
+                encode_set(shown, CLIENTS),
+                told.bundles[:place] + told.bundles[place + BUNDLE_BYTES :],
+            )
+        session.to_client(number, Received(Envelope.of(told)))
+        session.send(number, session.supply_input(number))
+        assert isinstance(session.clients[number], Masked)
+    return session
+
+
+EVERYBODY = encode_set(range(CLIENTS), CLIENTS)
+
+
+def signed(session, views, numbers=range(CLIENTS)):
+    """Show clients their sets; return what they sign."""
+    return {
+        number: tell(session, number, Survivors(views(number)))[0].signature
+        for number in numbers
+    }
+
+
+def quorum(signatures):
+    return Quorum(tuple(sorted(signatures.items())))
+
+
+# All but client 0 see a U2 without client 1, which is then called lost.
+OTHER_U2 = dict.fromkeys(range(2, CLIENTS), 1)
+WITHOUT_1 = encode_set({0, 2, 3, 4, 5}, CLIENTS)
+
+
+def test_two_sets_u2_are_not_signed_alike():
+    """A11: whoever saw another U2 has signed another context."""
+    session = delivered(OTHER_U2)
+    signatures = signed(session, lambda _: WITHOUT_1, [0, 2, 3, 4, 5])
+    before = dict(session.clients)
+    mixed = quorum(signatures)
+    assert codes(session, mixed, [0, 2, 3, 4]) == {ErrorCode.BAD_SIGNATURE}
+    session.clients = before
+    del signatures[0]
+    assert all(tell(session, number, quorum(signatures)) for number in (2, 3, 4))
+    # One set is answered for.  The masks of client 0 do not cancel against those of the
+    # others: the sum is of no use, and the ledger finds that it tells nothing.
+    assert codes(session, quorum(signatures), [0]) == {ErrorCode.BAD_SIGNATURE}
+
+
+def test_the_server_does_not_count_a_signature_for_other_sets():
+    session = delivered()
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    (said,) = tell(session, 0, Survivors(WITHOUT_1))
+    assert refused(session, 0, said) is ErrorCode.BAD_SIGNATURE
+    session.play(Round.CONSISTENCY_CHECK, range(1, CLIENTS))
+    session.close(Round.CONSISTENCY_CHECK)
+    session.play(Round.UNMASKING, range(1, CLIENTS))
+    session.close(Round.UNMASKING)
+    assert session.total.tolist() == honest_sum(range(CLIENTS))
+    assert codes(session, Released(Fate.INCLUDED, bytes(32), 1, CLIENTS, 0), [0]) == {
+        ErrorCode.U3_INVALID
+    }
+
+
+HALVES = (encode_set({0, 1, 2, 3, 5}, CLIENTS), encode_set({0, 1, 2, 4, 5}, CLIENTS))
+
+
+def halved(number):
+    """Return which of two sets a client is shown: its own place is in it."""
+    return HALVES[number in {1, 4}]
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["two and two", "three and two"])
+def test_two_sets_u3_never_get_two_quorums(silent):
+    """A12: with the colluder's signature on either."""
+    session = delivered()
+    shown = [n for n in HONEST if not (silent and n == 2)]
+    signatures = signed(session, halved, shown)
+    answered = []
+    for half in HALVES:
+        own = {n: s for n, s in signatures.items() if halved(n) == half}
+        own[COLLUDER] = forged(session, half)
+        readers = [n for n in shown if halved(n) == half]
+        before = dict(session.clients)
+        mixed = quorum(signatures | {COLLUDER: own[COLLUDER]})
+        mixed_codes = codes(session, mixed, readers)
+        assert mixed_codes <= {ErrorCode.BAD_SIGNATURE, ErrorCode.U3_INVALID}
+        session.clients = before
+        if len(own) < session.parameters.quorum:
+            assert codes(session, quorum(own), readers) == {ErrorCode.NO_QUORUM}
+        else:
+            assert all(tell(session, number, quorum(own)) for number in readers)
+            answered.append(half)
+    assert answered == ([] if silent else [HALVES[0]])
+
+
+def forged(session, bitmap):
+    """Return the colluder's signature of a set that it was not shown."""
+    state = session.clients[COLLUDER]
+    step = client.step(state, Received(Envelope.of(Survivors(bitmap))), policy=ANY)
+    return step.outputs[0].envelope.open().signature
+
+
+ANY = accepting(session_of().parameters)
+
+
+# --- asked twice --------------------------------------------------------------------
+
+
+def agreed(bitmap=EVERYBODY):
+    """Return a session in which everybody has signed, and what they have."""
+    session = delivered()
+    return session, signed(session, lambda _: bitmap)
+
+
+def restarted(session, number):
+    """Rebuild a client from its journal, as after kill -9."""
+    state = client.start()
+    for event in session.client_journals[number]:
+        record = (
+            InputBound(client.input_digest(event.vector))
+            if isinstance(event, InputReady)
+            else event
+        )
+        state = client.step(state, record, policy=ANY).state
+    return state
+
+
+SECOND = [
+    HALVES[0],
+    HALVES[1],
+    encode_set({0, 1}, CLIENTS),  # too small: compared before it is judged
+    b"",
+    EVERYBODY + b"\0",
+]
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "restarted"])
+@pytest.mark.parametrize("bitmap", SECOND, ids=lambda bitmap: bitmap.hex() or "nothing")
+def test_a_second_set_is_equivocation_before_it_is_read(dies, bitmap):
+    """A13: also after the answer."""
+    for answered in (False, True):
+        session, signatures = agreed()
+        for number in HONEST if answered else ():
+            assert tell(session, number, quorum(signatures))
+        if dies:
+            session.clients = {n: restarted(session, n) for n in session.clients}
+        expected = Answered if answered else Signed
+        assert all(isinstance(session.clients[n], expected) for n in HONEST)
+        assert codes(session, Survivors(bitmap)) == {ErrorCode.EQUIVOCATION}
+        assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
+
+
+def test_the_same_question_again_gets_the_same_answer():
+    session, signatures = agreed()
+    first = {}
+    for number in HONEST:
+        assert tell(session, number, Survivors(EVERYBODY)) == []
+        first[number] = tell(session, number, quorum(signatures))
+        assert tell(session, number, quorum(signatures)) == []
+    for number in HONEST:
+        pending = client.pending_outputs(restarted(session, number))
+        assert [output.envelope.open() for output in pending] == first[number]
+    fewer = dict(list(signatures.items())[1:])
+    assert codes(session, quorum(fewer)) == {ErrorCode.EQUIVOCATION}
+
+
+def test_what_a_client_has_signed_is_the_same_after_a_restart():
+    session, signatures = agreed()
+    for number in HONEST:
+        (output,) = client.pending_outputs(restarted(session, number))
+        assert output.envelope.open() == Consistency(signatures[number])
+
+
+# --- U3 and its quorum --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("survivors", "code"),
+    [
+        ({0, 1, 2}, ErrorCode.U3_TOO_SMALL),
+        (set(), ErrorCode.U3_INVALID),
+        ({0, 1, 2, 3}, ErrorCode.TOO_MANY_DROPOUTS),
+    ],
+)
+def test_no_set_that_is_too_small_is_signed(survivors, code):
+    """A15: nor one of enough clients, when too many are declared lost."""
+    session = session_of(min_survivors=4, max_dropouts=1)
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    session.play(Round.MASKED_INPUT_COLLECTION)
+    shown = Survivors(encode_set(survivors, CLIENTS))
+    readers = survivors or HONEST
+    assert codes(session, shown, readers) == {code}
+    outside = [n for n in HONEST if n not in readers]
+    assert codes(session, shown, outside) <= {ErrorCode.U3_INVALID}
+
+
+def test_a_client_of_another_u2_is_in_no_u3():
+    """A14."""
+    session = delivered(dict.fromkeys(HONEST, COLLUDER))
+    assert codes(session, Survivors(EVERYBODY)) == {ErrorCode.U3_INVALID}
+
+
+def by_another(signatures):
+    return signatures | {1: signatures[0]}
+
+
+def of_nothing(signatures):
+    return signatures | {4: bytes(64)}
+
+
+def too_few(signatures):
+    return dict(list(signatures.items())[:3])
+
+
+def too_few_and_wrong(signatures):
+    return dict.fromkeys(too_few(signatures), bytes(64))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (by_another, ErrorCode.BAD_SIGNATURE),
+        (of_nothing, ErrorCode.BAD_SIGNATURE),
+        (too_few, ErrorCode.NO_QUORUM),
+        # Counted before anything is verified.
+        (too_few_and_wrong, ErrorCode.NO_QUORUM),
+        (lambda _: {}, ErrorCode.NO_QUORUM),
+    ],
+)
+def test_a_quorum_that_is_none_is_refused(change, code):
+    session, signatures = agreed()
+    assert codes(session, quorum(change(signatures))) == {code}
+
+
+def test_a_signer_outside_of_u3_is_refused_whatever_it_has_signed():
+    without_4 = encode_set({0, 1, 2, 3, 5}, CLIENTS)
+    session = delivered()
+    signatures = signed(session, lambda _: without_4, [0, 1, 2, 3, 5])
+    for index in (4, CLIENTS, 2**32 - 1):
+        before = dict(session.clients)
+        foreign = signatures | {index: signatures[0]}
+        assert codes(session, quorum(foreign), range(4)) == {ErrorCode.U3_INVALID}
+        session.clients = before
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda s: Quorum(tuple(sorted(s.items(), reverse=True))).encode(),
+        lambda s: Quorum(((0, s[0]), *sorted(s.items()))).encode(),
+        lambda s: quorum(s).encode() + b"\0",
+        lambda s: quorum(s).encode()[:-1],
+        lambda _: b"\xff" * 4,
+        lambda _: b"",
+    ],
+    ids=["descending", "twice", "longer", "shorter", "endless", "nothing"],
+)
+def test_signers_are_strictly_ascending(encode):
+    """Nobody is counted twice."""
+    session, signatures = agreed()
+    lie = Received(Envelope(Quorum, encode(signatures)))
+    assert codes(session, lie) == {ErrorCode.BAD_ENCODING}
+
+
+def test_a_quorum_before_one_has_signed_is_not_expected():
+    """R5.5-10: in every state before it."""
+    _, signatures = agreed()
+    for last in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS, None):
+        session = delivered() if last is None else played(last)
+        assert codes(session, quorum(signatures)) == {ErrorCode.UNEXPECTED_MESSAGE}
+
+
+def test_the_quorum_of_another_session_is_not_of_this_one():
+    _, signatures = agreed()
+    session = played(Round.MASKED_INPUT_COLLECTION, number=2)
+    signed(session, lambda _: EVERYBODY)
+    assert codes(session, quorum(signatures)) == {ErrorCode.BAD_SIGNATURE}
+
+
+# --- endings ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", [Fate.NEVER_FIXED, Fate.LEFT_OUT])
+@pytest.mark.parametrize("answered", [False, True], ids=["signed", "answered"])
+def test_whoever_has_signed_is_not_told_that_it_was_left_out(fate, answered):
+    session, signatures = agreed()
+    for number in HONEST if answered else ():
+        tell(session, number, quorum(signatures))
+    aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
+    assert codes(session, aborted) == {ErrorCode.U3_INVALID}
+    assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
+
+
+def test_whoever_has_signed_knows_how_many_inputs_the_sum_has():
+    session, _ = agreed()
+    wrong = Released(Fate.INCLUDED, bytes(32), 1, CLIENTS - 1, 0)
+    assert codes(session, wrong) == {ErrorCode.U3_INVALID}
+
+
+@pytest.mark.parametrize("fate", Fate)
+def test_nothing_is_given_back_once_it_is_masked(fate):
+    """A39: a server that lies about fates earns no session."""
+    session = delivered()
+    aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
+    assert codes(session, aborted) == {ErrorCode.CANCELLED}
+    assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
+
+
+# --- hostile clients ----------------------------------------------------------------
+
+
+def refused(session, number, message):
+    """Return the code with which the server refuses; its state is as before."""
+    before = server.fork(session.server_state)
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.to_server(Received(Envelope.of(message), identity_of(number)))
+    assert session.server_state == before
+    assert caught.value.sender == identity_of(number)
+    return caught.value.code
+
+
+def test_the_server_takes_no_bundles_that_their_dealer_has_not_signed():
+    session, _ = advertised()
+    (said,) = [output.envelope.open() for output in session.update(COLLUDER)]
+    other = said.sealed[:-1] + bytes([said.sealed[-1] ^ 1])
+    for bundles, code in (
+        (Bundles(other, said.signature), ErrorCode.BAD_SIGNATURE),
+        (Bundles(said.sealed, bytes(64)), ErrorCode.BAD_SIGNATURE),
+        (Bundles(said.sealed), ErrorCode.BAD_ENCODING),
+        (Bundles(said.sealed[:-1], said.signature), ErrorCode.BAD_ENCODING),
+    ):
+        assert refused(session, COLLUDER, bundles) is code
+
+
+def test_the_server_counts_one_signature_of_each_client_of_u3():
+    session = played(Round.SHARE_KEYS)
+    session.play(Round.MASKED_INPUT_COLLECTION, range(1, CLIENTS))
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    said = {n: session.update(n)[0].envelope.open() for n in range(1, CLIENTS)}
+    assert refused(session, 0, said[1]) is ErrorCode.SESSION_OVER
+    assert refused(session, 2, said[1]) is ErrorCode.BAD_SIGNATURE
+    for number in range(1, 4):
+        session.to_server(Received(Envelope.of(said[number]), identity_of(number)))
+    assert refused(session, 1, said[2]) is ErrorCode.EQUIVOCATION
+    session.close(Round.CONSISTENCY_CHECK)
+    assert session.server_state.outcome.code is ErrorCode.NO_QUORUM
+    for number in range(1, CLIENTS):
+        ending = session.fetch(number).open()
+        assert (ending.fate, ending.code) == (Fate.INCLUDED, ErrorCode.NO_QUORUM)
+
+
+def test_whoever_has_not_signed_may_still_answer():
+    """The quorum is shown to all of U3, so that a silent signer costs nothing."""
+    session = played(Round.MASKED_INPUT_COLLECTION)
+    session.play(Round.CONSISTENCY_CHECK, range(4))
+    session.close(Round.CONSISTENCY_CHECK)
+    assert tell(session, 4, Survivors(EVERYBODY))
+    session.play(Round.UNMASKING, [0, 1, 2, 4])
+    session.close(Round.UNMASKING)
+    assert session.total.tolist() == honest_sum(range(CLIENTS))
+
+
+def honest_sum(numbers):
+    return [MODULUS - 1 if n in numbers else 0 for n in range(CLIENTS)]

@@ -1,0 +1,343 @@
+"""A server that shows different sets to different clients: every way to do it.
+
+Profile malicious-server, cohorts of up to seven clients, every number of colluders.
+The server shows each honest client one of two or three sets U3, or none; colluders sign
+whatever helps it, and it passes on what signatures it has.  It must not get answers for
+two sets, nor t shares of both secrets of anybody (R5.4-6, R5.5-1 to R5.5-4).
+
+Cases that differ only in who is who are played once.  What a client says is asked of
+the real state machine, each question once.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations_with_replacement, product
+from typing import NamedTuple
+
+import pytest
+
+from secagg.errors import ErrorCode
+from secagg.messages import Consistency, Envelope, Quorum, Round, Shares, Survivors
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
+from secagg.protocol import checks, client
+from secagg.protocol.agreement import sign_context
+from secagg.protocol.client_states import Failed, Masked, Signed
+from secagg.protocol.context import unmask_context
+from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.outputs import Send, Step
+from secagg.simulation import identity_of
+from secagg.simulation.driver import accepting
+from secagg.simulation.enrolled import membership_of
+from secagg.testing.cohorts import RecordedSession, one_hot, signing_parameters_for
+
+DIMENSION = 2
+# Clients and colluders: all cohorts in which an honest client has an honest peer.
+COHORTS = [(n, c) for n in range(2, 8) for c in range(n - 1)]
+
+View = frozenset[int]
+
+
+class Seat(NamedTuple):
+    """An honest client: by number, in which views it stands, and which it is shown."""
+
+    stands_in: frozenset[int]
+    shown: int | None
+
+
+class Cohort:
+    """Clients that have uploaded and wait for U3, in as many states as are asked for.
+
+    Attributes:
+        clients: n.
+        colluders: How many; they have the highest roster indices.
+        parameters: Of the session.
+        masked: The state of each client.
+    """
+
+    def __init__(self, clients: int, colluders: int, threshold: int | None = None):
+        self.clients, self.colluders = clients, colluders
+        given = {} if threshold is None else {"threshold": threshold}
+        self.parameters = signing_parameters_for(
+            clients, dimension=DIMENSION, colluders=colluders, **given
+        )
+        session = uploaded(self.parameters)
+        self.masked = session.clients
+        self.journals = session.client_journals
+        self.policy = accepting(self.parameters)
+        self.signed = cache(self._signed)
+        self.reveals = cache(self._reveals)
+
+    @property
+    def honest(self) -> range:
+        """Everybody but the colluders."""
+        return range(self.clients - self.colluders)
+
+    def step(self, state, message):
+        """Tell a client something; return what it is then, and what it sends."""
+        event = Received(Envelope.of(message))
+        result = client.step(state, event, policy=self.policy)
+        sent = [o.envelope.open() for o in result.outputs if isinstance(o, Send)]
+        return result.state, sent
+
+    def bitmap(self, view: View) -> bytes:
+        """Return a set as it is said."""
+        return encode_set(view, self.clients)
+
+    def _signed(self, number: int, view: View) -> tuple[object, bytes | None]:
+        """Show an honest client a set; return what it is then, and its signature."""
+        shown = Survivors(self.bitmap(view))
+        state, sent = self.step(self.masked[number], shown)
+        assert len(sent) == isinstance(state, Signed)
+        return state, sent[0].signature if sent else None
+
+    def forged(self, number: int, view: View) -> bytes:
+        """Return the signature of a colluder, which signs anything."""
+        key = membership_of(identity_of(number), number + 1).key
+        ctx2 = self.masked[0].delivered.ctx2
+        ctx3 = unmask_context(ctx2, self.bitmap(view), self.parameters.suite)
+        return sign_context(key, ctx3, self.parameters.suite).signature
+
+    def quorum(self, view: View, asked: frozenset[int]) -> Quorum:
+        """Return all signatures that a server has for a set that it showed to some."""
+        found = {n: self.signed(n, view)[1] for n in asked}
+        found |= {n: self.forged(n, view) for n in view if n not in self.honest}
+        return Quorum(tuple(sorted((n, s) for n, s in found.items() if s is not None)))
+
+    def _reveals(self, number: int, view: View, asked: frozenset[int]) -> bool:
+        """Return whether a client that has signed a set answers for it."""
+        state, _ = self.signed(number, view)
+        if not isinstance(state, Signed):
+            return False
+        state, sent = self.step(state, self.quorum(view, asked))
+        if not sent:
+            assert state.code is ErrorCode.NO_QUORUM
+        return bool(sent)
+
+    def answers(self, views: list[View], seats: list[Seat]) -> dict[int, View]:
+        """Return who answers, and for which set, when each has sat down."""
+        answered = {}
+        for shown, view in enumerate(views):
+            asked = frozenset(n for n, seat in enumerate(seats) if seat.shown == shown)
+            answered |= {n: view for n in asked if self.reveals(n, view, asked)}
+        return answered
+
+    def both_secrets(self, answered: dict[int, View]) -> set[int]:
+        """Return of whom the server has t shares of both secrets."""
+        t, found = self.parameters.threshold, set()
+        for dealer in self.honest:
+            lives = sum(dealer in view for view in answered.values())
+            lost = len(answered) - lives
+            if min(lives, lost) + self.colluders >= t:
+                found.add(dealer)
+        return found
+
+
+def uploaded(parameters: ProtocolParameters) -> RecordedSession:
+    """Return a session whose clients have all uploaded and await U3."""
+    inputs = [one_hot(n, DIMENSION, 1 << 20) for n in range(parameters.max_clients)]
+    session = RecordedSession(parameters, inputs)
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    session.play(Round.MASKED_INPUT_COLLECTION)
+    assert all(isinstance(state, Masked) for state in session.clients.values())
+    return session
+
+
+def seats_among(views: int, *, silent: bool) -> list[Seat]:
+    """Return every part that a client can have among some views.
+
+    Args:
+        views: How many there are.
+        silent: Whether some who stand in a view are shown none.
+    """
+    found = []
+    for stands in product((False, True), repeat=views):
+        stands_in = frozenset(view for view, has in enumerate(stands) if has)
+        nowhere = [None] if silent or not stands_in else []
+        found += [Seat(stands_in, shown) for shown in [*sorted(stands_in), *nowhere]]
+    return found
+
+
+def splits(cohort: Cohort) -> Iterator[tuple[list[View], list[Seat]]]:
+    """Yield every split of a cohort, up to who is who.
+
+    Colluders stand in every view: there they sign, and elsewhere they help nobody.
+    """
+    colluders = set(range(len(cohort.honest), cohort.clients))
+    for count, silent in ((2, True), (3, cohort.clients < 5)):
+        kinds = seats_among(count, silent=silent)
+        for seats in combinations_with_replacement(kinds, len(cohort.honest)):
+            views = [
+                frozenset({n for n, seat in enumerate(seats) if v in seat.stands_in})
+                | colluders
+                for v in range(count)
+            ]
+            if len(set(views)) == count:
+                yield views, list(seats)
+
+
+TWO_SETS, BOTH_SECRETS = "two sets are answered for", "both secrets of a client"
+
+
+def breaches(cohort: Cohort) -> Iterator[str]:
+    """Play every split; yield what goes wrong, and how often all goes well."""
+    for views, seats in splits(cohort):
+        answered = cohort.answers(views, seats)
+        if len(set(answered.values())) > 1:
+            yield TWO_SETS
+        if cohort.both_secrets(answered):
+            yield BOTH_SECRETS
+
+
+@pytest.mark.parametrize(("clients", "colluders"), COHORTS)
+def test_no_split_gets_two_answers_or_both_secrets(clients, colluders):
+    cohort = Cohort(clients, colluders)
+    assert not Counter(breaches(cohort))
+    everybody = frozenset(range(clients))
+    seats = [Seat(frozenset({0}), 0)] * len(cohort.honest)
+    assert cohort.answers([everybody], seats).keys() == set(cohort.honest)
+
+
+# One less, and wherever two sets of the least size exist there is a split that wins.
+SPLITTABLE = [(n, c) for n, c in COHORTS if c + 2 < n <= 6]
+
+
+@pytest.mark.parametrize(("clients", "colluders"), SPLITTABLE)
+def test_a_quorum_of_one_less_is_too_small(clients, colluders, monkeypatch):
+    cohort = Cohort(clients, colluders)  # its rosters were judged by the rules
+    smaller = property(lambda parameters: parameters.threshold - 1)
+    monkeypatch.setattr(ProtocolParameters, "quorum", smaller)
+    assert set(breaches(cohort)) == {TWO_SETS}
+
+
+@pytest.mark.parametrize(("clients", "colluders"), SPLITTABLE[1:])
+def test_a_threshold_of_one_less_is_too_small(clients, colluders, monkeypatch):
+    """Neither R3.2-8 nor R5.2-7 is there to say so; the first cohort has t = 2."""
+    monkeypatch.setattr(ProtocolParameters, "_malicious_rules", lambda _: iter(()))
+    monkeypatch.setattr(checks, "check_overlap", lambda *_: None)
+    threshold = (clients + colluders) // 2
+    cohort = Cohort(clients, colluders, threshold)
+    assert set(breaches(cohort)) == {TWO_SETS, BOTH_SECRETS}
+
+
+# --- one client, asked for anything in any order ------------------------------------
+
+# Everybody, and two ways to leave one out.
+VIEWS = (frozenset(range(4)), frozenset({0, 1, 2}), frozenset({0, 2, 3}))
+
+
+@pytest.fixture(name="four", scope="module")
+def _four():
+    return Cohort(4, 0)
+
+
+def views_with(number: int, clients: int) -> list[View]:
+    """Return every set that a client can stand in."""
+    members = product((False, True), repeat=clients)
+    found = [frozenset(n for n, has in enumerate(each) if has) for each in members]
+    return [view for view in found if number in view]
+
+
+@pytest.mark.parametrize("clients", [3, 4, 5])
+def test_signatures_for_one_set_are_no_quorum_for_another(clients):
+    cohort = Cohort(clients, 0)
+    seen = set()
+    for own, shown in product(views_with(0, clients), repeat=2):
+        state, signature = cohort.signed(0, own)
+        assert (signature is None) is (len(own) < cohort.parameters.threshold)
+        if signature is None or own == shown or len(shown) < cohort.parameters.quorum:
+            continue
+        state, sent = cohort.step(state, cohort.quorum(shown, shown))
+        assert not sent
+        seen.add(state.code)
+    assert seen <= {ErrorCode.U3_INVALID, ErrorCode.BAD_SIGNATURE}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_answer_is_of_the_set_that_was_signed(four, view):
+    for number in view:
+        state, _ = four.signed(number, view)
+        _, (answer,) = four.step(state, four.quorum(view, view))
+        shares = [
+            pair[SHARE_SIZE:] if dealer in view else pair[:SHARE_SIZE]
+            for dealer, pair in zip(state.held.dealers, state.held.pairs, strict=True)
+        ]
+        assert answer.revealed == b"\0" + b"".join(shares)
+
+
+def replayed(cohort: Cohort, number: int, said: tuple) -> client.ClientState:
+    """Rebuild a client from its journal, as after kill -9."""
+    state = client.start()
+    for event in (*cohort.journals[number], *said):
+        record = (
+            InputBound(client.input_digest(event.vector))
+            if isinstance(event, InputReady)
+            else event
+        )
+        state = client.step(state, record, policy=cohort.policy).state
+    return state
+
+
+def histories(cohort: Cohort, length: int) -> Iterator[list[Envelope]]:
+    """Ask client 0 for anything, in any order; yield all that it has sent, each time.
+
+    It may die after each request that it has recorded, before or after it has sent
+    something: who goes on is whoever the record gives.  A request that it has not
+    recorded was not answered either, and is as if it had not been made.
+    """
+    requests = [Survivors(cohort.bitmap(view)) for view in VIEWS]
+    requests += [cohort.quorum(view, view) for view in VIEWS]
+
+    def ask(said: tuple, sent: list[Envelope]) -> Iterator[list[Envelope]]:
+        state = replayed(cohort, 0, said)
+        if len(said) == length or isinstance(state, Failed):
+            yield sent
+            return
+        for request in requests:
+            event = Received(Envelope.of(request))
+            result = client.step(state, event, policy=cohort.policy)
+            after = replayed(cohort, 0, (*said, event))
+            assert after == result.state
+            again = client.pending_outputs(after)
+            yield from ask((*said, event), sent + sent_in((*result.outputs, *again)))
+
+    yield from ask((), [])
+
+
+def sent_in(outputs) -> list[Envelope]:
+    """Return the messages among outputs."""
+    return [output.envelope for output in outputs if isinstance(output, Send)]
+
+
+def contradictions(said: list[list[Envelope]]) -> set[type]:
+    """Return of what kind a client has sent two different messages in any history."""
+    return {
+        kind
+        for sent in said
+        for kind in (Consistency, Shares)
+        if len({each.data for each in sent if each.kind is kind}) > 1
+    }
+
+
+def test_no_order_of_requests_and_restarts_gives_two_signatures_or_two_answers(four):
+    said = list(histories(four, 4))
+    assert not contradictions(said)
+    # Some orders do give an answer.
+    assert {each.kind for sent in said for each in sent} == {Consistency, Shares}
+
+
+def test_a_client_that_does_not_record_what_it_signs_is_found(four, monkeypatch):
+    row = client.TRANSITIONS[Profile.MALICIOUS_SERVER][Masked, Survivors]
+
+    def agree(state, event, policy):
+        return Step(state, row.handler(state, event, policy).outputs)
+
+    forgetful = client.Edge(agree, {Masked})
+    table = client.TRANSITIONS[Profile.MALICIOUS_SERVER]
+    monkeypatch.setitem(table, (Masked, Survivors), forgetful)
+    assert contradictions(list(histories(four, 2))) == {Consistency}

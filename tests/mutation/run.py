@@ -1,0 +1,565 @@
+"""Removes one check after the other and looks which test notices: `make mutants`.
+
+The tree is copied first, so that work on it can go on.  One run of all tests, with a
+mark at every site, tells which tests reach which check; then each mutant meets those
+tests alone, the most specific first, until one fails.  No file is changed: in a fork of
+a process that has collected the tests, the code of one function is exchanged; where a
+table is changed, the fork is made before anything is imported, and the module gets
+another source.
+
+Results are kept in `build/mutants.jsonl`: what a test has caught stays caught until the
+function changes, what none has caught is tried again.  Ends with status 1 if a mutant
+survives that `survivors.toml` beside this file does not explain.
+
+    python tests/mutation/run.py [FILE ...] [--workers 2] [--fresh] [--json]
+"""
+
+import argparse
+import asyncio  # noqa: F401
+import builtins
+import gc
+import importlib.abc
+import importlib.util
+import json
+import multiprocessing
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import tomllib
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+# Loaded once, before anything forks: what the tests need and this tool does not test.
+import hypothesis
+import numpy as np  # noqa: F401
+import pytest
+
+HERE: Final = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from mutants import MODULE, Mutant, changed, instrumented, mutants_of  # noqa: E402
+from targets import FILES, PASSED_OVER, TESTS  # noqa: E402
+
+ROOT: Final = HERE.parents[1]
+KEPT: Final = ROOT / "build" / "mutants.jsonl"
+LOG: Final = ROOT / "build" / "mutants.log"
+"""What the tests of the latest run have printed."""
+PAGE: Final = ROOT / "docs" / "mutants.md"
+SURVIVORS: Final = HERE / "survivors.toml"
+
+MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
+MOST_SECONDS: Final = 30
+"""A mutant meets tests that took so long together, and no more."""
+PATIENCE_SECONDS: Final = 60
+"""A run may take twenty times what its tests took before, and this."""
+CHUNK: Final = 16
+"""So many mutants share one collection of tests."""
+
+NEVER_REACHED: Final = "no test reaches it"
+TIMED_OUT: Final = "a test that never ends"
+
+
+class _Source(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives some modules another source than their files."""
+
+    def __init__(self, code: Mapping[str, CodeType]) -> None:
+        self._code = code
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        if name not in self._code:
+            return None
+        file = self._code[name].co_filename
+        return importlib.util.spec_from_file_location(name, file, loader=self)
+
+    def create_module(self, _: Any) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        exec(self._code[module.__name__], module.__dict__)
+
+
+def _module_name(file: str) -> str:
+    return file.removesuffix(".py").replace("/", ".")
+
+
+@dataclass(slots=True)
+class Reach:
+    """Which tests reach which sites, as one run of the tests has shown.
+
+    Attributes:
+        sites: For each test that passed, (file, number of site).
+        seconds: How long each of those tests took.
+        imported: Sites reached while modules were imported.
+        failed: Tests that fail without any mutant.
+    """
+
+    sites: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    imported: set[tuple[str, int]] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
+
+    def acts_at_import(self, mutant: Mutant) -> bool:
+        """Return whether a mutant has done its work when a test begins."""
+        site = (mutant.file, mutant.number)
+        return mutant.function is None or site in self.imported
+
+    def tests_for(self, mutant: Mutant) -> list[str]:
+        """Return the tests that may notice a mutant, the most specific first."""
+        site = (mutant.file, mutant.number)
+        if self.acts_at_import(mutant):
+            site = (mutant.file, MODULE)
+        found = [test for test, sites in self.sites.items() if site in sites]
+        home = Path(mutant.file).stem
+        found.sort(
+            key=lambda test: (
+                f"test_{home}" not in test,
+                self.seconds[test] > 1,
+                len(self.sites[test]),
+                test,
+            ),
+        )
+        seconds = accumulate(self.seconds[test] for test in found)
+        return [
+            test
+            for test, total in zip(found, seconds, strict=True)
+            if total < MOST_SECONDS
+        ]
+
+
+class _Observer:
+    """Notes what each test reaches."""
+
+    def __init__(self) -> None:
+        self.reach = Reach()
+        self._now: set[tuple[str, int]] = self.reach.imported
+        self._bad: set[str] = set()
+
+    @property
+    def has_failures(self) -> bool:
+        return bool(self.reach.failed)
+
+    def mark(self, file: str) -> Callable[[int], None]:
+        return lambda number: self._now.add((file, number))
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.reach.failed.append(f"import of {report.nodeid}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        self._now = set()
+        result = yield
+        if item.nodeid in self._bad:
+            self.reach.failed.append(item.nodeid)
+        else:
+            self.reach.sites[item.nodeid] = self._now
+        return result
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        before = self.reach.seconds.get(report.nodeid, 0.0)
+        self.reach.seconds[report.nodeid] = before + report.duration
+        if report.failed:
+            self._bad.add(report.nodeid)
+
+
+class _Judge:
+    """Lets each of several mutants meet its tests, in forks of one session.
+
+    Args:
+        trials: Which mutants; one that acts at import must be in the sources already.
+    """
+
+    def __init__(self, trials: Sequence["Trial"]) -> None:
+        self._trials = trials
+        self.verdicts: list[str | None] = []
+        self._caught_by: str | None = None
+
+    @property
+    def has_failures(self) -> bool:
+        return len(self.verdicts) == len(self._trials)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._caught_by = self._caught_by or f"import of {report.nodeid}"
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self._caught_by = self._caught_by or report.nodeid
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        for trial in self._trials:
+            if self._caught_by is not None:  # it cannot even be imported
+                self.verdicts.append(self._caught_by)
+                continue
+            chosen = [items[test] for test in trial.tests]
+            patience = PATIENCE_SECONDS + 20 * trial.seconds
+            try:
+                verdict = _in_child(lambda: self._meet(trial, chosen), patience)  # noqa: B023 - called at once
+            except TimeoutError:
+                verdict = TIMED_OUT
+            self.verdicts.append(verdict)
+        return True
+
+    def _meet(self, trial: "Trial", items: Sequence[Any]) -> str | None:
+        if not trial.acts_at_import:
+            _exchange(trial.mutant, trial.source)
+        for item, following in pairwise([*items, None]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._caught_by is not None:
+                break
+        return self._caught_by
+
+
+def _exchange(mutant: Mutant, source: str) -> None:
+    """Give a function that exists already the code of a mutant."""
+    name, first = mutant.function or ("", 0)
+    file = str(Path(mutant.file).resolve())
+    module = compile(changed(source, mutant.number), file, "exec")
+
+    def is_it(code: CodeType) -> bool:
+        found = (code.co_qualname, code.co_firstlineno, code.co_filename)
+        return found == (name, first, file)
+
+    new = next(code for code in _codes(module) if is_it(code))
+    olds = [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, FunctionType) and is_it(each.__code__)
+    ]
+    if not olds:
+        raise RuntimeError(f"{name} of {file} is not there to be changed")
+    for old in olds:
+        old.__code__ = new
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+_GO_ON: Final = "--continue-on-collection-errors"
+
+
+def _run_tests(paths: Iterable[str], plugin: _Observer | _Judge) -> None:
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
+    hypothesis.settings.load_profile("mutants")
+    # hypothesis is loaded already, which its plugin would rather have done itself.
+    early = "ignore::pytest.PytestAssertRewriteWarning"
+    options = ["-q", "-p", "no:cacheprovider", "-W", early]
+    options += [_GO_ON, *(f"--ignore={path}" for path in PASSED_OVER)]
+    ended = pytest.main([*options, *paths], plugins=[plugin])
+    if ended != pytest.ExitCode.OK and not plugin.has_failures:
+        raise RuntimeError(f"pytest has ended with {ended!r}")
+
+
+def _in_child(work: Callable[[], Any], seconds: float | None = None) -> Any:
+    """Return what some work returns in a fork of this process.
+
+    Raises:
+        TimeoutError: It was not done in time; it is ended.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.close(reader)
+        log = os.open(LOG, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        with os.fdopen(writer, "w") as answer:
+            try:
+                said = {"value": work()}
+            except BaseException:  # noqa: BLE001 - the fork ends here, whatever it was
+                said = {"error": traceback.format_exc()}
+            json.dump(said, answer)
+        os._exit(0)
+    os.close(writer)
+    try:
+        with os.fdopen(reader) as answer:
+            if not select.select([answer], [], [], seconds)[0]:
+                raise TimeoutError
+            said = json.loads(answer.read() or '{"error": "it died"}')
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if "error" in said:
+        raise RuntimeError(f"a run of the tests has failed: {said['error']}")
+    return said["value"]
+
+
+def observe(sources: Mapping[str, str], tests: Sequence[str]) -> Reach:
+    """Run the tests once and return what they reach."""
+
+    def work() -> Any:
+        observer = _Observer()
+        code = {}
+        for number, (file, source) in enumerate(sources.items()):
+            mark = MARK.format(number)
+            setattr(builtins, mark, observer.mark(file))
+            code[_module_name(file)] = compile(
+                instrumented(source, mark), str(Path(file).resolve()), "exec"
+            )
+        sys.meta_path.insert(0, _Source(code))
+        _run_tests(tests, observer)
+        reach = observer.reach
+        return {
+            "sites": {test: sorted(sites) for test, sites in reach.sites.items()},
+            "seconds": reach.seconds,
+            "imported": sorted(reach.imported),
+            "failed": reach.failed,
+        }
+
+    said = _in_child(work)
+    return Reach(
+        sites={test: set(map(tuple, sites)) for test, sites in said["sites"].items()},
+        seconds=said["seconds"],
+        imported=set(map(tuple, said["imported"])),
+        failed=said["failed"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One mutant and the tests that it has to pass."""
+
+    mutant: Mutant
+    source: str
+    tests: list[str]
+    seconds: float
+    acts_at_import: bool
+
+
+def _chunks(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Cut at the ends of files, and around each mutant that acts at import."""
+    chunk: list[Trial] = []
+    for trial in trials:
+        if chunk and (
+            len(chunk) == CHUNK
+            or trial.acts_at_import
+            or chunk[0].acts_at_import
+            or chunk[0].mutant.file != trial.mutant.file
+        ):
+            yield chunk
+            chunk = []
+        chunk.append(trial)
+    if chunk:
+        yield chunk
+
+
+def _try(trials: Sequence[Trial]) -> list[str | None]:
+    """Return which test has caught each mutant."""
+    found: list[str | None] = _in_child(lambda: _judged(trials))
+    return found
+
+
+def _judged(trials: Sequence[Trial]) -> list[str | None]:
+    first = trials[0]
+    if first.acts_at_import:
+        tree = changed(first.source, first.mutant.number)
+        code = compile(tree, str(Path(first.mutant.file).resolve()), "exec")
+        sys.meta_path.insert(0, _Source({_module_name(first.mutant.file): code}))
+    judge = _Judge(trials)
+    paths = {test.split("::")[0]: None for trial in trials for test in trial.tests}
+    if paths:
+        _run_tests(paths, judge)
+    return judge.verdicts or [None] * len(trials)
+
+
+class Results:
+    """What was found, on the disk: one line per mutant, the last one counts."""
+
+    def __init__(self, *, fresh: bool) -> None:
+        self._found: dict[tuple[str, str], str | None] = {}
+        KEPT.parent.mkdir(exist_ok=True)
+        if fresh:
+            KEPT.unlink(missing_ok=True)
+        if KEPT.exists():
+            for line in KEPT.read_text().splitlines():
+                row = json.loads(line)
+                self._found[row["digest"], row["mutant"]] = row["caught_by"]
+
+    def of(self, mutant: Mutant) -> str | None:
+        """Return which test has caught a mutant of this very function."""
+        return self._found.get((mutant.digest, mutant.name))
+
+    def has(self, mutant: Mutant) -> bool:
+        """Return whether a mutant was tried."""
+        return (mutant.digest, mutant.name) in self._found
+
+    def add(self, mutant: Mutant, caught_by: str | None) -> None:
+        """Keep a result."""
+        self._found[mutant.digest, mutant.name] = caught_by
+        row = {"digest": mutant.digest, "mutant": mutant.name, "caught_by": caught_by}
+        with KEPT.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _explained() -> dict[str, str]:
+    rows = tomllib.loads(SURVIVORS.read_text()).get("survivor", [])
+    return {row["mutant"]: row["why"] for row in rows}
+
+
+def _copy_of_the_tree(into: str) -> Path:
+    copy = Path(into) / "tree"
+    no = shutil.ignore_patterns(
+        ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis"
+    )
+    shutil.copytree(ROOT, copy, ignore=no)
+    return copy
+
+
+def page(sources: Mapping[str, str], results: Results) -> str:
+    """Return docs/mutants.md."""
+    explained, tables = _explained(), []
+    total: dict[str, int] = defaultdict(int)
+    for file, source in sources.items():
+        rows = []
+        for mutant in mutants_of(file, source):
+            if not results.has(mutant):
+                total["untried"] += 1
+                continue
+            caught = results.of(mutant)
+            total["caught" if caught else "survived"] += 1
+            why = explained.get(mutant.name, "unexplained")
+            verdict = _short(caught) if caught else f"**survives**: {why}"
+            cells = (mutant.scope, mutant.change, mutant.rule, verdict)
+            row = " | ".join(cell.replace("|", "\\|") for cell in cells)
+            rows.append(f"| {row} |")
+        tables.append(
+            f"## `{file}`\n\n| In | Change | Rule | Caught by |\n|---|---|---|---|\n"
+            + "\n".join(rows)
+        )
+    count = sum(total.values())
+    head = (
+        (HERE / "page.md")
+        .read_text()
+        .format(
+            mutants=count,
+            files=len(sources),
+            caught=total["caught"],
+            survived=total["survived"],
+            untried=total["untried"],
+        )
+    )
+    return head + "\n" + "\n\n".join(tables) + "\n"
+
+
+def _short(test: str) -> str:
+    """Return a test's file and function, without the case of a table."""
+    if test == TIMED_OUT:
+        return test
+    where, _, name = test.partition("::")
+    return f"`{where.removeprefix('tests/')}` {name.split('[')[0]}".strip()
+
+
+def main() -> int:
+    """Run what was not run yet; return 1 if a survivor is unexplained."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("files", nargs="*", help="default: all of targets.py")
+    parser.add_argument("--workers", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--json", action="store_true", help="one line per mutant")
+    parser.add_argument("--tests", nargs="*", help="default: all of targets.py")
+    parser.add_argument("--list", action="store_true", help="print mutants, run none")
+    options = parser.parse_args()
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    everything = {
+        file: (ROOT / file).read_text() for file in FILES if (ROOT / file).exists()
+    }
+    chosen = {
+        file: source
+        for file, source in everything.items()
+        if not options.files or any(name in file for name in options.files)
+    }
+    mutants = [m for file, source in chosen.items() for m in mutants_of(file, source)]
+    if options.list:
+        print("\n".join(mutant.name for mutant in mutants))
+        return 0
+    results = Results(fresh=options.fresh)
+    with tempfile.TemporaryDirectory(prefix="secagg-mutants-") as folder:
+        os.chdir(_copy_of_the_tree(folder))
+        sys.path[:] = [str(Path.cwd()), *(p for p in sys.path if Path(p) != ROOT)]
+        _try_all(mutants, chosen, results, options)
+    if not options.files:
+        PAGE.write_text(page(everything, results))
+    return _verdict(mutants, chosen, results)
+
+
+def _try_all(
+    mutants: Sequence[Mutant],
+    sources: Mapping[str, str],
+    results: Results,
+    options: argparse.Namespace,
+) -> None:
+    due = [m for m in mutants if results.of(m) is None]
+    if not due:
+        return
+    reach = observe(
+        {file: sources[file] for file in {m.file: None for m in due}},
+        options.tests or TESTS,
+    )
+    if reach.failed:
+        names = "\n  ".join(reach.failed)
+        print(f"fail as it is, and judge nothing:\n  {names}", file=sys.stderr)
+    trials = []
+    for mutant in due:
+        tests = reach.tests_for(mutant)
+        seconds = sum(reach.seconds[test] for test in tests)
+        at_import = reach.acts_at_import(mutant)
+        trials.append(Trial(mutant, sources[mutant.file], tests, seconds, at_import))
+    chunks, count = list(_chunks(trials)), 0
+    # Forked, so that a worker finds the libraries loaded.
+    with multiprocessing.get_context("fork").Pool(options.workers) as pool:
+        for chunk, verdicts in zip(chunks, pool.imap(_try, chunks), strict=True):
+            for trial, caught in zip(chunk, verdicts, strict=True):
+                count += 1
+                results.add(trial.mutant, caught)
+                _tell(trial, caught, f"{count}/{len(trials)}", as_json=options.json)
+
+
+def _tell(trial: Trial, caught: str | None, count: str, *, as_json: bool) -> None:
+    mutant = trial.mutant
+    if as_json:
+        row = {"mutant": mutant.name, "kind": mutant.kind, "rule": mutant.rule}
+        print(json.dumps(row | {"caught_by": caught}), flush=True)
+        return
+    survives = "SURVIVES" if trial.tests else f"SURVIVES: {NEVER_REACHED}"
+    print(f"{count} {mutant.name}: {caught or survives}", flush=True)
+
+
+def _verdict(
+    mutants: Sequence[Mutant], sources: Mapping[str, str], results: Results
+) -> int:
+    explained = _explained()
+    alive = {m.name for m in mutants if results.of(m) is None}
+    unexplained = sorted(alive - set(explained))
+    stale = sorted(
+        name for name in set(explained) - alive if name.split(": ")[0] in sources
+    )
+    print(
+        f"{len(mutants)} mutants, {len(mutants) - len(alive)} caught, "
+        f"{len(alive)} survive, {len(unexplained)} of them unexplained",
+        file=sys.stderr,
+    )
+    for name in stale:
+        print(f"explained, and no survivor: {name}", file=sys.stderr)
+    return 1 if unexplained or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
