@@ -58,7 +58,7 @@ PAGE: Final = ROOT / "docs" / "mutants.md"
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
-MOST_SECONDS: Final = 30
+MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
 PATIENCE_SECONDS: Final = 60
 """A run may take twenty times what its tests took before, and this."""
