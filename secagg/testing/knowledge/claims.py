@@ -8,6 +8,13 @@
 5. One secret: of no honest client both the mask key and the self-mask seed are known.
 6. Budget: no more sums contain a client than its own book says it was charged for.
 
+Where the server is not trusted, three more, from which the others follow:
+
+7. Authentic: an honest client deals only to adverts that their clients have sent.
+8. One signature: an honest client signs one set U3.
+9. Agreed: honest clients answer for one set U3, which as many of them have signed as
+   a quorum has beside the colluders.
+
 Source:
     PROTOCOL §2 (what each profile promises), §5.5, §12.
 """
@@ -24,6 +31,8 @@ from secagg.testing.knowledge.sums import RevealedSum, revealed_sums
 
 __all__ = ["Claim", "ForbiddenKnowledgeError", "Violation", "check", "violations"]
 
+# ctx2 and U3.
+_SetName = tuple[bytes, frozenset[int]]
 _SHOWN: Final = 2  # secrets of a kind: enough to see how, few enough to read
 
 
@@ -37,6 +46,9 @@ class Claim(Enum):
     NOISE = "a revealed sum holds the noise shares that the report counts"
     ONE_SECRET = "of no honest client both secrets are known"  # noqa: S105 - a sentence
     BUDGET = "no client is in more sums than it was charged for"
+    AUTHENTIC = "honest clients deal to none but the keys of their peers"
+    ONE_SIGNATURE = "an honest client signs one set"
+    AGREED = "honest clients answer for one set, which a quorum has signed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,8 @@ def violations(
         yield from _noise(closure.facts, each, counted_noise_shares)
     yield from _one_secret(closure)
     yield from _budget(sums, charged)
+    for rule in (_authentic, _one_signature, _agreed):
+        yield from rule(closure.facts)
 
 
 def _one_sum(sums: tuple[RevealedSum, ...]) -> Iterator[Violation]:
@@ -249,6 +263,79 @@ def _budget(
             (shortened(lines),),
             tuple({each: None for known in overdrawn.values() for each in known}),
         )
+
+
+def _authentic(facts: Facts) -> Iterator[Violation]:
+    for bundles in facts.bundles:
+        view = bundles.view
+        dealer = view.identity(bundles.dealer)
+        if dealer in facts.seeds or not _is_signed(view.session):
+            continue
+        strange = {
+            advert.identity
+            for advert in view.adverts.values()
+            if advert.identity not in facts.seeds
+            and advert
+            not in facts.adverts.get((view.session.session_id, advert.identity), ())
+        }
+        if strange:
+            yield Violation(
+                Claim.AUTHENTIC,
+                (dealer,),
+                (f"{view.session}: not of {shortened(sorted(strange))}",),
+            )
+
+
+def _one_signature(facts: Facts) -> Iterator[Violation]:
+    sets: dict[tuple[Session, str], set[_SetName]] = {}
+    for signed in facts.signed:
+        roster = signed.view.roster
+        key = (roster.session, roster.identity(signed.signer))
+        sets.setdefault(key, set()).add((signed.view.ctx2, signed.survivors))
+    for (session, name), several in sets.items():
+        if len(several) > 1 and name not in facts.seeds:
+            yield Violation(
+                Claim.ONE_SIGNATURE,
+                (name,),
+                (f"{session}: {name} has signed {len(several)} sets",),
+            )
+
+
+def _agreed(facts: Facts) -> Iterator[Violation]:
+    holders: dict[Session, dict[_SetName, set[str]]] = {}
+    for answer in facts.answers:
+        roster = answer.view.roster
+        name = roster.identity(answer.holder)
+        if name not in facts.seeds and _is_signed(roster.session):
+            of_session = holders.setdefault(roster.session, {})
+            of_session.setdefault((answer.view.ctx2, answer.survivors), set()).add(name)
+    for session, sets in holders.items():
+        parameters = session.parameters
+        lines = [f"{session}: answers for {len(sets)} sets"] if len(sets) > 1 else []
+        for ctx2, survivors in sets:
+            signers = {
+                name
+                for each in facts.signed
+                if (each.view.ctx2, each.survivors) == (ctx2, survivors)
+                for name in [each.view.roster.identity(each.signer)]
+                if name not in facts.seeds
+            }
+            if len(signers) + parameters.colluders < parameters.quorum:
+                lines.append(
+                    f"{session}: signed by {len(signers)} honest clients, a quorum of "
+                    f"{parameters.quorum} has {parameters.colluders} colluders at most"
+                )
+        if lines:
+            yield Violation(
+                Claim.AGREED,
+                _names(name for names in sets.values() for name in names),
+                tuple(lines),
+            )
+
+
+def _is_signed(session: Session) -> bool:
+    """Tell whether the session distrusts its server."""
+    return session.parameters.profile.has_identities
 
 
 def _names(members: Iterable[str]) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ The adversary is the server, whatever it tells whom, together with the corrupt c
 
 Rule 1: all that reached the server is a fact: accepted, refused, late or repeated.
 Rule 2: an honest client acts on what it was told last.  What it sends is therefore
-        read under the roster, U2 and U3 that were said to it before.
+        read under the roster, U2 and U3 that were said to it before.  Where sets are
+        signed, the signatures say which set is meant.
 Rule 3: secrets of honest clients do not come here.  The one exception is the seed
         that goes with a theft: it only serves to recognise what was found.
 Rule 4: what no client could accept (a roster that does not decode or leaves it out, a
@@ -26,9 +27,11 @@ from secagg.errors import RemoteProtocolError
 from secagg.messages import (
     Advert,
     Bundles,
+    Consistency,
     Delivery,
     Envelope,
     Neighbourhood,
+    Quorum,
     Roster,
     RosterFrame,
     Shares,
@@ -37,8 +40,9 @@ from secagg.messages import (
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import decode_set
+from secagg.primitives.transcript import decode_set, encode_set
 from secagg.protocol import context
+from secagg.protocol.agreement import Signers, check_signature
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, noise_terms
 
@@ -53,6 +57,7 @@ __all__ = [
     "SealedBundles",
     "SelfMask",
     "Session",
+    "SignedSet",
     "Theft",
 ]
 
@@ -165,6 +170,21 @@ class Answer:
     data: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class SignedSet:
+    """One U3 under one ctx2, and who has signed it.
+
+    Attributes:
+        view: Roster and U2.
+        survivors: U3.
+        signer: Roster index.
+    """
+
+    view: MaskView
+    survivors: frozenset[int]
+    signer: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Theft:
     """What a thief finds at an honest client.
@@ -189,6 +209,8 @@ class _Told:
     roster: RosterView | None = None
     masks: MaskView | None = None
     survivors: frozenset[int] | None = None
+    # Every U3 so far, for which it may have signed.
+    shown: dict[tuple[bytes, frozenset[int]], MaskView] = field(default_factory=dict)
 
 
 class Facts:
@@ -202,6 +224,8 @@ class Facts:
         answers: Distinct answers that reached the server.
         thefts: What was found at honest clients.
         survivors: The sets U3 that somebody was told, by ctx2.
+        adverts: The adverts that each client has sent, by session id and name.
+        signed: The sets U3 that somebody has signed.
     """
 
     def __init__(self) -> None:
@@ -212,6 +236,8 @@ class Facts:
         self.answers: list[Answer] = []
         self.thefts: list[Theft] = []
         self.survivors: dict[bytes, set[frozenset[int]]] = {}
+        self.adverts: dict[tuple[bytes, str], set[Advert]] = {}
+        self.signed: set[SignedSet] = set()
         self._sessions: dict[bytes, Session] = {}
         self._roster_of: dict[tuple[bytes, bytes], RosterView | None] = {}
         self._view_of_roster: dict[bytes, RosterView] = {}
@@ -263,6 +289,8 @@ class Facts:
                 self.said_sharers(session_id, receiver, sharers)
             case Survivors(bitmap):
                 self.said_survivors(session_id, receiver, bitmap)
+            case Quorum():
+                self.said_quorum(session_id, receiver, message)
 
     def said_roster(self, session_id: bytes, receiver: str, roster: bytes) -> None:
         """Note the canonical bytes of a roster, as this client was told it."""
@@ -288,17 +316,31 @@ class Facts:
         survivors = _members(bitmap, told.roster)
         if told.masks is not None and survivors is not None:
             told.survivors = survivors
+            told.shown[told.masks.ctx2, survivors] = told.masks
             self.survivors.setdefault(told.masks.ctx2, set()).add(survivors)
 
+    def said_quorum(self, session_id: bytes, receiver: str, quorum: Quorum) -> None:
+        """Note for which of the sets that it was shown a client is shown a quorum."""
+        told = self._told_to(session_id, receiver)
+        for (_, survivors), view in told.shown.items():
+            if any(
+                _is_signed(SignedSet(view, survivors, signer), signature)
+                for signer, signature in quorum.signatures
+                if signer in view.roster.adverts
+            ):
+                told.masks, told.survivors = view, survivors
+
     # --- what the server hears ------------------------------------------------------
-    #
-    # Of adverts, what matters stands in the rosters.
 
     def heard(self, session_id: bytes, sender: str, envelope: Envelope) -> None:
         """Note any message of a client, as it reached the server."""
         match envelope.open():
+            case Advert() as advert:
+                self.adverts.setdefault((session_id, sender), set()).add(advert)
             case Bundles(sealed):
                 self.heard_bundles(session_id, sender, sealed)
+            case Consistency(signature):
+                self.heard_signature(session_id, sender, signature)
             case Shares(revealed):
                 self.heard_answer(session_id, sender, revealed)
 
@@ -339,6 +381,13 @@ class Facts:
         if masks is None:
             masks = view.masks_of(view.roster.index_of[sender])
         self.vectors.append(MaskedVector(view, sender, residues.copy(), dict(masks)))
+
+    def heard_signature(self, session_id: bytes, sender: str, signature: bytes) -> None:
+        """Note which of the sets that it was shown a client has signed."""
+        for (_, survivors), view in self._told_to(session_id, sender).shown.items():
+            signed = SignedSet(view, survivors, view.roster.index_of[sender])
+            if _is_signed(signed, signature):
+                self.signed.add(signed)
 
     def heard_answer(self, session_id: bytes, sender: str, shares: bytes) -> None:
         """Note the shares that a client reveals, as they reached the server."""
@@ -414,6 +463,24 @@ def _read_roster(session: Session, data: bytes) -> RosterView | None:
     else:
         view.show(dict(enumerate(roster.adverts)))
     return view
+
+
+def _is_signed(signed: SignedSet, signature: bytes) -> bool:
+    """Tell whether a signature is that of a set (PROTOCOL §5.4)."""
+    view, roster = signed.view, signed.view.roster
+    suite = roster.session.parameters.suite
+    bitmap = encode_set(signed.survivors, roster.size)
+    try:
+        check_signature(
+            signature,
+            signers=Signers.of([roster.adverts[i] for i in range(roster.size)]),
+            index=signed.signer,
+            ctx3=context.unmask_context(view.ctx2, bitmap, suite),
+            suite=suite,
+        )
+    except RemoteProtocolError:
+        return False
+    return True
 
 
 def _members(bitmap: bytes, view: RosterView | None) -> frozenset[int] | None:
