@@ -476,7 +476,7 @@ class NoisedTask:
         """The least noise of one client, over all rosters, caller's units."""
         given = self.mechanism.parameters
         least = given.noise_rule.least_variance(given.num_clients)
-        return math.sqrt(least) / given.scale_factor
+        return math.sqrt(self.mechanism.drawn_variance(least)) / given.scale_factor
 
     @property
     def graph_delta(self) -> float:
