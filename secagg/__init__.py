@@ -17,6 +17,9 @@ if TYPE_CHECKING:
         ClientPhase,
         ClientProgress,
     )
+    from secagg.client.enrolment import (
+        ClientEnrolment,
+    )
     from secagg.client.grpc_connection import (
         CallDeadlines,
         GrpcConnection,
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
         SessionNoise,
         error_curve,
         plan,
+    )
+    from secagg.enrolment.published import (
+        PublishedEnrolment,
     )
     from secagg.errors import (
         ErrorCode,
@@ -139,6 +145,7 @@ __all__ = [
     "CallDeadlines",
     "CipherSuite",
     "Client",
+    "ClientEnrolment",
     "ClientPhase",
     "ClientPolicy",
     "ClientProgress",
@@ -171,6 +178,7 @@ __all__ = [
     "PrivacyStatement",
     "Profile",
     "ProtocolParameters",
+    "PublishedEnrolment",
     "ReleasedSum",
     "RemoteProtocolError",
     "RingRisk",
@@ -202,6 +210,7 @@ __all__ = [
 _MODULES: Final = {
     "client.client": ("Client", "Contribution"),
     "client.conductor": ("ClientPhase", "ClientProgress"),
+    "client.enrolment": ("ClientEnrolment",),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
@@ -217,6 +226,7 @@ _MODULES: Final = {
         "error_curve",
         "plan",
     ),
+    "enrolment.published": ("PublishedEnrolment",),
     "errors": (
         "ErrorCode",
         "InputError",

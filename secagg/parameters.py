@@ -11,12 +11,12 @@ opaque bytes made and read by `secagg.distributed_dp`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from typing import Final, Self
 
 from secagg.edge_odds import judge_edges
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.transcript import hash_parts
@@ -30,6 +30,7 @@ from secagg.profiles import (
     RoundDeadlines,
     SparseTail,
     Tail,
+    Trust,
     check_supported,
 )
 from secagg.ring_odds import bits_of, client_demand, log_corrupt_holders
@@ -133,6 +134,21 @@ class ProtocolParameters:
     def profile(self) -> Profile:
         """Named threat model."""
         return self.tail.PROFILE
+
+    @property
+    def trust(self) -> Trust | None:
+        """Who says which clients exist; None where nobody has to."""
+        return self.tail.trust
+
+    def under(self, trust: Trust) -> Self:
+        """Return the same parameters under another issuer or revocation list.
+
+        Raises:
+            LocalProtocolError: The profile has no credentials.
+        """
+        if isinstance(self.tail, HonestTail):
+            raise LocalProtocolError(f"profile {self.profile.label} has no credentials")
+        return replace(self, tail=replace(self.tail, trust=trust))
 
     @property
     def quorum(self) -> int:

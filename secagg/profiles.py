@@ -126,6 +126,19 @@ class RoundDeadlines:
     consistency: int = 0
     unmasking: int = 60
 
+    @classmethod
+    def of(cls, profile: Profile, **seconds: int) -> Self:
+        """Return the deadlines of a profile: a minute for each round, five for inputs.
+
+        Args:
+            profile: Says which rounds there are.
+            seconds: Other durations, by the round's name; those of rounds that the
+                profile does not have are left out.
+        """
+        chosen = {"choose_edges": 60, "consistency": 60} | seconds
+        absent = profile.absent_rounds
+        return cls(**{name: chosen[name] for name in chosen if name not in absent})
+
     def __iter__(self) -> Iterator[tuple[str, int]]:
         """Yield name and seconds of every round, in order."""
         for each in fields(self):
@@ -162,6 +175,11 @@ class Trust:
     enrolment_key: bytes
     revocation_number: int = 0
     revocation_hash: bytes = bytes(_HASH_BYTES)
+
+    @property
+    def issuer(self) -> tuple[str, bytes]:
+        """Trust domain and key: what stays the same from one list to the next."""
+        return self.trust_domain, self.enrolment_key
 
     def rules(self) -> Iterator[tuple[bool, str]]:
         """Yield what must hold, and the complaint if it does not (R3.2-3)."""
@@ -208,6 +226,7 @@ class HonestTail:
     """
 
     PROFILE: ClassVar[Profile] = Profile.HONEST_CURIOUS_SERVER
+    trust: ClassVar[None] = None
 
     graph_bits: int = 0
 

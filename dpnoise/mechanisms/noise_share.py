@@ -311,7 +311,19 @@ class NoiseRule:
         Raises:
             ParameterError: As for `smallest_counted_shares`.
         """
-        worst = self.min_survivors + int(np.argmax(self._surplus(most)))
+        # Rounded as `session` rounds, in whole units of any size: where shares are a
+        # few units, rounding decides which roster is noisiest.
+        counted = _counted_shares(self, most).astype(object)
+        part, whole = (
+            self.counted_variance * (1 << self.share_bits)
+        ).as_integer_ratio()
+        uploads = -(-part // (whole * counted))
+        if self.ladder:
+            bases = -(-part // (whole * (counted + _losses(self, most))))
+            steps = -(-(uploads - bases) >> self.ladder)
+            uploads = np.where(steps > 0, bases + (steps << self.ladder), uploads)
+        rosters = np.arange(self.min_survivors, most + 1)
+        worst = self.min_survivors + int(np.argmax(rosters * uploads))
         return worst * self.session(worst).upload
 
     def largest_surplus(self, most: int) -> float:
@@ -401,12 +413,17 @@ def _counted_shares(rule: NoiseRule, most: int) -> NDArray[np.int64]:
     """`rule.counted_shares(n)` for n from `min_survivors` to `most`, all at least 1."""
     check_integer("num_clients", most, rule.min_survivors, MAX_CLIENTS)
     rosters = np.arange(rule.min_survivors, most + 1, dtype=np.int64)
-    part, whole = rule.loss_fraction.as_integer_ratio()
-    lost = np.minimum(rosters - rule.min_survivors, rosters * part // whole)
     part, whole = rule.colluder_fraction.as_integer_ratio()
     colluding = np.maximum(rule.colluders, -(rosters * -part // whole))
-    shares = rosters - lost - colluding - 1
+    shares = rosters - _losses(rule, most) - colluding - 1
     if shares.min() < 1:
         raise rule._no_share_left(int(rosters[np.argmin(shares)]))  # noqa: SLF001
     shares.setflags(write=False)
     return shares
+
+
+def _losses(rule: NoiseRule, most: int) -> NDArray[np.int64]:
+    """`rule.tolerated_losses(n)` for n from `min_survivors` to `most`."""
+    rosters = np.arange(rule.min_survivors, most + 1, dtype=np.int64)
+    part, whole = rule.loss_fraction.as_integer_ratio()
+    return np.minimum(rosters - rule.min_survivors, rosters * part // whole)

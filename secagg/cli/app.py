@@ -17,7 +17,7 @@ from typing import Annotated, Final, cast
 
 import typer
 
-from secagg.cli import client, demo, graph, pki, plan, server, simulate
+from secagg.cli import client, demo, graph, pki, plan, server, sessions, simulate
 from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
@@ -63,6 +63,7 @@ app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)
 app.command("graph")(graph.graph)
 app.add_typer(pki.app, name="pki")
+app.add_typer(sessions.app, name="sessions")
 
 # The root of all usage errors lives in another package from one typer release to the
 # next; this subclass of it is public in all of them.

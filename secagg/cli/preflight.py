@@ -15,19 +15,20 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from secagg.client.enrolment import load_enrolled
+from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, ServerSettings
 from secagg.config.settings import TLSSection
-from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
 from secagg.enrolment.published import PublishedEnrolment
+from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
@@ -183,12 +184,10 @@ def _server_enrolment(settings: ServerSettings) -> list[Check]:
             enrolment_key=parse_key(key),
             revocations=section.revocations,
         )
-        if published.revocations is None:
+        newest = read_revocations(published.revocations, published.trust)
+        if newest is None:
             return "no revocation list"
-        found = (
-            f"revocation list {published.revocations.number}, made "
-            f"{_time(published.revocations.made_at)}"
-        )
+        found = f"revocation list {newest.number}, made {_time(newest.made_at)}"
         return found + _issuer_beside(section.revocations)
 
     return [_look("enrolment", describe)]
@@ -203,24 +202,17 @@ def _issuer_beside(revocations: Path | None) -> str:
 
 
 def _client_enrolment(settings: ClientSettings) -> list[Check]:
-    section = settings.enrolment
-    seed, credential, key = section.identity, section.credential, section.enrolment_key
-    if seed is None or credential is None or key is None:
-        return []  # the loader has settled that it is all of them or none
+    files = client_enrolment(settings)
+    if files is None:
+        return []
 
     def describe() -> str:
         own = _identity(settings.tls, Role.CLIENT).identity
-        loaded = ClientIdentity.load(
-            seed=seed,
-            credential=credential,
-            enrolment_key=parse_key(key),
-            trust_domain=own.trust_domain,
-            name=own.name,
-            now=int(time.time()),
-        ).issued.credential
+        loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
+        credential = loaded.identity.issued.credential
         return (
-            f"serial {loaded.serial}, valid until {_time(loaded.not_after)}"
-            + _readable(seed)
+            f"serial {credential.serial}, valid until {_time(credential.not_after)}"
+            + _readable(files.seed)
         )
 
     return [_look("enrolment", describe)]

@@ -31,7 +31,8 @@ def server(
 ) -> None:
     """Run an aggregator until its task is done.
 
-    Writes sum-<n>.npy and report-<n>.json for every session n that released a sum.
+    Writes sum-<n>.npy, report-<n>.json and receipt-<n>.bin for every session n that
+    released a sum.
     SIGTERM stops it gently; it goes on where it stood when it is started again.
 
     Example: secagg server --config server.toml

@@ -39,7 +39,7 @@ class Reach(Enum):
     NO_SESSION = auto()
     """It was waiting for an offer, or judging one."""
     JOINED = auto()
-    """It was in a session; nothing of its input had left."""
+    """It was in a session, or about to be; nothing of its input had left."""
     INPUT_LEFT = auto()
     """Bytes of its masked input may have left."""
 

@@ -25,6 +25,11 @@ import numpy.typing as npt
 
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
+from secagg.client.enrolment import (
+    ClientEnrolment,
+    EnrolledClient,
+    load_enrolled,
+)
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.judge import SessionInfo, judge_offer, policy_of
 from secagg.client.runner import (
@@ -118,6 +123,9 @@ class Client:
         task: Name of the task.
         floors: The privacy that this client insists on, or their waiver in words.
         identity: The client's certificate; with an address only, and required there.
+        enrolment: Who the client is among the enrolled, for profiles that distrust the
+            server; `cohort` must accept these.  None takes part in no session of such
+            a profile.
         state_dir: Where sessions and spent budget are kept, for this client alone;
             required with an address.  None keeps them in memory: a client that is made
             anew then knows nothing of what the last one gave.
@@ -164,6 +172,7 @@ class Client:
         task: str,
         floors: PrivacyFloors | ExactSumsAccepted,
         identity: TLSIdentity | None = None,
+        enrolment: ClientEnrolment | None = None,
         state_dir: Path | None = None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
@@ -195,6 +204,7 @@ class Client:
         self._task = task
         self._floors = floors
         self._identity = identity
+        self._enrolment = enrolment
         self._state_dir = state_dir
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
@@ -213,6 +223,7 @@ class Client:
 
         Raises:
             ServiceError: STORAGE_FAILED; another process may be using the directory.
+            SecAggError: BAD_CREDENTIAL, or what else is wrong with `enrolment`.
             LocalProtocolError: The client is open already.
         """
         if self._opened is not None:
@@ -234,6 +245,7 @@ class Client:
                 policy=policy_of(self._floors, self._cohort),
                 judge=self._judge,
                 make_input=self._make_input,
+                enrolment=self._enrolled(connection.identity),
                 settings=ClientSettings(
                     fetch_sum=self._fetch_sum, offer_seconds=self._wait_seconds
                 ),
@@ -361,6 +373,17 @@ class Client:
                 next_step="Use it as an asynchronous context manager.",
             )
         return self._opened
+
+    def _enrolled(self, name: str) -> EnrolledClient | None:
+        """Return who the client is among the enrolled."""
+        if self._enrolment is None:
+            return None
+        tls = self._identity
+        return load_enrolled(
+            self._enrolment,
+            name=name,
+            trust_domain=None if tls is None else tls.identity.trust_domain,
+        )
 
     async def _connect(self, stack: AsyncExitStack) -> AggregatorConnection:
         if isinstance(self._server, Address):

@@ -32,6 +32,7 @@ from secagg.errors import (
 from secagg.messages import (
     Aborted,
     Bundles,
+    Consistency,
     Envelope,
     Message,
     Released,
@@ -89,6 +90,7 @@ class ClientPhase(StrEnum):
     PREPARING = "preparing the input"
     UPLOADING = "uploading"
     UPLOADED = "waiting for the others"
+    AGREEING = "agreeing on who is in the sum"
     UNMASKING = "helping to unmask"
     COMPLETED = "completed"
     ABORTED = "aborted"
@@ -96,6 +98,7 @@ class ClientPhase(StrEnum):
 
 _PHASE_OF: Final[Mapping[type[Message], ClientPhase]] = {
     Bundles: ClientPhase.SHARING,
+    Consistency: ClientPhase.AGREEING,
     Shares: ClientPhase.UNMASKING,
 }
 
@@ -204,7 +207,9 @@ class Conductor:
         self._ended_by_server = False
         self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
-        has_masked = isinstance(session.state, client.Masked | client.Answered)
+        has_masked = isinstance(
+            session.state, client.Masked | client.Signed | client.Answered
+        )
         self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
         self._enter_round()
 

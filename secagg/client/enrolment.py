@@ -4,28 +4,81 @@ Rule 1: before anything is fetched or said, the offer is held to the pinned key 
         the newest revocation list that this client has read (R5.0-1, R5.0-3).
 Rule 2: a list is remembered after it was read whole, and before the advert leaves: an
         offer that names a number without a list locks nobody out (R2.1-0, R5.0-5).
-Rule 3: this client's own credential is judged as others will judge it.
+Rule 3: a list is fetched once, not for every session that names it.
 """
 
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.keys import parse_key
 from secagg.enrolment.revocation import read_revocations
 from secagg.enrolment.rules import (
-    EnrolmentRules,
     VerifiedCredentials,
-    check_credential,
     check_revocation_age,
     judge_trust,
 )
 from secagg.profiles import Trust
+from secagg.protocol.membership import Membership
 from secagg.storage.book import Book
 
-__all__ = ["ClientEnrolment"]
+__all__ = ["ClientEnrolment", "EnrolledClient", "load_enrolled"]
+
+_SECONDS_PER_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientEnrolment:
+    """What a client has of the enrolment; `secagg pki` makes the files.
+
+    Attributes:
+        seed: File of the client's private key, ``identity.seed``.
+        credential: File of what the issuer has signed for that key.
+        enrolment_key: Public key of the issuer, ``ed25519:`` and 64 digits, as the
+            issuer says it and not as the aggregator does; no other one is believed.
+        max_revocation_days: Oldest revocation list that the client goes by; None for
+            no limit.
+    """
+
+    seed: Path
+    credential: Path
+    enrolment_key: str
+    max_revocation_days: float | None = None
+
+
+def load_enrolled(
+    files: ClientEnrolment, *, name: str, trust_domain: str | None
+) -> "EnrolledClient":
+    """Read a client's files, and check that everybody will accept them now.
+
+    Args:
+        files: What to read.
+        name: In the client's certificate.
+        trust_domain: In the client's certificate; None for that of the credential,
+            where something else than certificates says who calls.
+
+    Raises:
+        SecAggError: BAD_SETTINGS for a key that is none; BAD_CREDENTIAL or
+            BAD_ENCODING, naming the file and what to do.
+    """
+    days = files.max_revocation_days
+    return EnrolledClient(
+        ClientIdentity.load(
+            seed=files.seed,
+            credential=files.credential,
+            enrolment_key=parse_key(files.enrolment_key),
+            trust_domain=trust_domain,
+            name=name,
+            now=int(time.time()),
+        ),
+        None if days is None else days * _SECONDS_PER_DAY,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClientEnrolment:
+class EnrolledClient:
     """Who this client is, and by whose word it knows the others.
 
     Attributes:
@@ -40,6 +93,7 @@ class ClientEnrolment:
     verified: VerifiedCredentials = field(
         default_factory=VerifiedCredentials, repr=False
     )
+    _read: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
 
     async def judge(self, trust: Trust, book: Book) -> None:
         """Judge what an offer says of enrolment, before its list is fetched.
@@ -63,46 +117,47 @@ class ClientEnrolment:
             demands_list=self.max_revocation_seconds is not None,
         )
 
-    async def rules(
-        self,
-        trust: Trust,
-        revocations: bytes,
-        *,
-        session_end: int,
-        now: float,
-        book: Book,
-    ) -> EnrolmentRules:
-        """Read the list of an offer that was judged; then the advert may leave.
+    def list_of(self, trust: Trust) -> bytes | None:
+        """Return the list that an offer names, unless it has to be fetched."""
+        if trust.revocation_number == 0:
+            return b""
+        return self._read.get(trust.revocation_hash)
+
+    async def membership(
+        self, trust: Trust, revocations: bytes, *, now: float, book: Book
+    ) -> Membership:
+        """Read the list of an offer that was judged; then the session may begin.
 
         Args:
             trust: Of the offer's parameters.
             revocations: The list's bytes; empty where the offer names none.
-            session_end: Of the offer, in Unix seconds.
             now: This client's Unix seconds; they judge the list's age alone.
             book: Of this client; remembers the list.
 
         Returns:
-            What every credential of the session is judged by.
+            This client's place in the session, by which the core judges the
+            credentials of all, its own first.
 
         Raises:
-            RemoteProtocolError: BAD_CREDENTIAL for a list that does not fit, and for
-                an own credential that nobody would accept; POLICY_VIOLATION for a list
-                that is too old.
+            RemoteProtocolError: BAD_CREDENTIAL for a list that does not fit;
+                POLICY_VIOLATION for one that is too old.
             ServiceError: STORAGE_FAILED; the advert must not leave.
         """
         found = read_revocations(revocations, trust)
         if found is not None:
             await book.see_revocations(trust)
+            self._read.clear()  # numbers only grow
+            self._read[trust.revocation_hash] = revocations
         if self.max_revocation_seconds is not None:
             check_revocation_age(
                 found, now=now, max_age_seconds=self.max_revocation_seconds
             )
-        rules = EnrolmentRules(
-            trust_domain=trust.trust_domain,
-            enrolment_key=trust.enrolment_key,
-            session_end=session_end,
+        issued = self.identity.issued
+        return Membership(
+            trust_domain=issued.trust_domain,
+            enrolment_key=self.identity.enrolment_key,
+            key=self.identity.key,
+            credential=issued.credential,
             revoked=frozenset() if found is None else frozenset(found.serials),
+            verified=self.verified,
         )
-        own = self.identity.issued.credential
-        check_credential(own, rules, identity=own.name, verified=self.verified)
-        return rules

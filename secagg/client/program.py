@@ -6,6 +6,7 @@ What is printed is decided by whoever calls.
 from collections.abc import Callable
 
 from secagg.client.client import Client
+from secagg.client.enrolment import ClientEnrolment
 from secagg.client.runner import ClientProgress
 from secagg.config import ClientSettings
 from secagg.errors import ErrorCode, ServiceError
@@ -20,7 +21,7 @@ from secagg.profiles import Profile
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["client_of", "client_policy", "privacy_floors"]
+__all__ = ["client_enrolment", "client_of", "client_policy", "privacy_floors"]
 
 
 def client_of(
@@ -53,6 +54,7 @@ def client_of(
             authority=settings.tls.ca,
             role=Role.CLIENT,
         ),
+        enrolment=client_enrolment(settings),
         state_dir=client.state_dir,
         rollback_mark=client.rollback_mark,
         accept_restored=accept_restored,
@@ -61,6 +63,23 @@ def client_of(
         wait_seconds=client.wait_seconds,
         fetch_sum=fetch_sum,
         on_progress=on_progress,
+    )
+
+
+def client_enrolment(settings: ClientSettings) -> ClientEnrolment | None:
+    """Return what the client has of the enrolment; None where nothing is set."""
+    section = settings.enrolment
+    if (
+        section.identity is None
+        or section.credential is None
+        or section.enrolment_key is None
+    ):
+        return None  # the loader has settled that it is all of them or none
+    return ClientEnrolment(
+        seed=section.identity,
+        credential=section.credential,
+        enrolment_key=section.enrolment_key,
+        max_revocation_days=settings.policy.max_revocation_days,
     )
 
 

@@ -30,7 +30,9 @@ from secagg.client.conductor import (
     MakeInput,
     SessionOutcome,
 )
+from secagg.client.enrolment import EnrolledClient
 from secagg.client.session import ClientSession
+from secagg.enrolment.revocation import MAX_REVOCATION_BYTES
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -42,11 +44,14 @@ from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.profiles import Trust
+from secagg.protocol.membership import Membership
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.book import Book
 from secagg.storage.change import Role
+from secagg.wire.calls import Blob
 
 __all__ = [
     "ClientPhase",
@@ -75,6 +80,8 @@ class ClientRunner:
             thread before a key is made, and again before a session is resumed.
         make_input: The application; called on a thread, once per session and again
             after a restart, when it must return the same vector.
+        enrolment: Who the client is among the enrolled; None takes part in no session
+            of a profile with credentials.
         settings: How the client behaves.
         clock: Time; the machine's by default.
         entropy: Seeds and jitter; the operating system's by default.
@@ -97,6 +104,7 @@ class ClientRunner:
         policy: ClientPolicy,
         judge: Callable[[SessionDescriptor], object],
         make_input: MakeInput,
+        enrolment: EnrolledClient | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -108,6 +116,7 @@ class ClientRunner:
         self._book = book
         self._policy = policy
         self._judge = judge
+        self._enrolment = enrolment
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -166,6 +175,8 @@ class ClientRunner:
             book=self._book,
             workers=self._workers,
             policy=self._policy,
+            now=self._clock.date(),
+            enrolment=self._enrolment,
         )
         is_resumed = session is not None
         if session is None:
@@ -214,6 +225,7 @@ class ClientRunner:
             )
         descriptor.validate()
         await self._check(descriptor)
+        membership = await self._membership(descriptor, deadline)
         session = await ClientSession.begin(
             descriptor,
             self._identity,
@@ -223,6 +235,7 @@ class ClientRunner:
             policy=self._policy,
             entropy=self._entropy,
             now=int(self._clock.date()),
+            membership=membership,
         )
         self._log(telemetry.SESSION_OPENED, session)
         return session
@@ -231,6 +244,40 @@ class ClientRunner:
         """Refuse what floors, application or budget do not allow."""
         await self._workers.run(self._judge, offered)
         await check_budget(self._book, offered)
+
+    async def _membership(
+        self, offered: SessionDescriptor, deadline: float
+    ) -> Membership | None:
+        """Judge what an offer says of enrolment, with the list that it names."""
+        trust, enrolment = offered.parameters.trust, self._enrolment
+        if trust is None or enrolment is None:
+            return None  # the core refuses whoever needs one
+        await enrolment.judge(trust, self._book)
+        revocations = enrolment.list_of(trust)
+        if revocations is None:
+            # The session may end meanwhile: the next one may do.
+            self.reach = Reach.JOINED
+            revocations = await self._fetched_list(offered.session_id, trust, deadline)
+            self.reach = Reach.NO_SESSION
+        return await enrolment.membership(
+            trust, revocations, now=self._clock.date(), book=self._book
+        )
+
+    async def _fetched_list(
+        self, session_id: bytes, trust: Trust, deadline: float
+    ) -> bytes:
+        try:
+            return await self._calls.fetch(
+                session_id,
+                Blob.REVOCATIONS,
+                max_bytes=MAX_REVOCATION_BYTES,
+                digest=trust.revocation_hash,
+                deadline=deadline,
+            )
+        except RemoteProtocolError as error:
+            if error.code is not ErrorCode.PAYLOAD_MISMATCH:
+                raise
+            return b""  # R2.1-0: another list is as good as none
 
     async def _leave(self, session: ClientSession, error: SecAggError) -> None:
         """End the session for this client and scrub it, whatever state it is in."""

@@ -15,6 +15,8 @@ Rule 6: the change that accepts a roster counts it, before anything is shared: a
         that was seen is one more chance that it is unsafe.
 Rule 7: a session of a book that was put back from an older state is left at once:
         nobody knows what it has sent.
+Rule 8: what signs for this client comes from its identity, never from the record of
+        a session.  Another key than the one of its advert signs nothing in it.
 
 It talks to nobody: that is `secagg.client.runner`.
 """
@@ -23,8 +25,14 @@ from dataclasses import replace
 from typing import Final, Self
 
 from secagg.client.budget import charge_of, max_rosters_of, settlement_of
+from secagg.client.enrolment import EnrolledClient
 from secagg.distributed_dp import read_noise_terms
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    RemoteProtocolError,
+    ServiceError,
+)
 from secagg.messages import Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -38,6 +46,7 @@ from secagg.protocol.events import (
     InputReady,
     SessionOffered,
 )
+from secagg.protocol.membership import Membership
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput
 from secagg.runtime.workers import Workers
@@ -105,8 +114,21 @@ class ClientSession:
         policy: ClientPolicy,
         entropy: Entropy,
         now: int,
+        membership: Membership | None = None,
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
+
+        Args:
+            descriptor: The offer.
+            identity: The client's own name.
+            aggregator: The server's name, as its connection has proven it.
+            book: Of this client.
+            workers: Threads for heavy steps.
+            policy: Floors and caps of the cohort.
+            entropy: Where the seed comes from.
+            now: Unix seconds.
+            membership: The client's place among the enrolled, where the profile has
+                any.
 
         Raises:
             RemoteProtocolError: REPLAYED_SESSION for a number seen before;
@@ -115,7 +137,9 @@ class ClientSession:
             ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
-        offered = SessionOffered(descriptor, identity, aggregator, seed, now)
+        offered = SessionOffered(
+            descriptor, identity, aggregator, seed, now, membership
+        )
         session = cls(
             descriptor,
             identity,
@@ -157,7 +181,7 @@ class ClientSession:
         return session
 
     @classmethod
-    async def resume(
+    async def resume(  # noqa: PLR0913 - a session joins as many parts
         cls,
         task_id: str,
         identity: str,
@@ -165,18 +189,21 @@ class ClientSession:
         book: Book,
         workers: Workers,
         policy: ClientPolicy,
+        now: float,
+        enrolment: EnrolledClient | None = None,
     ) -> Self | None:
         """Return the interrupted session of a task, or None.
 
         Raises:
-            ServiceError: STORAGE_FAILED.
+            ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
+                another identity and is not over by its own end.
         """
         prefix = _key_prefix(identity)
         for row in await book.sessions(role=Role.CLIENT, task=task_id):
             stored = await book.load(row.key)
             if not row.key.startswith(prefix) or stored is None or stored.ended:
                 continue
-            descriptor, state, seed = _rebuilt(stored, policy)
+            descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
             session = cls(
                 descriptor,
                 identity,
@@ -321,19 +348,47 @@ _UNKNOWN_PAST: Final = client.Failed(
 )
 
 
+_IDENTITY_LOST: Final = client.Failed(
+    ErrorCode.BAD_CREDENTIAL,
+    "the session was begun with another identity, and has lasted too long",
+    refund.Charge.KEPT,
+)
+
+
 def _rebuilt(
-    stored: StoredSession, policy: ClientPolicy
+    stored: StoredSession,
+    policy: ClientPolicy,
+    enrolment: EnrolledClient | None,
+    now: float,
 ) -> tuple[SessionDescriptor, client.ClientState, SecretBytes | None]:
     """Return offer, state and seed of a stored session; no seed once it answered."""
     if is_answered(stored.header):
         return *decode_answered(stored.header), None
-    offered = decode_offer(stored.header)
+    begun = decode_offer(stored.header)
+    own = None if enrolment is None else enrolment.identity
+    if not begun.fits(own):
+        if not stored.restored:
+            _check_is_over(begun.offered.descriptor, now)
+        return begun.offered.descriptor, _IDENTITY_LOST, begun.offered.seed
+    offered = begun.resumed(own, None if enrolment is None else enrolment.verified)
     state = client.step(client.start(read_noise_terms), offered, policy=policy).state
     for record in stored.records:
         if client.is_over(state):
             break  # the policy is stricter than when the session was accepted
         state = client.step(state, decode_client_event(record), policy=policy).state
     return offered.descriptor, state, offered.seed
+
+
+def _check_is_over(descriptor: SessionDescriptor, now: float) -> None:
+    """Refuse to go on under another identity while the session may still need ours."""
+    if now < descriptor.session_end:
+        raise ServiceError(
+            f"session {descriptor.session_number} of task {descriptor.task_id!r} was "
+            "begun with another identity than this client has now",
+            code=ErrorCode.BAD_CREDENTIAL,
+            next_step="Start the client with the identity of that time; from Unix "
+            f"second {descriptor.session_end} on the session is left instead.",
+        )
 
 
 def _key_prefix(identity: str) -> str:

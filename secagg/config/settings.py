@@ -81,7 +81,8 @@ class ServerSection:
         default=None,
     )
     output_dir: Path = setting(
-        "Where sum-<n>.npy and report-<n>.json are written.", default=Path("sums")
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written.",
+        default=Path("sums"),
     )
     drain_seconds: float = setting(
         "How long calls in flight may finish after SIGTERM.",
@@ -338,6 +339,14 @@ class RoundsSection:
     masked_input: int = setting(
         "Waiting for masked inputs; grows while uploads progress.",
         default=300,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
+    consistency: int = setting(
+        "Waiting for signatures on who is in the sum; only in profiles that distrust "
+        "the server.",
+        default=60,
         low=1,
         high=_MAX_SECONDS,
         unit="seconds",

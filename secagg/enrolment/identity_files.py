@@ -159,7 +159,7 @@ class ClientIdentity:
         seed: Path,
         credential: Path,
         enrolment_key: bytes,
-        trust_domain: str,
+        trust_domain: str | None,
         name: str,
         now: int,
     ) -> Self:
@@ -169,7 +169,8 @@ class ClientIdentity:
             seed: File of the private key.
             credential: File of the credential.
             enrolment_key: The pinned key, 32 bytes.
-            trust_domain: In the client's certificate.
+            trust_domain: In the client's certificate; None for whatever the
+                credential says.
             name: In the client's certificate.
             now: Unix seconds.
 
@@ -178,7 +179,7 @@ class ClientIdentity:
         """
         key = read_key(seed)
         issued = read_credential(credential)
-        if issued.trust_domain != trust_domain:
+        if trust_domain is not None and issued.trust_domain != trust_domain:
             raise _refused(
                 f"{credential} is for the trust domain {issued.trust_domain!r}, the "
                 f"certificate names {trust_domain!r}",
@@ -190,7 +191,9 @@ class ClientIdentity:
                 f"Put what the issuer made of this key's {REQUEST} there.",
             )
         rules = EnrolmentRules(
-            trust_domain=trust_domain, enrolment_key=enrolment_key, session_end=now
+            trust_domain=issued.trust_domain,
+            enrolment_key=enrolment_key,
+            session_end=now,
         )
         try:
             check_credential(issued.credential, rules, identity=name)

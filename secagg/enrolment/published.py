@@ -4,7 +4,7 @@ It holds nothing secret: the enrolment key here is the public one, and the list 
 signed by it.  An aggregator can neither add a client nor take one back.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -25,24 +25,21 @@ class PublishedEnrolment:
     Attributes:
         trust_domain: Whose names these are.
         enrolment_key: Signs credentials and lists, 32 bytes.
-        revocations: The newest list; None where nothing was ever revoked.
+        revocations: The newest list, as clients read it; b"" where nothing was ever
+            revoked.
     """
 
     trust_domain: str
     enrolment_key: bytes
-    revocations: RevocationList | None
+    revocations: bytes = field(default=b"", repr=False)
 
     @property
     def trust(self) -> Trust:
         """What the parameters of a session say."""
-        if self.revocations is None:
+        if not self.revocations:
             return Trust(self.trust_domain, self.enrolment_key)
-        return Trust(
-            self.trust_domain,
-            self.enrolment_key,
-            self.revocations.number,
-            self.revocations.digest,
-        )
+        found = RevocationList.decode(self.revocations)
+        return Trust(self.trust_domain, self.enrolment_key, found.number, found.digest)
 
     @classmethod
     def load(
@@ -58,13 +55,15 @@ class PublishedEnrolment:
         Raises:
             SecAggError: BAD_CREDENTIAL or BAD_ENCODING, naming what is wrong.
         """
-        found = None if revocations is None else _read(revocations)
-        if found is not None:
+        data = b"" if revocations is None else _read(revocations)
+        published = cls(trust_domain, enrolment_key, data)
+        if revocations is not None:
+            found = RevocationList.decode(data)
             found.check(trust_domain=trust_domain, enrolment_key=enrolment_key)
-        return cls(trust_domain, enrolment_key, found)
+        return published
 
 
-def _read(path: Path) -> RevocationList:
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_REVOCATION_BYTES + 1)
@@ -78,7 +77,7 @@ def _read(path: Path) -> RevocationList:
             f"the revocation list {path} has more than {MAX_REVOCATION_BYTES} bytes",
             "Begin a new issuer: clients would refuse a list of this length.",
         )
-    return RevocationList.decode(data)
+    return data
 
 
 def _refused(complaint: str, next_step: str) -> ServiceError:

@@ -112,6 +112,7 @@ __all__ = [
     "is_round_full",
     "pending_outputs",
     "progress",
+    "spends_session",
     "start",
     "step",
     "update_for",
@@ -351,6 +352,18 @@ def progress(state: ServerState) -> Progress:
 def _needed(state: Rostered) -> int:
     parameters = state.session.descriptor.parameters
     return max(parameters.threshold, parameters.min_survivors)
+
+
+def spends_session(opened: ServerState) -> bool:
+    """Whether clients may keep the charge for the session from this state on.
+
+    Where the server is believed that begins with U3: before it no input can be
+    unmasked.  Where it is not, an input that has left stays charged, however the
+    session ends (PROTOCOL §5.6).
+    """
+    if opened.session.descriptor.parameters.profile.has_identities:
+        return isinstance(opened, MaskedInputCollection)
+    return isinstance(opened, Unmasking)
 
 
 def is_round_full(state: ServerState) -> bool:

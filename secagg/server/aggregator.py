@@ -46,7 +46,7 @@ from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
-from secagg.storage.spool import PAYLOAD, REVOCATIONS, SUM, Spool
+from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -61,6 +61,7 @@ from secagg.wire.calls import (
     RevealShares,
     SendMessage,
     ShareKeys,
+    SignConsistency,
     UploadChunk,
     UploadStatus,
     Wait,
@@ -79,7 +80,6 @@ _Answer = TypeVar("_Answer")
 _SPOOLED: Final[Mapping[Blob, str]] = {
     Blob.PAYLOAD: PAYLOAD,
     Blob.SUM: SUM,
-    Blob.REVOCATIONS: REVOCATIONS,
 }
 
 
@@ -148,6 +148,7 @@ class Aggregator:
             GetOffer: self._offer,
             AdvertiseKeys: self._take,
             ShareKeys: self._take,
+            SignConsistency: self._take,
             RevealShares: self._take,
             ReportViolation: self._take,
             GetUploadStatus: self._upload_status,
@@ -459,10 +460,10 @@ class Aggregator:
                 await runner.stop_waiting(self._ending[task.task_id])
             outcome = await runner.run()
             if isinstance(outcome, Released):
-                receipt = runner.receipt()
-                await on_sum(await self._sessions.load_sum(receipt, outcome))
+                released = await self._sessions.load_sum(runner, outcome)
+                await on_sum(released)
                 await self._sessions.finish(runner)
-                return receipt
+                return released.receipt
             payload = await self._sessions.load_payload(runner.descriptor)
             known = await self._sessions.facts(task.task_id)
             await self._sessions.finish(runner)

@@ -274,8 +274,7 @@ class DurableState:
                     records=(record_of(event),),
                     round=opened.ROUND,
                     deadline_seconds=seconds,
-                    # U3 is fixed: from here on a sum can come out.
-                    spend=isinstance(opened, server.Unmasking),
+                    spend=server.spends_session(opened),
                 )
             )
             if done:

@@ -62,11 +62,13 @@ class Readable:
             self._opened_by.clear()
             self._kept.clear()
 
-    def update_for(self, state: server.ServerState, identity: str) -> Envelope | None:
+    def update_for(
+        self, state: server.ServerState, identity: str, after: Round | None = None
+    ) -> Envelope | None:
         """Return what `server.update_for` returns, without making it again."""
         # All other updates are made once for everybody, or are of a few bytes.
         if not isinstance(state, server.ShareKeys | server.MaskedInputCollection):
-            return server.update_for(state, identity)
+            return server.update_for(state, identity, after)
         # What is shown or delivered to whom is fixed when the round opens.
         key = state.ROUND, identity
         update = self._kept.pop(key, None)

@@ -65,6 +65,8 @@ class ReleasedSum:
         privacy: What the whole task costs its users; None for exact sums.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
+        audit: What `secagg sessions verify` judges: anybody can recompute from these
+            bytes who has agreed to the sets that were summed.
     """
 
     session_number: int
@@ -73,6 +75,7 @@ class ReleasedSum:
     privacy: PrivacyReport | None
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     receipt: SessionReceipt = field(repr=False)
+    audit: bytes = field(repr=False)
 
 
 class RunningTask:
@@ -193,6 +196,7 @@ class RunningTask:
             privacy=self.prepared.report,
             residues=released.residues,
             receipt=released.receipt,
+            audit=released.audit,
         )
 
 
@@ -414,6 +418,9 @@ class Server:
         definition = TaskDefinition(
             task_id=task_id,
             parameters=prepared.parameters,
+            revocations=b""
+            if prepared.enrolment is None
+            else prepared.enrolment.revocations,
             invited=invited,
             sessions=missing,
             allowed=None

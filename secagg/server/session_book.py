@@ -240,7 +240,9 @@ class SessionBook:
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
         )
-        record = SessionRecord(descriptor, task.invited, left_out, attempt)
+        record = SessionRecord(
+            descriptor, task.invited, left_out, attempt, task.revocations
+        )
         if payload:
             await self._workers.run(
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
@@ -282,7 +284,7 @@ class SessionBook:
             if runner.descriptor.task_id != task.task_id:
                 continue
             same = (
-                runner.descriptor.parameters == task.parameters
+                runner.goes_on_under(task.parameters)
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
@@ -330,15 +332,21 @@ class SessionBook:
             return b""
         return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
 
-    async def load_sum(self, receipt: SessionReceipt, outcome: Released) -> SessionSum:
+    async def load_sum(self, runner: SessionRunner, outcome: Released) -> SessionSum:
         """Return the sum of a session that released one."""
-        descriptor = receipt.descriptor
+        descriptor = runner.descriptor
         parameters = descriptor.parameters
         packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
         residues = await self._workers.run(
             unpack, packed, parameters.dimension, parameters.bits, parameters.modulus
         )
-        return SessionSum(descriptor, residues, outcome.survivors, receipt)
+        return SessionSum(
+            descriptor,
+            residues,
+            outcome.survivors,
+            runner.receipt(),
+            runner.audit().encode(),
+        )
 
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)

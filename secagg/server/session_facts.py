@@ -5,10 +5,12 @@ want to know besides is gathered here while the session goes on.
 """
 
 from collections import Counter
+from dataclasses import replace
 
+from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
-from secagg.messages import Round
+from secagg.messages import Quorum, Released, RosterFrame, Round
 from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
@@ -56,6 +58,8 @@ class SessionFacts:
         self._failed: DealerFailed | None = None
         self._noise_given: Counter[int] | None = None
         self._ring: RingRisk | None = None
+        self._frame: RosterFrame | None = None
+        self._seen = AuditReceipt(offer=descriptor.encode(), outcome=Outcome.ABORTED)
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -80,17 +84,21 @@ class SessionFacts:
         if isinstance(state, Rostered):
             self._members = tuple(a.identity for a in state.cohort.roster.adverts)
             self._contexts["ctx1"] = state.cohort.ctx1
+            self._frame = state.cohort.frame
         if isinstance(state, server.MaskedInputCollection):
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
-        if isinstance(state, server.Unmasking):
-            self.is_spent = True
+            self._seen = replace(self._seen, sharers=state.bitmap)
+        self.is_spent = self.is_spent or server.spends_session(state)
+        if isinstance(state, server.ConsistencyCheck | server.Unmasking):
             survivors = encode_set(state.survivors, len(state.cohort.roster))
             parameters = self._descriptor.parameters
             self._contexts["ctx3"] = context.unmask_context(
                 state.ctx2, survivors, parameters.suite
             )
             self._ring = graph_risk(parameters, state.cohort.graph, state.survivors)
+            quorum = state.opening.data if state.opening.kind is Quorum else b""
+            self._seen = replace(self._seen, survivors=survivors, quorum=quorum)
         lost = tuple(
             Dropped(output.identity, closed, output.reason.value)
             for output in outputs
@@ -176,6 +184,39 @@ class SessionFacts:
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),
+        )
+
+    def audit(self, state: server.Completed | server.Failed) -> AuditReceipt:
+        """Return what anybody can judge of the session without asking anybody.
+
+        The disputes are kept as pairs: of two about one pair the first.  A client that
+        lied about its own secret is in no pair by that.
+        """
+        outcome, place = state.outcome, {n: i for i, n in enumerate(self._members)}
+        pairs: dict[tuple[int, int], int] = {}
+        for one, other, code in self._disputes(state):
+            if one != other:
+                pairs.setdefault((place[one], place[other]), code)
+        noise = self._noise(len(state.survivors))
+        layers = self._descriptor.parameters.noise_layers
+        seen = replace(
+            self._seen,
+            view=None if self._frame is None else self._frame.encode(),
+            certificate=b"" if noise is None or not layers else noise.encode(),
+            disputes=tuple(Dispute(*pair, pairs[pair]) for pair in sorted(pairs)),
+        )
+        if isinstance(outcome, Released):
+            return replace(
+                seen,
+                outcome=Outcome.RELEASED,
+                sum_hash=outcome.sum_hash,
+                size=outcome.size,
+            )
+        discarded = isinstance(state, server.Failed) and state.was_unmasked
+        return replace(
+            seen,
+            outcome=Outcome.DISCARDED if discarded else Outcome.ABORTED,
+            code=outcome.code,
         )
 
     def _noise(self, survivors: int) -> NoiseCertificate | None:

@@ -2,13 +2,16 @@
 
 Rule 1: a header holds what the session was started with; the records behind it are
         accepted events.  Both together rebuild the state.
-Rule 2: the payload lies in the spool, not here.
+Rule 2: the payload lies in the spool, not here.  The revocation list lies here: a
+        session that was begun ends under it, whatever was published since.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from secagg.distributed_dp import read_noise_terms
+from secagg.enrolment.revocation import MAX_REVOCATION_BYTES, read_revocations
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import MAX_IDENTITY_BYTES
 from secagg.parameters import SessionDescriptor
@@ -34,6 +37,7 @@ class SessionRecord:
         invited: Who may take part; None for every authenticated client.
         left_out: Who may not, for what earlier sessions of the task have shown.
         attempt: Which attempt of its task at the same payload this is, from 1.
+        revocations: The list that the offer names, as the issuer made it; b"" for none.
         events: Accepted events, from the journal.
     """
 
@@ -41,6 +45,7 @@ class SessionRecord:
     invited: frozenset[str] | None
     left_out: frozenset[str] = frozenset()
     attempt: int = 1
+    revocations: bytes = field(default=b"", repr=False)
     events: tuple[ServerEvent, ...] = ()
 
     @property
@@ -48,16 +53,31 @@ class SessionRecord:
         """The session's name in the book."""
         return f"server/{self.descriptor.session_id.hex()}"
 
-    def start(self) -> server.ServerState:
-        """Return the state before any event."""
+    def start(self, verified: VerifiedCredentials | None = None) -> server.ServerState:
+        """Return the state before any event.
+
+        Args:
+            verified: Which credentials were verified in earlier sessions.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, or BAD_CREDENTIAL for another list than
+                the offer names; no such session can exist.
+        """
         parameters = self.descriptor.parameters
         return server.start(
             self.descriptor,
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,
             left_out=self.left_out,
+            revoked=self._revoked(),
+            verified=verified,
             read_noise=read_noise_terms,
         )
+
+    def _revoked(self) -> frozenset[int]:
+        trust = self.descriptor.parameters.trust
+        found = None if trust is None else read_revocations(self.revocations, trust)
+        return frozenset() if found is None else frozenset(found.serials)
 
     def encode_header(self) -> bytes:
         """Return the header to store."""
@@ -67,7 +87,7 @@ class SessionRecord:
             writer.u32(len(names))
             for identity in sorted(names):
                 writer.text(identity)
-        return writer.getvalue()
+        return writer.blob(self.revocations).getvalue()
 
     @classmethod
     def decode(cls, stored: StoredSession) -> Self:
@@ -86,12 +106,13 @@ class SessionRecord:
             )
             attempt, restricted = reader.u32(), reader.flag()
             names, left_out = _read_names(reader), _read_names(reader)
+            revocations = reader.blob(max_bytes=MAX_REVOCATION_BYTES)
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
             raise _unreadable(str(error)) from None
         events = tuple(decode_server_event(record) for record in stored.records)
         invited = names if restricted else None
-        return cls(descriptor, invited, left_out, attempt, events)
+        return cls(descriptor, invited, left_out, attempt, revocations, events)
 
 
 def _read_names(reader: Reader) -> frozenset[str]:

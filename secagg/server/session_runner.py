@@ -21,10 +21,12 @@ Which sessions there are, and who may ask for which, is said by
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from secagg import telemetry
+from secagg.audit.receipt import AuditReceipt
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -32,7 +34,11 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
-from secagg.parameters import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
+from secagg.parameters import (
+    CLOCK_TOLERANCE_SECONDS,
+    ProtocolParameters,
+    SessionDescriptor,
+)
 from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
 from secagg.protocol.events import (
@@ -55,7 +61,7 @@ from secagg.server.durable_state import (
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.patience import is_short_of_clients, wait_of
 from secagg.server.progress import SessionProgress
-from secagg.server.readable import Readable
+from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
@@ -63,7 +69,14 @@ from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.book import Book
 from secagg.storage.change import Change
 from secagg.storage.spool import SUM, Spool
-from secagg.wire.calls import BlobChunk, FetchChunk, UploadChunk, UploadStatus, Wait
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+)
 
 __all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
 
@@ -84,6 +97,7 @@ class RunnerContext:
 
     Attributes:
         keep_seconds: How long the sum of an ended session stays available at least.
+        verified: Credentials that were verified, over all sessions.
     """
 
     book: Book
@@ -95,6 +109,9 @@ class RunnerContext:
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
     keep_seconds: float
+    verified: VerifiedCredentials = field(
+        default_factory=VerifiedCredentials, repr=False
+    )
 
 
 class SessionRunner:
@@ -146,7 +163,7 @@ class SessionRunner:
         )
         self._is_resumed = bool(record.events)
         self._durable = DurableState(
-            record.start(),
+            record.start(context.verified),
             record.session_key,
             position,
             book=context.book,
@@ -186,6 +203,22 @@ class SessionRunner:
         """
         if allowed is not None:
             self._facts.sessions_before = allowed - spent + self._facts.is_spent
+
+    def goes_on_under(self, parameters: ProtocolParameters) -> bool:
+        """Whether the session may go on in a task that has these parameters now.
+
+        A newer revocation list ends a session that still waits for clients, since it
+        costs nobody anything; one that has its cohort ends under its own list.
+        """
+        known, published = self.descriptor.parameters, parameters.trust
+        if (
+            isinstance(self._state, Rostered)
+            and known.trust is not None
+            and published is not None
+            and known.trust.issuer == published.issuer
+        ):
+            parameters = parameters.under(known.trust)
+        return known == parameters
 
     def can_join(self, identity: str) -> bool:
         """Whether an offer of this session makes sense for a client."""
@@ -255,7 +288,7 @@ class SessionRunner:
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""
-        update = self._update_for(identity)
+        update = self._update_for(identity, after)
         if update is None or (after is not None and after >= update.kind.ROUND):
             return None
         if update.kind.ROUND is Round.FINISHED:
@@ -277,19 +310,32 @@ class SessionRunner:
         return isinstance(state, Rostered) and identity in state.cohort.index_of
 
     def read(self, identity: str, request: FetchChunk) -> BlobChunk:
-        """Return a piece of the roster, or of the client's own delivery.
+        """Return a piece of the roster, of the client's own delivery, or of the list.
 
         Raises:
             RemoteProtocolError: See `Readable.piece`.
+            ServiceError: UNKNOWN_SESSION; the session goes by no revocation list.
         """
+        if request.blob is Blob.REVOCATIONS and not self.is_over:
+            return self._piece_of_list(request)
         return self._readable.piece(self._state, identity, request)
 
-    def _update_for(self, identity: str) -> Envelope | None:
+    def _piece_of_list(self, request: FetchChunk) -> BlobChunk:
+        """Return a piece of the revocation list, which those read who may join."""
+        if not self.record.revocations:
+            raise ServiceError(
+                "the session goes by no revocation list",
+                code=ErrorCode.UNKNOWN_SESSION,
+                next_step="Read the offer: it names the list, if there is one.",
+            )
+        return piece_of(self.record.revocations, request)
+
+    def _update_for(self, identity: str, after: Round | None) -> Envelope | None:
         state = self._state
         if self._is_restored and isinstance(state, server.Failed):
             # R5-6: nobody knows whose input was summed; all count as if they were.
             return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
-        return self._readable.update_for(state, identity)
+        return self._readable.update_for(state, identity, after)
 
     async def watch(
         self, identity: str, after: Round | None
@@ -381,6 +427,10 @@ class SessionRunner:
     def receipt(self) -> SessionReceipt:
         """Return what is left of the session; only after its end."""
         return self._facts.receipt(self._ended(), was_restored=self._is_restored)
+
+    def audit(self) -> AuditReceipt:
+        """Return what anybody can judge of the session; only after its end."""
+        return self._facts.audit(self._ended())
 
     def _ended(self) -> server.Completed | server.Failed:
         if isinstance(self._state, server.Completed | server.Failed):

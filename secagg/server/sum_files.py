@@ -13,13 +13,13 @@ from secagg.graph_choice import odds_of
 from secagg.protocol.ring_safety import RingRisk
 from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask
-from secagg.storage.vector_files import write_json, write_vector
+from secagg.storage.vector_files import write_bytes, write_json, write_vector
 
 __all__ = ["SumFiles"]
 
 
 class SumFiles:
-    """Writes ``sum-<n>.npy`` and ``report-<n>.json`` into one directory.
+    """Writes ``sum-<n>.npy``, ``report-<n>.json`` and ``receipt-<n>.bin``.
 
     Attributes:
         written: Every file written by this process, in order.
@@ -31,7 +31,7 @@ class SumFiles:
         self.written: list[Path] = []
 
     async def write(self, released: ReleasedSum) -> None:
-        """Write both files.
+        """Write the files of one sum.
 
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open on the disk.
@@ -42,7 +42,9 @@ class SumFiles:
         number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
+        receipt_path = self._directory / f"receipt-{number}.bin"
         write_vector(sum_path, values)
+        write_bytes(receipt_path, released.audit)
         write_json(
             report_path,
             {
@@ -50,6 +52,7 @@ class SumFiles:
                 "session_number": number,
                 "inputs": released.inputs,
                 "file": sum_path.name,
+                "audit_receipt": receipt_path.name,
                 "dimension": int(values.shape[0]),
                 "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(released.receipt.ring),
@@ -57,7 +60,7 @@ class SumFiles:
                 "receipt": released.receipt.to_dict(),
             },
         )
-        self.written += [sum_path, report_path]
+        self.written += [sum_path, report_path, receipt_path]
 
     def _privacy(self, ring: RingRisk | None) -> dict[str, object] | None:
         noised, report = self._prepared.noised, self._prepared.report

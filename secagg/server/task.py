@@ -20,6 +20,8 @@ class TaskDefinition:
     Attributes:
         task_id: Name of the task, at most 256 bytes of UTF-8.
         parameters: The configuration of every session.
+        revocations: The list that the parameters name, as the issuer made it; b"" for
+            none.
         invited: Identities that may take part; None for every authenticated client.
         sessions: How many sums are wanted; None until `NextPayload` ends the task.
         allowed: Sessions in which clients may give an input before the task ends, spare
@@ -31,6 +33,7 @@ class TaskDefinition:
 
     task_id: str
     parameters: ProtocolParameters
+    revocations: bytes = field(default=b"", repr=False)
     invited: frozenset[str] | None = None
     sessions: int | None = 1
     allowed: int | None = None
@@ -47,12 +50,14 @@ class SessionSum:
             (d,), entries in [0, m).
         survivors: |U3|, how many inputs the sum adds up.
         receipt: The public facts of the session.
+        audit: Bytes of its audit receipt (`secagg.audit`).
     """
 
     descriptor: SessionDescriptor
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     survivors: int
     receipt: SessionReceipt
+    audit: bytes = field(repr=False)
 
 
 # Called before each session with the number of sums so far; None ends the task.

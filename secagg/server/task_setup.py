@@ -3,7 +3,9 @@
 Rule 1: with a budget, modulus and dimension come from the planner and the noise block
         from `secagg.distributed_dp`; without one, the operator has acknowledged in
         words that sums are exact.
-Rule 2: what is left open in the settings gets the safest value that works: a majority
+Rule 2: whose credentials count is read anew at every start: a newer revocation list is
+        no other task.
+Rule 3: what is left open in the settings gets the safest value that works: a majority
         as threshold, and no more losses than the survivors allow.  A degree that is
         left open is the smallest that is safe.
 """
@@ -23,6 +25,8 @@ from secagg.distributed_dp import (
     PrivacyReport,
     plan,
 )
+from secagg.enrolment.keys import parse_key
+from secagg.enrolment.published import PublishedEnrolment
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -32,7 +36,14 @@ from secagg.errors import (
 from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ExactSumsAccepted, colluder_fraction_of
-from secagg.profiles import HonestTail, Profile, RoundDeadlines, check_supported
+from secagg.profiles import (
+    HonestTail,
+    MaliciousTail,
+    Profile,
+    RoundDeadlines,
+    Tail,
+    check_supported,
+)
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
 from secagg.storage.book import Book
@@ -74,7 +85,10 @@ class Cohort:
         graph_bits: On a ring, how unlikely a session that unmasks more than one sum
             has to be: 2^-graph_bits.
         profile: Named threat model.
-        deadlines: Longest duration of each round.
+        enrolment: Whose credentials count; required by the profiles that distrust the
+            server, and by no other.
+        deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
+            the profile.
     """
 
     min_clients: int
@@ -87,7 +101,8 @@ class Cohort:
     degree: int | Literal["auto"] = 0
     graph_bits: int = 40
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
-    deadlines: RoundDeadlines = field(default_factory=RoundDeadlines)
+    enrolment: PublishedEnrolment | None = None
+    deadlines: RoundDeadlines | None = None
 
     @classmethod
     def planned(cls, made: Plan) -> Self:
@@ -104,18 +119,19 @@ class Cohort:
         """Return the parameters of sessions without noise, not yet validated.
 
         Raises:
+            LocalProtocolError: The profile and `enrolment` do not belong together.
+            RemoteProtocolError: BAD_CONFIG; this release does not have the profile.
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
+        check_supported(self.profile)
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)
         degree, threshold = self._graph(max_losses)
         if max_dropouts is None:
             max_dropouts = max_losses
-        # The other profiles need more than a cohort says.
-        check_supported(self.profile)
         return ProtocolParameters(
-            tail=HonestTail(self.graph_bits if degree else 0),
+            tail=self._tail(degree),
             modulus=modulus,
             dimension=dimension,
             min_clients=self.min_clients,
@@ -126,8 +142,21 @@ class Cohort:
             max_dropouts=max_dropouts,
             max_losses=max_losses,
             colluders=self.colluders,
-            deadlines=self.deadlines,
+            deadlines=self.deadlines or RoundDeadlines.of(self.profile),
         )
+
+    def _tail(self, degree: int) -> Tail:
+        if self.profile.has_identities != (self.enrolment is not None):
+            raise LocalProtocolError(
+                f"profile {self.profile.label} needs to know whose credentials count"
+                if self.enrolment is None
+                else f"profile {self.profile.label} asks for no credentials",
+                next_step="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
+                "profiles that distrust the server, and with no other.",
+            )
+        if self.enrolment is None:
+            return HonestTail(self.graph_bits if degree else 0)
+        return MaliciousTail(self.enrolment.trust)
 
     def _graph(self, max_losses: int) -> tuple[int, int]:
         """Return degree and threshold, found where they are left open."""
@@ -167,6 +196,7 @@ class PreparedTask:
         forecast_rmse: Expected error of one entry of a sum in the caller's units; None
             with `noised`.
         payload: Bytes handed to every client; b"" for none.
+        enrolment: Whose credentials count; None where none are asked for.
     """
 
     parameters: ProtocolParameters
@@ -174,6 +204,7 @@ class PreparedTask:
     report: PrivacyReport | None
     forecast_rmse: float | None
     payload: bytes = field(default=b"", repr=False)
+    enrolment: PublishedEnrolment | None = None
 
     @classmethod
     def from_plan(
@@ -202,6 +233,7 @@ class PreparedTask:
             noised,
             noised.report(),
             math.sqrt(made.forecast.expected_mse),
+            enrolment=cohort.enrolment,
         )
 
     @classmethod
@@ -232,7 +264,7 @@ class PreparedTask:
             )
         parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
         check_transportable(parameters.validate())
-        return cls(parameters, None, None, None)
+        return cls(parameters, None, None, None, enrolment=cohort.enrolment)
 
 
 async def settle_task(settings: ServerSettings, book: Book) -> PreparedTask:
@@ -271,16 +303,17 @@ def prepare_task(
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
-            value that works.
+            value that works.  BAD_CREDENTIAL for a revocation list that will not do.
     """
-    payload = _read_payload(settings)
+    payload, enrolment = _read_payload(settings), _published(settings)
     try:
-        task = known or _work_out(settings)
-        check_transportable(task.parameters)
+        task = known or _work_out(settings, enrolment)
+        parameters = task.parameters
+        if enrolment is not None:
+            parameters = parameters.under(enrolment.trust)
+        check_transportable(parameters)
         noised = (
-            NoisedTask.from_parameters(task.parameters)
-            if task.parameters.noise_block
-            else None
+            NoisedTask.from_parameters(parameters) if parameters.noise_block else None
         )
     except ParameterError as error:
         raise ServiceError(
@@ -302,11 +335,12 @@ def prepare_task(
             next_step="Correct the number under [cohort], [vector] or [task].",
         ) from None
     return PreparedTask(
-        parameters=task.parameters,
+        parameters=parameters,
         noised=noised,
         report=_report(noised, reports, keep=keep),
         forecast_rmse=task.forecast_rmse,
         payload=payload,
+        enrolment=enrolment,
     )
 
 
@@ -370,18 +404,40 @@ def spare_sessions(settings: ServerSettings) -> int:
     return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
 
 
-def _work_out(settings: ServerSettings) -> RememberedTask:
-    if settings.noise.none:
-        return RememberedTask(_protocol_parameters(settings).validate(), None)
-    made = plan_noise(settings)
-    noised = NoisedTask.from_plan(
-        made, _protocol_parameters(settings), spare=spare_sessions(settings)
+def _published(settings: ServerSettings) -> PublishedEnrolment | None:
+    """Return whose credentials count, where the profile asks for any."""
+    section = settings.enrolment
+    if not Profile.from_label(settings.task.profile).has_identities:
+        return None
+    if section.enrolment_key is None:
+        raise ServiceError(  # the loader has checked it for files already
+            "enrolment.enrolment_key is missing",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set it to what the issuer says.",
+        )
+    return PublishedEnrolment.load(
+        trust_domain=section.trust_domain,
+        enrolment_key=parse_key(section.enrolment_key),
+        revocations=section.revocations,
     )
+
+
+def _work_out(
+    settings: ServerSettings, enrolment: PublishedEnrolment | None
+) -> RememberedTask:
+    protocol = _protocol_parameters(settings, enrolment)
+    if settings.noise.none:
+        return RememberedTask(protocol.validate(), None)
+    made = plan_noise(settings)
+    noised = NoisedTask.from_plan(made, protocol, spare=spare_sessions(settings))
     return RememberedTask(noised.parameters, math.sqrt(made.forecast.expected_mse))
 
 
-def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
+def _protocol_parameters(
+    settings: ServerSettings, enrolment: PublishedEnrolment | None
+) -> ProtocolParameters:
     cohort, rounds = settings.cohort, settings.rounds
+    profile = Profile.from_label(settings.task.profile)
     bits = settings.vector.modulus_bits or _DEFAULT_BITS_WITHOUT_NOISE
     return Cohort(
         min_clients=cohort.min_clients,
@@ -393,11 +449,14 @@ def _protocol_parameters(settings: ServerSettings) -> ProtocolParameters:
         colluders=cohort.colluders,
         degree=cohort.degree,
         graph_bits=cohort.graph_bits,
-        profile=Profile.from_label(settings.task.profile),
-        deadlines=RoundDeadlines(
+        profile=profile,
+        enrolment=enrolment,
+        deadlines=RoundDeadlines.of(
+            profile,
             advertise_keys=rounds.advertise_keys,
             share_keys=rounds.share_keys,
             masked_input=rounds.masked_input,
+            consistency=rounds.consistency,
             unmasking=rounds.unmasking,
         ),
     ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)

@@ -8,13 +8,23 @@ from functools import cache
 from hashlib import sha256
 from typing import Final
 
-from secagg.enrolment.credential import Credential
+from secagg.enrolment.credential import Credential, IssuedCredential
+from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.published import PublishedEnrolment
+from secagg.enrolment.revocation import RevocationList
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.profiles import Trust
 from secagg.protocol.membership import Membership
 
-__all__ = ["TRUST_DOMAIN", "issued_to", "membership_of", "simulated_trust"]
+__all__ = [
+    "TRUST_DOMAIN",
+    "identity_in_simulation",
+    "issued_to",
+    "membership_of",
+    "published_in_simulation",
+    "simulated_trust",
+]
 
 TRUST_DOMAIN: Final = "simulation"
 # From 2020 to 2100: as long as no test is about time.
@@ -34,6 +44,34 @@ def _issuer() -> IdentityKey:
 def simulated_trust() -> Trust:
     """Return what parameters of a simulated session say of enrolment."""
     return Trust(TRUST_DOMAIN, _issuer().public_bytes)
+
+
+def published_in_simulation(
+    number: int = 0, *serials: int, made_at: int = _NOT_BEFORE
+) -> PublishedEnrolment:
+    """Return what a simulated aggregator publishes.
+
+    Args:
+        number: Of the revocation list; 0 for none.
+        serials: Revoked, ascending.
+        made_at: When the list was made, in Unix seconds.
+    """
+    data = b""
+    if number:
+        found = RevocationList(
+            trust_domain=TRUST_DOMAIN, number=number, made_at=made_at, serials=serials
+        )
+        data = found.signed_by(_issuer()).encode()
+    return PublishedEnrolment(TRUST_DOMAIN, _issuer().public_bytes, data)
+
+
+def identity_in_simulation(name: str, serial: int) -> ClientIdentity:
+    """Return what a simulated client signs with, as from its own files."""
+    return ClientIdentity(
+        _key(f"identity of {name}"),
+        IssuedCredential(TRUST_DOMAIN, issued_to(name, serial)),
+        _issuer().public_bytes,
+    )
 
 
 def issued_to(

@@ -7,14 +7,20 @@ Rule 2: the other events have layouts of their own, with kinds from 64 up.  No n
 Rule 3: vectors are not journalled.  Of a client's input only the digest is
         (`InputBound`), of an upload sender, digest and size.
 Rule 4: a record that cannot be read is a failure of the storage, not of a peer.
+Rule 5: the seed of a session is stored, a client's identity key is not: it has a file
+        of its own, and outlives every session.
 
 Which events are journalled, and when, is the business of the client's and the server's
 runtimes.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from secagg.enrolment.credential import Credential
+from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -47,11 +53,13 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.membership import Membership
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.change import Record
 
 __all__ = [
+    "StoredOffer",
     "decode_answered",
     "decode_client_event",
     "decode_offer",
@@ -137,10 +145,61 @@ def encode_offer(offered: SessionOffered) -> bytes:
     """Return the header of a client's session; it holds the seed."""
     writer = Writer().u16(_SESSION_OFFERED).blob(offered.descriptor.encode())
     writer.text(offered.identity).text(offered.aggregator)
-    return writer.fixed(offered.seed.reveal()).u64(offered.now).getvalue()
+    writer.fixed(offered.seed.reveal()).u64(offered.now)
+    # Trust domain and pinned key are those of the offer: it was accepted.
+    membership = offered.membership
+    writer.flag(membership is not None)
+    if membership is not None:
+        membership.credential.encode_into(writer)
+        writer.u32(len(membership.revoked))
+        for serial in sorted(membership.revoked):
+            writer.u32(serial)
+    return writer.getvalue()
 
 
-def decode_offer(header: bytes) -> SessionOffered:
+@dataclass(frozen=True, slots=True)
+class StoredOffer:
+    """What a client's session began with, as far as it is stored.
+
+    Attributes:
+        offered: The offer, without the client's place among the enrolled.
+        credential: What vouched for it; None where no credentials are asked for.
+        revoked: Serials of the list that the offer names.
+    """
+
+    offered: SessionOffered
+    credential: Credential | None = None
+    revoked: frozenset[int] = field(default=frozenset(), repr=False)
+
+    def fits(self, own: ClientIdentity | None) -> bool:
+        """Whether a client is still who it was when the session began."""
+        return self.credential is None or (
+            own is not None and own.key.public_bytes == self.credential.identity_key
+        )
+
+    def resumed(
+        self, own: ClientIdentity | None, verified: VerifiedCredentials | None
+    ) -> SessionOffered:
+        """Return the offer as it was accepted.
+
+        Args:
+            own: The client's identity, which fits.
+            verified: Which credentials were verified in earlier sessions.
+        """
+        if self.credential is None or own is None:
+            return self.offered
+        membership = Membership(
+            trust_domain=own.issued.trust_domain,
+            enrolment_key=own.enrolment_key,
+            key=own.key,
+            credential=self.credential,
+            revoked=self.revoked,
+            verified=verified,
+        )
+        return replace(self.offered, membership=membership)
+
+
+def decode_offer(header: bytes) -> StoredOffer:
     """Read what `encode_offer` wrote.
 
     Raises:
@@ -277,15 +336,23 @@ _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
     _INPUT_BOUND: lambda r, _: InputBound(r.fixed(DIGEST_BYTES)),
 }
 
-_OFFERS: Final[_Readers[SessionOffered]] = {
-    _SESSION_OFFERED: lambda r, _: SessionOffered(
-        SessionDescriptor.decode(_blob(r)),
-        _text(r),
-        _text(r),
-        SecretBytes(r.fixed(_SEED_BYTES)),
-        r.u64(),
-    ),
-}
+
+def _offer(reader: Reader, _: str) -> StoredOffer:
+    offered = SessionOffered(
+        SessionDescriptor.decode(_blob(reader)),
+        _text(reader),
+        _text(reader),
+        SecretBytes(reader.fixed(_SEED_BYTES)),
+        reader.u64(),
+    )
+    if not reader.flag():
+        return StoredOffer(offered)
+    credential = Credential.decode_from(reader, name=offered.identity)
+    revoked = frozenset(reader.u32() for _ in range(reader.u32()))
+    return StoredOffer(offered, credential, revoked)
+
+
+_OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _offer}
 
 
 def _completed(reader: Reader, _: str) -> Completed:

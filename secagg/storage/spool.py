@@ -29,7 +29,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 __all__ = [
     "HASH_BLOCK_BYTES",
     "PAYLOAD",
-    "REVOCATIONS",
     "SUM",
     "MemorySpool",
     "Spool",
@@ -40,7 +39,6 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 _SESSION_NAME: Final = re.compile("[0-9a-f]{64}")
 
 PAYLOAD: Final = "payload"
-REVOCATIONS: Final = "revocations"
 SUM: Final = "sum"
 
 # Large enough to hide the cost of a call, small beside a vector.

@@ -9,7 +9,7 @@ from secagg.distributed_dp import NoisedTask, plan
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.profiles import HonestTail, MaliciousTail, RoundDeadlines
+from secagg.profiles import HonestTail, MaliciousTail, Profile, RoundDeadlines
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
@@ -29,6 +29,7 @@ __all__ = [
 
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(
+    profiles=frozenset(Profile),
     graphs=frozenset(Graph),
     min_graph_bits=1,
     min_clients=2,
@@ -79,7 +80,7 @@ def signing_parameters_for(
     fields: dict[str, Any] = {
         "threshold": (clients + colluders) // 2 + 1,
         "tail": MaliciousTail(simulated_trust()),
-        "deadlines": RoundDeadlines(consistency=60),
+        "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER),
     } | overrides
     fewest = max(fields["threshold"], colluders + 2)
     fields = {"min_survivors": fewest, "min_clients": fewest} | fields

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from secagg.client.conductor import ClientSettings, MakeInput, SessionOutcome
+from secagg.client.enrolment import EnrolledClient
 from secagg.client.runner import ClientRunner
+from secagg.enrolment.identity_files import ClientIdentity
 from secagg.errors import (
     ErrorCode,
     SecAggError,
@@ -39,6 +41,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
+from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.book import Book
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeState
@@ -102,6 +105,9 @@ class Deployment:
             that waits for clients who never come ends then.
         limits: Of the aggregator.
         corrupt: Clients whose secrets the adversary has; they run as the others do.
+        identity_files: What a client that starts finds of its identity, by number, in
+            profiles with credentials; None finds nothing.
+        revocations: The list that the parameters name, as the issuer made it.
     """
 
     clock: ManualClock
@@ -124,6 +130,10 @@ class Deployment:
     limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
 
     corrupt: frozenset[int] = frozenset()
+    identity_files: Callable[[int], ClientIdentity | None] = lambda number: (
+        identity_in_simulation(identity_of(number), number + 1)
+    )
+    revocations: bytes = b""
 
     observer: TaskObserver = field(default_factory=TaskObserver)
     server_book: Book = field(default_factory=inline_book)
@@ -194,6 +204,7 @@ class Deployment:
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
+            revocations=self.revocations,
             sessions=self.sessions - released,
             max_attempts=self.max_attempts,
             allowed=self.allowed,
@@ -271,11 +282,18 @@ class Deployment:
             policy=self.policy,
             judge=accept_every_offer,
             make_input=make_input,
+            enrolment=self._enrolment(number),
             settings=self.settings,
             clock=self.clock,
             entropy=entropy,
             workers=Workers(general=inline),
         )
+
+    def _enrolment(self, number: int) -> EnrolledClient | None:
+        if not self.parameters.profile.has_identities:
+            return None
+        found = self.identity_files(number)
+        return None if found is None else EnrolledClient(found)
 
     def _link(self, number: int) -> LossyConnection:
         def find() -> AggregatorConnection | None:

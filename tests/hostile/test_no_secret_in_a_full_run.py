@@ -343,7 +343,7 @@ class Run:
 
     def secrets_of(self, number):
         header, *records = self.books[number].stored
-        offered = decode_offer(header)
+        offered = decode_offer(header).offered
         yield "seed", offered.seed.reveal()
         state = client.start(read_noise_terms)
         for event in (offered, *map(decode_client_event, records)):

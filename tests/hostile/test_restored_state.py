@@ -45,7 +45,7 @@ class CopyingBook(CrashingBook):
     async def commit(self, change):
         answer = await super().commit(change)
         if change.create is not None and change.create.role is Role.CLIENT:
-            self.seeds.append(decode_offer(change.create.header).seed.reveal())
+            self.seeds.append(decode_offer(change.create.header).offered.seed.reveal())
         if self._records == ANSWERED:
             is_there = change.reseal is not None
         else:

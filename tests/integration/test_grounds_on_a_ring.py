@@ -94,6 +94,7 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
         privacy=prepared.report,
         residues=residues,
         receipt=replace(receipt, ring=ring),
+        audit=b"",
     )
     asyncio.run(SumFiles(tmp_path, prepared).write(released))
     report = json.loads((tmp_path / "report-1.json").read_text())

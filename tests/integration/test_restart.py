@@ -297,7 +297,9 @@ def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
             Fault.LOSE_REQUEST if (who, method) == (3, RevealShares) else Fault.NONE
         ),
     )
-    secrets = [decode_offer(book.headers[0]).seed.reveal() for book in books.values()]
+    secrets = [
+        decode_offer(book.headers[0]).offered.seed.reveal() for book in books.values()
+    ]
     for record in server_book.records:
         event = decode_server_event(record)
         if isinstance(event, Received) and event.envelope.kind in (Bundles, Shares):

@@ -2,12 +2,13 @@
 
 The tree is copied first, so that work on it can go on.  One run of all tests, with a
 mark at every site, tells which tests reach which check; then each mutant meets those
-tests alone, the most specific first, until one fails.  Every run is a fork of a process
-that has the libraries loaded and nothing of this repository; the mutant replaces its
-module as that is imported, and no file is changed.
+tests alone, the most specific first, until one fails.  No file is changed: in a fork of
+a process that has collected the tests, the code of one function is exchanged; where a
+table is changed, the fork is made before anything is imported, and the module gets
+another source.
 
 Results are kept in `build/mutants.jsonl`: what a test has caught stays caught until the
-file changes, what none has caught is tried again.  Ends with status 1 if a mutant
+function changes, what none has caught is tried again.  Ends with status 1 if a mutant
 survives that `survivors.toml` beside this file does not explain.
 
     python tests/mutation/run.py [FILE ...] [--workers 2] [--fresh] [--json]
@@ -16,7 +17,7 @@ survives that `survivors.toml` beside this file does not explain.
 import argparse
 import asyncio  # noqa: F401
 import builtins
-import hashlib
+import gc
 import importlib.abc
 import importlib.util
 import json
@@ -33,8 +34,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 # Loaded once, before anything forks: what the tests need and this tool does not test.
@@ -46,7 +48,7 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from mutants import MODULE, Mutant, changed, instrumented, mutants_of  # noqa: E402
-from targets import FILES, TESTS  # noqa: E402
+from targets import FILES, PASSED_OVER, TESTS  # noqa: E402
 
 ROOT: Final = HERE.parents[1]
 KEPT: Final = ROOT / "build" / "mutants.jsonl"
@@ -56,10 +58,12 @@ PAGE: Final = ROOT / "docs" / "mutants.md"
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
-FIRST: Final = 8
-"""So many tests are tried before the rest: most mutants need no more."""
+MOST_SECONDS: Final = 30
+"""A mutant meets tests that took so long together, and no more."""
 PATIENCE_SECONDS: Final = 60
-"""A run may take ten times what its tests took before, and this."""
+"""A run may take twenty times what its tests took before, and this."""
+CHUNK: Final = 16
+"""So many mutants share one collection of tests."""
 
 NEVER_REACHED: Final = "no test reaches it"
 TIMED_OUT: Final = "a test that never ends"
@@ -104,15 +108,19 @@ class Reach:
     imported: set[tuple[str, int]] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
 
+    def acts_at_import(self, mutant: Mutant) -> bool:
+        """Return whether a mutant has done its work when a test begins."""
+        site = (mutant.file, mutant.number)
+        return mutant.function is None or site in self.imported
+
     def tests_for(self, mutant: Mutant) -> list[str]:
         """Return the tests that may notice a mutant, the most specific first."""
         site = (mutant.file, mutant.number)
-        if mutant.at_import or site in self.imported:
+        if self.acts_at_import(mutant):
             site = (mutant.file, MODULE)
         found = [test for test, sites in self.sites.items() if site in sites]
         home = Path(mutant.file).stem
-        return sorted(
-            found,
+        found.sort(
             key=lambda test: (
                 f"test_{home}" not in test,
                 self.seconds[test] > 1,
@@ -120,6 +128,12 @@ class Reach:
                 test,
             ),
         )
+        seconds = accumulate(self.seconds[test] for test in found)
+        return [
+            test
+            for test, total in zip(found, seconds, strict=True)
+            if total < MOST_SECONDS
+        ]
 
 
 class _Observer:
@@ -159,29 +173,82 @@ class _Observer:
 
 
 class _Judge:
-    """Runs chosen tests in a chosen order, and remembers the first that fails."""
+    """Lets each of several mutants meet its tests, in forks of one session.
 
-    def __init__(self, wanted: Sequence[str]) -> None:
-        self._places = {test: place for place, test in enumerate(wanted)}
-        self.caught_by: str | None = None
+    Args:
+        trials: Which mutants; one that acts at import must be in the sources already.
+    """
+
+    def __init__(self, trials: Sequence["Trial"]) -> None:
+        self._trials = trials
+        self.verdicts: list[str | None] = []
+        self._caught_by: str | None = None
 
     @property
     def has_failures(self) -> bool:
-        return self.caught_by is not None
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self._places),
-            key=lambda item: self._places[item.nodeid],
-        )
+        return len(self.verdicts) == len(self._trials)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.caught_by = self.caught_by or f"import of {report.nodeid}"
+            self._caught_by = self._caught_by or f"import of {report.nodeid}"
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.caught_by = self.caught_by or report.nodeid
+            self._caught_by = self._caught_by or report.nodeid
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        for trial in self._trials:
+            if self._caught_by is not None:  # it cannot even be imported
+                self.verdicts.append(self._caught_by)
+                continue
+            chosen = [items[test] for test in trial.tests]
+            patience = PATIENCE_SECONDS + 20 * trial.seconds
+            try:
+                verdict = _in_child(lambda: self._meet(trial, chosen), patience)  # noqa: B023 - called at once
+            except TimeoutError:
+                verdict = TIMED_OUT
+            self.verdicts.append(verdict)
+        return True
+
+    def _meet(self, trial: "Trial", items: Sequence[Any]) -> str | None:
+        if not trial.acts_at_import:
+            _exchange(trial.mutant, trial.source)
+        for item, following in pairwise([*items, None]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._caught_by is not None:
+                break
+        return self._caught_by
+
+
+def _exchange(mutant: Mutant, source: str) -> None:
+    """Give a function that exists already the code of a mutant."""
+    name, first = mutant.function or ("", 0)
+    file = str(Path(mutant.file).resolve())
+    module = compile(changed(source, mutant.number), file, "exec")
+
+    def is_it(code: CodeType) -> bool:
+        found = (code.co_qualname, code.co_firstlineno, code.co_filename)
+        return found == (name, first, file)
+
+    new = next(code for code in _codes(module) if is_it(code))
+    olds = [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, FunctionType) and is_it(each.__code__)
+    ]
+    if not olds:
+        raise RuntimeError(f"{name} of {file} is not there to be changed")
+    for old in olds:
+        old.__code__ = new
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 _GO_ON: Final = "--continue-on-collection-errors"
@@ -193,7 +260,7 @@ def _run_tests(paths: Iterable[str], plugin: _Observer | _Judge) -> None:
     # hypothesis is loaded already, which its plugin would rather have done itself.
     early = "ignore::pytest.PytestAssertRewriteWarning"
     options = ["-q", "-p", "no:cacheprovider", "-W", early]
-    options.append("-x" if isinstance(plugin, _Judge) else _GO_ON)
+    options += [_GO_ON, *(f"--ignore={path}" for path in PASSED_OVER)]
     ended = pytest.main([*options, *paths], plugins=[plugin])
     if ended != pytest.ExitCode.OK and not plugin.has_failures:
         raise RuntimeError(f"pytest has ended with {ended!r}")
@@ -273,36 +340,44 @@ class Trial:
     mutant: Mutant
     source: str
     tests: list[str]
-    seconds: list[float]
-
-    def caught_by(self) -> str | None:
-        """Return the test that notices the mutant; None if none does."""
-        for first, last in ((0, FIRST), (FIRST, len(self.tests))):
-            tests = self.tests[first:last]
-            if not tests:
-                continue
-            patience = PATIENCE_SECONDS + 10 * sum(self.seconds[first:last])
-            try:
-                caught = _in_child(lambda tests=tests: self._meet(tests), patience)
-            except TimeoutError:
-                return TIMED_OUT
-            if caught is not None:
-                return str(caught)
-        return None
-
-    def _meet(self, tests: Sequence[str]) -> str | None:
-        file = self.mutant.file
-        code = compile(
-            changed(self.source, self.mutant.number), str(Path(file).resolve()), "exec"
-        )
-        sys.meta_path.insert(0, _Source({_module_name(file): code}))
-        judge = _Judge(tests)
-        _run_tests(dict.fromkeys(test.split("::")[0] for test in tests), judge)
-        return judge.caught_by
+    seconds: float
+    acts_at_import: bool
 
 
-def _try(trial: Trial) -> str | None:
-    return trial.caught_by()
+def _chunks(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Cut at the ends of files, and around each mutant that acts at import."""
+    chunk: list[Trial] = []
+    for trial in trials:
+        if chunk and (
+            len(chunk) == CHUNK
+            or trial.acts_at_import
+            or chunk[0].acts_at_import
+            or chunk[0].mutant.file != trial.mutant.file
+        ):
+            yield chunk
+            chunk = []
+        chunk.append(trial)
+    if chunk:
+        yield chunk
+
+
+def _try(trials: Sequence[Trial]) -> list[str | None]:
+    """Return which test has caught each mutant."""
+    found: list[str | None] = _in_child(lambda: _judged(trials))
+    return found
+
+
+def _judged(trials: Sequence[Trial]) -> list[str | None]:
+    first = trials[0]
+    if first.acts_at_import:
+        tree = changed(first.source, first.mutant.number)
+        code = compile(tree, str(Path(first.mutant.file).resolve()), "exec")
+        sys.meta_path.insert(0, _Source({_module_name(first.mutant.file): code}))
+    judge = _Judge(trials)
+    paths = {test.split("::")[0]: None for trial in trials for test in trial.tests}
+    if paths:
+        _run_tests(paths, judge)
+    return judge.verdicts or [None] * len(trials)
 
 
 class Results:
@@ -316,27 +391,22 @@ class Results:
         if KEPT.exists():
             for line in KEPT.read_text().splitlines():
                 row = json.loads(line)
-                self._found[row["source"], row["mutant"]] = row["caught_by"]
+                self._found[row["digest"], row["mutant"]] = row["caught_by"]
 
-    def of(self, source: str, mutant: Mutant) -> str | None:
-        """Return which test has caught a mutant of this very source."""
-        return self._found.get((_digest(source), mutant.name))
+    def of(self, mutant: Mutant) -> str | None:
+        """Return which test has caught a mutant of this very function."""
+        return self._found.get((mutant.digest, mutant.name))
 
-    def has(self, source: str, mutant: Mutant) -> bool:
+    def has(self, mutant: Mutant) -> bool:
         """Return whether a mutant was tried."""
-        return (_digest(source), mutant.name) in self._found
+        return (mutant.digest, mutant.name) in self._found
 
-    def add(self, source: str, mutant: Mutant, caught_by: str | None) -> None:
+    def add(self, mutant: Mutant, caught_by: str | None) -> None:
         """Keep a result."""
-        key = (_digest(source), mutant.name)
-        self._found[key] = caught_by
-        row = {"source": key[0], "mutant": key[1], "caught_by": caught_by}
+        self._found[mutant.digest, mutant.name] = caught_by
+        row = {"digest": mutant.digest, "mutant": mutant.name, "caught_by": caught_by}
         with KEPT.open("a") as file:
             file.write(json.dumps(row) + "\n")
-
-
-def _digest(source: str) -> str:
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def _explained() -> dict[str, str]:
@@ -360,18 +430,14 @@ def page(sources: Mapping[str, str], results: Results) -> str:
     for file, source in sources.items():
         rows = []
         for mutant in mutants_of(file, source):
-            if not results.has(source, mutant):
+            if not results.has(mutant):
                 total["untried"] += 1
                 continue
-            caught = results.of(source, mutant)
+            caught = results.of(mutant)
             total["caught" if caught else "survived"] += 1
-            verdict = _short(caught) if caught else explained.get(mutant.name)
-            cells = (
-                mutant.scope,
-                mutant.change,
-                mutant.rule,
-                verdict if caught else f"**survives**: {verdict or 'unexplained'}",
-            )
+            why = explained.get(mutant.name, "unexplained")
+            verdict = _short(caught) if caught else f"**survives**: {why}"
+            cells = (mutant.scope, mutant.change, mutant.rule, verdict)
             row = " | ".join(cell.replace("|", "\\|") for cell in cells)
             rows.append(f"| {row} |")
         tables.append(
@@ -379,12 +445,16 @@ def page(sources: Mapping[str, str], results: Results) -> str:
             + "\n".join(rows)
         )
     count = sum(total.values())
-    head = (HERE / "page.md").read_text().format(
-        mutants=count,
-        files=len(sources),
-        caught=total["caught"],
-        survived=total["survived"],
-        untried=total["untried"],
+    head = (
+        (HERE / "page.md")
+        .read_text()
+        .format(
+            mutants=count,
+            files=len(sources),
+            caught=total["caught"],
+            survived=total["survived"],
+            untried=total["untried"],
+        )
     )
     return head + "\n" + "\n\n".join(tables) + "\n"
 
@@ -423,7 +493,7 @@ def main() -> int:
     results = Results(fresh=options.fresh)
     with tempfile.TemporaryDirectory(prefix="secagg-mutants-") as folder:
         os.chdir(_copy_of_the_tree(folder))
-        sys.path[:] = [os.getcwd(), *(p for p in sys.path if Path(p) != ROOT)]
+        sys.path[:] = [str(Path.cwd()), *(p for p in sys.path if Path(p) != ROOT)]
         _try_all(mutants, chosen, results, options)
     if not options.files:
         PAGE.write_text(page(everything, results))
@@ -436,7 +506,7 @@ def _try_all(
     results: Results,
     options: argparse.Namespace,
 ) -> None:
-    due = [m for m in mutants if results.of(sources[m.file], m) is None]
+    due = [m for m in mutants if results.of(m) is None]
     if not due:
         return
     reach = observe(
@@ -449,37 +519,37 @@ def _try_all(
     trials = []
     for mutant in due:
         tests = reach.tests_for(mutant)
-        seconds = [reach.seconds[test] for test in tests]
-        trials.append(Trial(mutant, sources[mutant.file], tests, seconds))
+        seconds = sum(reach.seconds[test] for test in tests)
+        at_import = reach.acts_at_import(mutant)
+        trials.append(Trial(mutant, sources[mutant.file], tests, seconds, at_import))
+    chunks, count = list(_chunks(trials)), 0
     # Forked, so that a worker finds the libraries loaded.
     with multiprocessing.get_context("fork").Pool(options.workers) as pool:
-        for count, (trial, caught) in enumerate(
-            zip(trials, pool.imap(_try, trials), strict=True), 1
-        ):
-            results.add(trial.source, trial.mutant, caught)
-            if options.json:
-                row = {"mutant": trial.mutant.name, "kind": trial.mutant.kind}
-                row |= {"rule": trial.mutant.rule, "caught_by": caught}
-                print(json.dumps(row), flush=True)
-            else:
-                fate = caught or (
-                    "SURVIVES" if trial.tests else f"SURVIVES: {NEVER_REACHED}"
-                )
-                print(
-                    f"{count}/{len(trials)} {trial.mutant.name}: {fate}", flush=True
-                )
+        for chunk, verdicts in zip(chunks, pool.imap(_try, chunks), strict=True):
+            for trial, caught in zip(chunk, verdicts, strict=True):
+                count += 1
+                results.add(trial.mutant, caught)
+                _tell(trial, caught, f"{count}/{len(trials)}", as_json=options.json)
+
+
+def _tell(trial: Trial, caught: str | None, count: str, *, as_json: bool) -> None:
+    mutant = trial.mutant
+    if as_json:
+        row = {"mutant": mutant.name, "kind": mutant.kind, "rule": mutant.rule}
+        print(json.dumps(row | {"caught_by": caught}), flush=True)
+        return
+    survives = "SURVIVES" if trial.tests else f"SURVIVES: {NEVER_REACHED}"
+    print(f"{count} {mutant.name}: {caught or survives}", flush=True)
 
 
 def _verdict(
     mutants: Sequence[Mutant], sources: Mapping[str, str], results: Results
 ) -> int:
     explained = _explained()
-    alive = {m.name for m in mutants if results.of(sources[m.file], m) is None}
+    alive = {m.name for m in mutants if results.of(m) is None}
     unexplained = sorted(alive - set(explained))
     stale = sorted(
-        name
-        for name in set(explained) - alive
-        if name.split(": ")[0] in sources
+        name for name in set(explained) - alive if name.split(": ")[0] in sources
     )
     print(
         f"{len(mutants)} mutants, {len(mutants) - len(alive)} caught, "

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-__all__ = ["FILES", "TESTS"]
+__all__ = ["FILES", "PASSED_OVER", "TESTS"]
 
 FILES: Final = tuple(
     f"secagg/{name}.py"
@@ -41,25 +41,34 @@ FILES: Final = tuple(
     )
 )
 
-# Everything that plays or decodes the protocol inside one process: a process of its
+# What plays or decodes the protocol inside one process, and is quick: a process of its
 # own would import the file as it is.
 TESTS: Final = (
-    "tests/unit/secagg/protocol",
-    "tests/unit/secagg/enrolment",
-    "tests/unit/secagg/audit",
-    "tests/unit/secagg/primitives",
-    "tests/unit/secagg/test_messages.py",
-    "tests/unit/secagg/test_parameters.py",
-    "tests/unit/secagg/test_edge_odds.py",
-    "tests/unit/secagg/test_ring_odds.py",
-    "tests/unit/secagg/test_neighbors.py",
-    "tests/unit/secagg/test_graph_choice.py",
-    "tests/unit/secagg/test_enrolment_vectors.py",
-    "tests/unit/secagg/test_protocol_vectors.py",
-    "tests/unit/secagg/test_session_vectors.py",
-    "tests/unit/secagg/client",
-    "tests/unit/secagg/server",
+    *(
+        f"tests/unit/secagg/{name}"
+        for name in (
+            "protocol",
+            "enrolment",
+            "audit",
+            "primitives",
+            "test_messages.py",
+            "test_parameters.py",
+            "test_edge_odds.py",
+            "test_ring_odds.py",
+            "test_neighbors.py",
+            "test_graph_choice.py",
+            "test_enrolment_vectors.py",
+            "test_protocol_vectors.py",
+            "test_session_vectors.py",
+        )
+    ),
     "tests/hostile",
-    "tests/fuzz",
-    "tests/property/test_sessions.py",
+    "tests/fuzz/test_mutated_bytes.py",
+)
+PASSED_OVER: Final = (
+    # Disks that fail and books that are put back: minutes, and other checks.
+    "tests/hostile/test_failing_disk.py",
+    "tests/hostile/test_restored_server.py",
+    "tests/hostile/test_restored_state.py",
+    "tests/hostile/test_no_secret_in_a_full_run.py",
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.primitives.canonical import CanonicalEncodingError, Reader
 from secagg.profiles import (
@@ -86,12 +86,22 @@ def test_the_fixed_part_has_87_bytes(parameters):
 
 def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name():
     # R2-1
-    assert frozenset({Profile.HONEST_CURIOUS_SERVER}) == SUPPORTED_PROFILES
-    for parameters in (MALICIOUS, SPARSE):
-        with pytest.raises(RemoteProtocolError, match="is not part") as caught:
-            ProtocolParameters.decode_from(Reader(parameters.encode(), "parameters"))
-        assert caught.value.code is ErrorCode.BAD_CONFIG
-        assert parameters.profile.label in str(caught.value)
+    assert frozenset(Profile) - {Profile.MALICIOUS_SERVER_SPARSE} == SUPPORTED_PROFILES
+    with pytest.raises(RemoteProtocolError, match="is not part") as caught:
+        ProtocolParameters.decode_from(Reader(SPARSE.encode(), "parameters"))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+    assert SPARSE.profile.label in str(caught.value)
+
+
+def test_parameters_under_a_newer_list_differ_in_nothing_else():
+    trust = Trust("example.org", bytes(32), 3, bytes([3]) * 32)
+    newer = MALICIOUS.under(trust)
+    assert newer.trust == trust
+    assert newer != MALICIOUS
+    assert MALICIOUS.trust is not None
+    assert newer.under(MALICIOUS.trust) == MALICIOUS
+    with pytest.raises(LocalProtocolError, match="no credentials"):
+        HONEST.under(trust)
 
 
 @pytest.fixture

@@ -233,10 +233,23 @@ def test_figures_over_all_rosters_are_those_of_the_worst_one(rule, more):
     assert rule.largest_counted_shares(most) == max(counted)
     assert rule.least_variance(most) <= min(session.base for session in sessions)
     assert rule.largest_share(most) >= max(session.base for session in sessions)
-    # Rounding to whole steps may move the maximum by one unit for each draw.
-    rounding = Fraction(1 << rule.ladder, 1 << rule.share_bits) * most * 2
     totals = [session.roster * session.upload for session in sessions]
-    assert max(totals) - rounding <= rule.largest_total(most) <= max(totals)
+    assert rule.largest_total(most) == max(totals)
+
+
+def test_rounded_shares_of_few_units_are_counted_as_they_are_drawn():
+    """Shares of a half each: twice the clients bring twice the noise."""
+    rule = NoiseRule(counted_variance=Fraction(10), min_survivors=50, share_bits=1)
+    assert {rule.session(n).upload for n in range(50, 101)} == {Fraction(1, 2)}
+    assert rule.largest_total(100) == 50
+    ladder = dataclasses.replace(rule, loss_fraction=Fraction(1, 2), ladder=8)
+    assert ladder.session(100).upload == Fraction(1, 2)
+    ladder = dataclasses.replace(ladder, counted_variance=Fraction(49))
+    assert ladder.session(50).upload == 1
+    assert ladder.session(100).upload == Fraction(1, 2) + 128
+    assert ladder.largest_total(100) == max(
+        n * ladder.session(n).upload for n in range(50, 101)
+    )
 
 
 def test_the_dictionary_survives_json_without_loss():

@@ -43,6 +43,7 @@ VERBS = [
     ["pki", "enrol", "list"],
     ["pki", "identity", "new"],
     ["pki", "identity", "renew"],
+    ["sessions", "verify"],
 ]
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from secagg.client.enrolment import ClientEnrolment
+from secagg.client.enrolment import EnrolledClient
 from secagg.enrolment.credential import Credential, IssuedCredential
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.revocation import RevocationList
@@ -29,7 +29,7 @@ OWN = Credential(
     not_after=NOW + 1_000,
     serial=7,
 ).signed_by(ISSUER, DOMAIN)
-ENROLMENT = ClientEnrolment(
+ENROLMENT = EnrolledClient(
     ClientIdentity(CLIENT, IssuedCredential(DOMAIN, OWN), ISSUER.public_bytes)
 )
 
@@ -56,13 +56,14 @@ async def book():
 async def rules(book, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
     trust = trust or trusting(found)
     await enrolment.judge(trust, book)
-    return await enrolment.rules(
-        trust,
-        b"" if found is None else found.encode(),
-        session_end=SESSION_END,
-        now=now,
-        book=book,
+    place = await enrolment.membership(
+        trust, b"" if found is None else found.encode(), now=now, book=book
     )
+    assert (place.key, place.credential) == (
+        CLIENT,
+        enrolment.identity.issued.credential,
+    )
+    return place.rules(trust, SESSION_END)
 
 
 async def refusal(code, coroutine):
@@ -136,21 +137,17 @@ async def test_a_list_may_be_too_old(book):
     )
 
 
-async def test_a_credential_that_nobody_would_accept_is_found_before_it_is_sent(book):
-    await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, revocations(1, 7)))
-    expiring = dataclasses.replace(OWN, not_after=SESSION_END - 1)
-    short = dataclasses.replace(
-        ENROLMENT,
-        identity=ClientIdentity(
-            CLIENT,
-            IssuedCredential(DOMAIN, expiring.signed_by(ISSUER, DOMAIN)),
-            ISSUER.public_bytes,
-        ),
-    )
-    error = await refusal(
-        ErrorCode.BAD_CREDENTIAL, rules(book, revocations(1, 7), enrolment=short)
-    )
-    assert "valid until" in str(error)
+async def test_a_list_is_fetched_once(book):
+    enrolment = EnrolledClient(ENROLMENT.identity)
+    first, second = revocations(1, 3), revocations(2, 3, 9)
+    assert enrolment.list_of(trusting(None)) == b""
+    assert enrolment.list_of(trusting(first)) is None
+    await rules(book, first, enrolment=enrolment)
+    assert enrolment.list_of(trusting(first)) == first.encode()
+    assert enrolment.list_of(trusting(second)) is None
+    await rules(book, second, enrolment=enrolment)
+    assert enrolment.list_of(trusting(second)) == second.encode()
+    assert enrolment.list_of(trusting(first)) is None
 
 
 @pytest.mark.parametrize("point", [0, 1])

@@ -123,6 +123,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(book):
         book=book,
         workers=Workers(general=InlineExecutor()),
         policy=accepting(RING),
+        now=OFFERED_AT,
     )
     assert isinstance(resumed.state, client.Shared)
     assert await party.count() == 1  # the same ring

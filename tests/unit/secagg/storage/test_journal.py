@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import (
     KINDS,
@@ -10,9 +11,11 @@ from secagg.messages import (
     Advert,
     Bundles,
     Complaint,
+    Consistency,
     Delivery,
     Envelope,
     Fate,
+    Quorum,
     Released,
     Roster,
     Round,
@@ -34,7 +37,9 @@ from secagg.protocol.events import (
     SessionOffered,
     SumComputed,
 )
+from secagg.protocol.membership import Membership
 from secagg.protocol.refund import Charge
+from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage import journal
 from secagg.storage.change import Record
 
@@ -62,6 +67,7 @@ SERVER_EVENTS = [
     Received(Envelope(Bundles, b"\x00" * 1000), "c"),
     Received(Envelope.of(Complaint(ErrorCode.SHARE_CONFUSION, 3)), "c"),
     Received(Envelope.of(Upload((1 << 40) + 1, b"\x02" * 32)), "c"),
+    Received(Envelope.of(Consistency(b"\x06" * 64)), "c"),
     Received(Envelope(Shares, b""), "c"),
     *(RoundClosed(closed) for closed in Round),
     RoundClosed(Round.ADVERTISE_KEYS, b"\x03" * 32),
@@ -79,6 +85,7 @@ CLIENT_EVENTS = [
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),
     InputBound(b"\x08" * 32),
     Received(Envelope(Survivors, b"\x03")),
+    Received(Envelope.of(Quorum(((1, b"\x07" * 64),)))),
     Received(Envelope.of(Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000))),
     Received(Envelope.of(Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"))),
 ]
@@ -181,12 +188,42 @@ def test_records_of_one_role_are_refused_by_the_other():
 
 def test_an_offer_survives_as_a_header_and_no_cut_of_it_does():
     header = journal.encode_offer(OFFERED)
-    assert journal.decode_offer(header) == OFFERED
+    assert journal.decode_offer(header) == journal.StoredOffer(OFFERED)
     for size in range(len(header)):
         with pytest.raises(ServiceError):
             journal.decode_offer(header[:size])
     with pytest.raises(TypeError, match="SessionOffered"):
         journal.record_of(OFFERED)
+
+
+def test_an_enrolled_client_stores_what_it_has_judged_and_not_its_key():
+    own = identity_in_simulation("me", 5)
+    verified = VerifiedCredentials()
+    membership = Membership(
+        trust_domain=own.issued.trust_domain,
+        enrolment_key=own.enrolment_key,
+        key=own.key,
+        credential=own.issued.credential,
+        revoked=frozenset({2, (1 << 32) - 1}),
+        verified=verified,
+    )
+    offered = replace(OFFERED, membership=membership)
+    header = journal.encode_offer(offered)
+    assert own.key.seed().reveal() not in header
+    begun = journal.decode_offer(header)
+    assert begun.offered == OFFERED
+    assert begun.fits(own)
+    assert begun.resumed(own, verified) == offered
+    assert begun.resumed(own, verified).membership.key is own.key
+    # A renewed credential for the same key does no harm: the advert has left.
+    renewed = replace(own, issued=identity_in_simulation("me", 6).issued)
+    assert begun.fits(renewed)
+    assert begun.resumed(renewed, verified) == offered
+    for stranger in (None, identity_in_simulation("another", 5)):
+        assert not begun.fits(stranger)
+    for size in range(len(header)):
+        with pytest.raises(ServiceError):
+            journal.decode_offer(header[:size])
 
 
 def test_an_outcome_survives_the_journal():

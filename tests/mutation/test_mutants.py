@@ -1,0 +1,110 @@
+"""The tool that removes checks removes what it says, one at a time."""
+
+import ast
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SPEC = importlib.util.spec_from_file_location(
+    "mutants", Path(__file__).with_name("mutants.py")
+)
+mutants = importlib.util.module_from_spec(SPEC)
+sys.modules["mutants"] = mutants
+SPEC.loader.exec_module(mutants)
+
+SOURCE = '''
+_A, _B = "a", "b"
+
+
+def _row(name, first):
+    return {(name, 1): first}
+
+
+TABLE = {(1, 2): "x", **_row(3, _A)}
+
+
+class Offer:
+    def check(self, n, most, least):
+        """R5.1-1."""
+        if n > most or n < least:
+            raise ValueError(ErrorCode.BAD)
+        check_more(n)  # R5.1-2
+        yield (n == max(most, least), f"{n} is wrong")
+        try:
+            read(n)
+        except KeyError:
+            raise ValueError from None
+'''
+FOUND = mutants.mutants_of("offer.py", SOURCE)
+
+
+def change_of(mutant):
+    """Return the lines that a mutant takes away and puts in."""
+    before = Counter(ast.unparse(ast.parse(SOURCE)).splitlines())
+    after = Counter(ast.unparse(mutants.changed(SOURCE, mutant.number)).splitlines())
+    return (
+        [line.strip() for line in before - after],
+        [line.strip() for line in after - before],
+    )
+
+
+def test_every_kind_of_change_is_made_and_nothing_else_with_it():
+    made = {mutant.change: change_of(mutant) for mutant in FOUND}
+    condition, rule = "if n > most or n < least:", "(n == max(most, least), f'{n}"
+    expected = {
+        "never `if n > most or n < least`": (condition, "if False:"),
+        "`n > most` is `n >= most`": (condition, "if n >= most or n < least:"),
+        "`n < least` is `n <= least`": (condition, "if n > most or n <= least:"),
+        "without `n > most` in `n > most or n < least`": (condition, "if n < least:"),
+        "without `n < least` in `n > most or n < least`": (condition, "if n > most:"),
+        "`BAD` is INTERNAL": ("ErrorCode.BAD)", "ErrorCode.INTERNAL)"),
+        "without `check_more(n)`": ("check_more(n)", "pass"),
+        "always `n == max(most, least)`": (rule, "(True, f'{n}"),
+        "`max(most, least)` is `most`": (rule, "(n == most, f'{n}"),
+        "`max(most, least)` is `least`": (rule, "(n == least, f'{n}"),
+        "`except KeyError` raises it again": ("raise ValueError from None", "raise"),
+        "without row `(1, 2)`": ("TABLE = {(1, 2)", "TABLE = {**_row(3, _A)}"),
+        "without row `_row(3, _A)`": ("**_row(3, _A)}", "TABLE = {(1, 2): 'x'}"),
+        "cell 1 of `3`: `_A` is `_B`": ("_row(3, _A)", "_row(3, _B)"),
+    }
+    assert made.keys() == expected.keys()
+    for change, (old, new) in expected.items():
+        (gone,), (come,) = made[change]
+        assert old in gone, change
+        assert new in come, change
+
+
+def test_a_mutant_knows_its_function_and_the_rule_nearest_above():
+    by_change = {mutant.change: mutant for mutant in FOUND}
+    assert by_change["`BAD` is INTERNAL"].rule == "R5.1-1"
+    assert by_change["without `check_more(n)`"].rule == "R5.1-2"
+    assert by_change["without `check_more(n)`"].function == ("Offer.check", 13)
+    assert by_change["without row `(1, 2)`"].function is None
+    assert by_change["without row `(1, 2)`"].scope == "TABLE"
+
+
+@pytest.mark.parametrize("above", ["# a comment\n", "x = 1\n"])
+def test_results_outlive_changes_elsewhere_in_the_file(above):
+    moved = mutants.mutants_of("offer.py", above + SOURCE)
+    assert [(m.name, m.digest) for m in moved] == [(m.name, m.digest) for m in FOUND]
+
+
+def test_a_changed_function_is_tried_again():
+    other = mutants.mutants_of("offer.py", SOURCE.replace("check_more(n)", "more(n)"))
+    before = {mutant.digest for mutant in FOUND if mutant.function}
+    assert before.isdisjoint(mutant.digest for mutant in other if mutant.function)
+
+
+def test_a_marked_module_tells_what_is_reached():
+    reached = []
+    names = {"mark": reached.append, "check_more": lambda n: n, "read": {}.pop}
+    exec(compile(mutants.instrumented(SOURCE, "mark"), "offer.py", "exec"), names)
+    assert set(reached) == {mutants.MODULE}  # `_row`, at import
+    reached.clear()
+    next(names["Offer"]().check(1, 2, 1))
+    met = {FOUND[number].change for number in reached if number >= 0}
+    assert "without `check_more(n)`" in met
+    assert "`BAD` is INTERNAL" not in met

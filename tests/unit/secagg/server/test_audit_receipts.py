@@ -1,0 +1,207 @@
+"""What a server leaves of its sessions for anybody to judge."""
+
+import asyncio
+import hashlib
+import json
+
+import pytest
+
+from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.audit.verifier import Finding, verify_receipt
+from secagg.cli import main
+from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+from secagg.client.client import Client
+from secagg.conformance import read_vectors
+from secagg.enrolment.keys import key_text
+from secagg.enrolment.revocation import read_revocations
+from secagg.errors import ErrorCode
+from secagg.messages import Envelope, Round, Upload
+from secagg.parameters import SessionDescriptor
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.profiles import HonestTail
+from secagg.protocol import server
+from secagg.protocol.events import (
+    AbortRequested,
+    Received,
+    RoundClosed,
+    SumComputed,
+)
+from secagg.protocol.rounds import ROUNDS, rounds_of
+from secagg.server.server import Server
+from secagg.server.session_facts import SessionFacts
+from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.wire.packing import packed_size
+
+SESSIONS = read_vectors("sessions")["sessions"]
+FIELDS = dict(
+    zip(
+        (1, 3, 4, 5, 6),
+        ("advert", "bundles", "upload", "signature", "answer"),
+        strict=True,
+    )
+)
+
+
+class Run:
+    """Our server with the messages of a recorded session, and its facts."""
+
+    def __init__(self, session):
+        self.session = session
+        self.descriptor = SessionDescriptor.decode(bytes.fromhex(session["offer"]))
+        parameters = self.descriptor.parameters
+        self.trust = (
+            None if isinstance(parameters.tail, HonestTail) else parameters.tail.trust
+        )
+        revoked = frozenset()
+        if self.trust is not None:
+            listed = bytes.fromhex(session["revocations"])
+            revoked = frozenset(read_revocations(listed, self.trust).serials)
+        self.state = server.start(
+            self.descriptor,
+            packed_bytes=packed_size(parameters.dimension, parameters.bits),
+            revoked=revoked,
+        )
+        self.facts = SessionFacts(self.descriptor, frozenset())
+
+    def step(self, event):
+        before, result = self.state, server.step(self.state, event)
+        self.state = result.state
+        if type(before) is not type(self.state):
+            self.facts.enter(before, self.state, result.outputs, seconds=1.0)
+
+    def receive(self, which, row):
+        message = bytes.fromhex(row[FIELDS[which]])
+        envelope = Envelope(ROUNDS[which].message, message)
+        if which == Round.MASKED_INPUT_COLLECTION:
+            upload = Upload(len(message), hashlib.sha256(message).digest())
+            envelope = Envelope.of(upload)
+        self.step(Received(envelope, row["identity"]))
+
+    def play(self, *, without=0):
+        """Play all rounds; leave `without` answers out."""
+        for which in rounds_of(self.descriptor.parameters.profile):
+            rows = [r for r in self.session["clients"] if r[FIELDS[which]] is not None]
+            last = len(rows) - (without if which == Round.UNMASKING else 0)
+            for row in rows[:last]:
+                self.receive(which, row)
+            seed = bytes.fromhex(self.session["graph_seed"])
+            self.step(RoundClosed(which, graph_seed=seed if which == 1 else b""))
+        return self
+
+    def verdict(self):
+        key = None if self.trust is None else self.trust.enrolment_key
+        data = self.facts.audit(self.state).encode()
+        return verify_receipt(data, enrolment_key=key)
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session["name"])
+def test_a_sum_leaves_a_receipt_that_holds(session):
+    run = Run(session).play()
+    packed = bytes.fromhex(session["packed_sum"])
+    run.step(SumComputed(hashlib.sha256(packed).digest(), len(packed)))
+    verdict = run.verdict()
+    signed = session["quorum"] is not None
+    assert verdict.finding is (Finding.AGREED if signed else Finding.STATED)
+    receipt = verdict.receipt
+    assert receipt.view == bytes.fromhex(session["roster"])
+    assert receipt.sharers.hex() == session["u2"]
+    assert receipt.survivors.hex() == session["u3"]
+    assert receipt.quorum.hex() == (session["quorum"] or "")
+    assert receipt.sum_hash == hashlib.sha256(packed).digest()
+    liars = [] if session["lying"] is None else [session["lying"]]
+    assert sorted({row.accused for row in receipt.disputes}) == liars
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session["name"])
+def test_an_abort_leaves_a_receipt_that_holds(session):
+    run = Run(session).play(without=9)
+    verdict = run.verdict()
+    assert verdict.receipt.outcome is Outcome.ABORTED
+    assert verdict.receipt.code == ErrorCode.TOO_FEW_ANSWERS
+    assert verdict.survivors
+
+
+def test_a_session_without_a_roster_leaves_a_receipt_that_holds():
+    run = Run(SESSIONS[0])
+    run.step(AbortRequested(ErrorCode.CANCELLED, "enough"))
+    assert run.verdict().finding is Finding.NO_SUM
+
+
+# --- the server of a task, and the command --------------------------------------------
+
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
+PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
+
+
+async def released_sum():
+    async def give(name):
+        async with Client(
+            running.connection(name), task="t", floors=WAIVER, cohort=PAIR
+        ) as client:
+            await client.contribute([1, 2])
+
+    async with Server(None) as running:
+        task = await running.add_task(
+            "t", PreparedTask.exact(WAIVER, COHORT, dimension=2)
+        )
+        _, _, released = await asyncio.gather(give("a"), give("b"), task.next_sum())
+    return released
+
+
+async def test_every_released_sum_comes_with_its_receipt():
+    released = await released_sum()
+    verdict = verify_receipt(released.audit)
+    assert verdict.finding is Finding.STATED
+    assert verdict.names == ("a", "b")
+    assert verdict.receipt.outcome is Outcome.RELEASED
+
+
+def signed_receipt(tmp_path):
+    session = next(one for one in SESSIONS if one["quorum"] is not None)
+    run = Run(session).play()
+    packed = bytes.fromhex(session["packed_sum"])
+    run.step(SumComputed(hashlib.sha256(packed).digest(), len(packed)))
+    path = tmp_path / "receipt-1.bin"
+    path.write_bytes(run.facts.audit(run.state).encode())
+    listed = tmp_path / "revocations.bin"
+    listed.write_bytes(bytes.fromhex(session["revocations"]))
+    return path, listed, key_text(run.trust.enrolment_key)
+
+
+def test_the_command_says_what_holds(tmp_path, capsys):
+    path, listed, key = signed_receipt(tmp_path)
+    words = ["sessions", "verify", str(path), "--enrolment-key", key]
+    assert main([*words, "--revocations", str(listed)]) == EXIT_OK
+    assert "a quorum of enrolled clients has signed" in capsys.readouterr().out
+    assert main([*words, "--json"]) == EXIT_OK
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["finding"] == "agreed"
+    assert facts["signed"] >= 5
+
+
+def test_the_command_names_the_step_that_fails(tmp_path, capsys):
+    path, _, _ = signed_receipt(tmp_path)
+    assert main(["sessions", "verify", str(path)]) == exit_code_of(
+        ErrorCode.BAD_CREDENTIAL
+    )
+    assert "credentials" in capsys.readouterr().err
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    assert main(["sessions", "verify", str(path)]) == exit_code_of(
+        ErrorCode.BAD_ENCODING
+    )
+    assert "encoding" in capsys.readouterr().err
+    path.unlink()
+    assert main(["sessions", "verify", str(path)]) == exit_code_of(
+        ErrorCode.BAD_SETTINGS
+    )
+
+
+def test_what_a_receipt_holds_are_no_secrets():
+    """Roster, sets and signatures were sent to everybody; nothing else is in it."""
+    fields = set(AuditReceipt.__dataclass_fields__)
+    assert fields == {
+        *("offer", "view", "edge_root", "sharers", "survivors", "quorum"),
+        *("outcome", "code", "sum_hash", "size", "certificate", "disputes"),
+    }
