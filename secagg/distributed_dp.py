@@ -68,6 +68,7 @@ __all__ = [
     "UnknownEventError",
     "central_gaussian_variance",
     "error_curve",
+    "noise_certificate",
     "plan",
     "read_noise_terms",
     "subtract_layers",
@@ -589,6 +590,23 @@ def _insist(*demands: tuple[bool, str]) -> None:
                 next_step="Ask the operator for more noise or fewer steps, or change "
                 "[policy] in the client's settings if that is what you want.",
             )
+
+
+def noise_certificate(
+    parameters: ProtocolParameters, sharers: int, survivors: int
+) -> NoiseCertificate:
+    """Return what noise a sum holds at least: for whoever verifies a receipt.
+
+    Args:
+        parameters: With a noise block.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; see `NoisedTask.certificate`.
+    """
+    task = NoisedTask.from_parameters(parameters)
+    return task.certificate(sharers=sharers, survivors=survivors)
 
 
 def subtract_layers(

@@ -10,10 +10,11 @@ Rule 2: `present` counts only what nobody can take away: neither the noise of
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, Final, Self
 
 __all__ = ["NoiseCertificate"]
 
@@ -107,9 +108,9 @@ class NoiseCertificate:
             sharers=int(document["sharers"]),
             survivors=int(document["survivors"]),
             colluders=int(document["colluders"]),
-            required=Fraction(document["noise_required"]),
-            base=Fraction(document["base"]),
-            layers=tuple(Fraction(layer) for layer in document["layers"]),
+            required=_number(document["noise_required"]),
+            base=_number(document["base"]),
+            layers=tuple(_number(layer) for layer in document["layers"]),
             removed=tuple(int(layer) for layer in document["removed"]),
             given=None if given is None else tuple(int(count) for count in given),
         )
@@ -122,6 +123,34 @@ class NoiseCertificate:
         return json.dumps(
             self.to_dict(), sort_keys=True, separators=(",", ":")
         ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            ValueError: The bytes are no certificate, or not in canonical form.
+        """
+        try:
+            made = cls.from_dict(json.loads(data))
+        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"it is no certificate of noise: {error}") from None
+        except RecursionError:
+            raise ValueError("it is no certificate of noise") from None
+        if made.encode() != data:
+            raise ValueError("the certificate is not in canonical form")
+        return made
+
+
+# Variances have at most 512 bits above and below, and sums of them a few more.
+_RATIONAL: Final = re.compile(r"[0-9]{1,200}/[0-9]{1,200}")
+
+
+def _number(text: object) -> Fraction:
+    """Read "p/q" in digits: other forms, such as "1e9999", could be expanded."""
+    if not isinstance(text, str) or _RATIONAL.fullmatch(text) is None:
+        raise ValueError("a variance is no rational number in digits")
+    return Fraction(text)
 
 
 def _text(number: Fraction) -> str:

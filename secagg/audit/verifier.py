@@ -10,18 +10,19 @@ Source:
     PROTOCOL §5.8.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from itertools import pairwise
 from typing import Final
 
 from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
 from secagg.enrolment.revocation import read_revocations
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import Advert, Quorum, Roster, RosterFrame
-from secagg.parameters import SessionDescriptor
+from secagg.noise_certificate import NoiseCertificate
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.profiles import HonestTail
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_quorum
@@ -38,7 +39,10 @@ from secagg.protocol.neighbors import SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseReader, no_noise, noise_terms
 from secagg.wire.packing import packed_size
 
-__all__ = ["Finding", "ReceiptError", "Step", "Verdict", "verify_receipt"]
+__all__ = ["Certifier", "Finding", "ReceiptError", "Step", "Verdict", "verify_receipt"]
+
+Certifier = Callable[[ProtocolParameters, int, int], NoiseCertificate]
+"""Computes from noise block, |U2| and |U3| what noise a sum holds."""
 
 
 @unique
@@ -111,6 +115,7 @@ def verify_receipt(
     enrolment_key: bytes | None = None,
     revocations: bytes | None = None,
     read_noise: NoiseReader = no_noise,
+    certify: Certifier | None = None,
 ) -> Verdict:
     """Judge a receipt (R5.8-1) and say what it shows (R5.8-2).
 
@@ -122,13 +127,15 @@ def verify_receipt(
             credentials refused; None takes every credential that was signed.
         read_noise: Reads noise blocks; needed where a quorum signed a session with
             noise.
+        certify: Computes what noise a sum holds; needed where noise is taken back.
 
     Returns:
         What it shows.
 
     Raises:
         ReceiptError: The first step that fails, and why.
-        LocalProtocolError: A reader of noise blocks was needed and none was given.
+        LocalProtocolError: A reader of noise blocks, or what computes certificates,
+            was needed and is missing.
     """
     with _step(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
@@ -146,11 +153,8 @@ def verify_receipt(
         reading.check_quorum(read_noise)
     with _step(Step.OUTCOME):
         reading.check_outcome()
-    _demand(
-        Step.CERTIFICATE,
-        not receipt.certificate or descriptor.parameters.noise_layers > 0,
-        "it has a certificate, and no noise is taken back",
-    )
+    with _step(Step.CERTIFICATE):
+        reading.check_certificate(certify)
     return reading.verdict()
 
 
@@ -298,6 +302,33 @@ class _Reading:
             raise _flaw("its disputes are not strictly ascending")
         if any(a == b or max(a, b) >= self._clients for a, b in pairs):
             raise _flaw("a dispute is between two clients of the roster")
+
+    def check_certificate(self, certify: Certifier | None) -> None:
+        """Compute what noise the sum holds, and compare."""
+        receipt, parameters = self._receipt, self._parameters
+        if not parameters.noise_layers or not self._survivors:
+            if receipt.certificate:
+                raise _flaw("it has a certificate, and no noise is taken back")
+            return
+        if not receipt.certificate:
+            if receipt.outcome is Outcome.RELEASED:
+                raise _flaw("noise was taken back, and it has no certificate of that")
+            return
+        if certify is None:
+            raise LocalProtocolError(
+                "the receipt is of a session in which noise is taken back",
+                next_step="Give certify=secagg.distributed_dp.noise_certificate.",
+            )
+        try:
+            stated = NoiseCertificate.decode(receipt.certificate)
+        except ValueError as error:
+            raise _flaw(str(error)) from None
+        sharers, survivors = len(self._sharers), len(self._survivors)
+        # What was subtracted is the writer's word; all else follows.
+        if replace(stated, given=None) != certify(parameters, sharers, survivors):
+            raise _flaw("its certificate is not that of its noise block and sets")
+        if not all(0 <= count <= survivors for count in stated.given or ()):
+            raise _flaw("more noise was subtracted than survivors can have given")
 
     def verdict(self) -> Verdict:
         """Return what all of this shows."""

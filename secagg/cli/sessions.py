@@ -54,7 +54,7 @@ def verify(
     Example: secagg sessions verify sums/receipt-1.bin --enrolment-key ed25519:...
     """
     from secagg.audit.verifier import verify_receipt
-    from secagg.distributed_dp import read_noise_terms
+    from secagg.distributed_dp import noise_certificate, read_noise_terms
     from secagg.enrolment.keys import parse_key
 
     verdict = verify_receipt(
@@ -62,6 +62,7 @@ def verify(
         enrolment_key=parse_key(enrolment_key) if enrolment_key else None,
         revocations=None if revocations is None else _read(revocations),
         read_noise=read_noise_terms,
+        certify=noise_certificate,
     )
     output = Output(as_json=as_json)
     if as_json:
@@ -95,6 +96,7 @@ def _facts(verdict: "Verdict") -> dict[str, str | int]:
         "code": receipt.code,
         "sum_sha256": receipt.sum_hash.hex() if receipt.size else "",
         "disputes": len(receipt.disputes),
+        "noise_certificate": receipt.certificate.decode("ascii", "replace"),
     }
 
 
