@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpnoise.samplers import skellam_table
 from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.messages import Round
@@ -13,6 +14,7 @@ from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import hash_parts
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client
 from secagg.protocol.noise_terms import NoiseSecrets
@@ -333,6 +335,20 @@ def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
     monkeypatch.setattr("secagg.distributed_dp._check_sampler", None)
     with pytest.raises(RemoteProtocolError, match="colluders"):
         task.check(replace(LENIENT, min_colluder_fraction=0.01))
+
+
+def test_the_context_of_noise_is_the_hash_of_how_it_is_drawn():
+    """PROTOCOL §3.5, written out."""
+    task = NoisedTask.from_plan(made_plan(ladder=2), protocol())
+    noise = task.session_noise(6)
+    layers = ",".join(f'"{v.numerator}/{v.denominator}"' for v in noise.layers)
+    digests = [skellam_table(v).digest.hex() for v in (noise.base, *noise.layers)]
+    tables = ",".join(f'"{digest}"' for digest in digests)
+    base = f"{noise.base.numerator}/{noise.base.denominator}"
+    text = f'{{"base":"{base}","layers":[{layers}],"roster":6,"tables":[{tables}]}}'
+    assert task.noise_context(6) == hash_parts(
+        "noise-context", text.encode(), suite=task.parameters.suite
+    )
 
 
 def test_a_certificate_follows_from_the_sets():
