@@ -183,8 +183,6 @@ class _Reading:
             case None:
                 return
             case RosterCommitment(clients, top, graph_seed):
-                if parameters.is_complete_graph:
-                    raise _flaw("on the complete graph everybody reads the roster")
                 self._ctx1 = context.committed_roster(
                     self._ctx0, clients, top, graph_seed, parameters.suite
                 )

@@ -101,8 +101,12 @@ def _facts(verdict: "Verdict") -> dict[str, str | int]:
 
 
 def _read(path: Path) -> bytes:
+    from secagg.audit.receipt import MAX_RECEIPT_BYTES
+
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            # One byte more than is allowed shows that there was more.
+            return stream.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
         raise ServiceError(
             f"{path} cannot be read: {error.strerror}",

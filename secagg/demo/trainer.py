@@ -54,7 +54,8 @@ class Trainer:
             "step",
             session=number,
             survivors=released.inputs,
-            taken_back=[] if noise is None else list(noise.removed),
+            sharers=0 if noise is None else noise.sharers,
+            removed=[] if noise is None else list(noise.removed),
         )
 
 

@@ -5,9 +5,13 @@ from secagg.demo.digits import Shard
 from secagg.demo.layout import DemoLayout, client_name
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.demo.sum_check import check_session
+from secagg.primitives.modular import word_dtype
 from secagg.storage.vector_files import write_vector
+from secagg.testing.cohorts import parameters_for
 
 MODULUS = 1 << 8
+WORD = word_dtype(MODULUS)
+PARAMETERS = parameters_for(4, dimension=5, threshold=2, modulus=MODULUS)
 TEST = Shard(np.eye(65)[:4], np.zeros(4, np.int64))
 
 
@@ -15,23 +19,21 @@ TEST = Shard(np.eye(65)[:4], np.zeros(4, np.int64))
 def layout(tmp_path):
     layout = DemoLayout(tmp_path)
     for client in (1, 2, 3):
-        # What was masked, and two layers of noise in it.
-        rows = np.array([[100 + client] * 5, [client] * 5, [10] * 5], np.uint16)
-        write_vector(layout.audit(client_name(client), 1), rows)
+        vector = np.full(5, 100 + client, WORD)
+        write_vector(layout.audit(client_name(client), 1), vector)
     write_vector(layout.model(1), SoftmaxModel.initial().weights)
     return layout
 
 
-def check(layout, released, *, dropped=(), inputs=3, taken_back=()):
-    write_vector(layout.residues(1), np.array(released, np.uint16))
+def check(layout, released, *, dropped=(), inputs=3):
+    write_vector(layout.residues(1), np.array(released, WORD))
     return check_session(
         layout,
         1,
         clients=4,
         dropped=dropped,
-        inputs=inputs,
-        taken_back=taken_back,
-        modulus=MODULUS,
+        claimed={"survivors": inputs, "sharers": 4, "removed": []},
+        parameters=PARAMETERS,
         test=TEST,
     )
 
@@ -66,13 +68,3 @@ def test_a_client_lost_after_its_upload_is_in_the_sum(layout):
 
 def test_a_wrong_number_of_inputs_is_noticed(layout):
     assert not check(layout, [(101 + 102 + 103) % MODULUS] * 5, inputs=4).is_exact
-
-
-def test_layers_are_taken_back_from_those_who_have_answered(layout):
-    whole = 101 + 102 + 103
-    assert check(layout, [(whole - 6) % MODULUS] * 5, taken_back=[0]).is_exact
-    assert check(layout, [(whole - 6 - 30) % MODULUS] * 5, taken_back=[0, 1]).is_exact
-    assert not check(layout, [whole % MODULUS] * 5, taken_back=[0]).is_exact
-    silent = (lost("client-2", "UNMASKING"),)
-    kept = check(layout, [(whole - 4) % MODULUS] * 5, taken_back=[0], dropped=silent)
-    assert kept.is_exact
