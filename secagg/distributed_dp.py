@@ -67,6 +67,7 @@ __all__ = [
     "SessionNoise",
     "UnknownEventError",
     "central_gaussian_variance",
+    "certify",
     "error_curve",
     "plan",
     "read_noise_terms",
@@ -475,7 +476,7 @@ class NoisedTask:
         """The least noise of one client, over all rosters, caller's units."""
         given = self.mechanism.parameters
         least = given.noise_rule.least_variance(given.num_clients)
-        return math.sqrt(least) / given.scale_factor
+        return math.sqrt(self.mechanism.drawn_variance(least)) / given.scale_factor
 
     @property
     def graph_delta(self) -> float:
@@ -637,6 +638,24 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
         tolerated_losses=noise.tolerated_losses,
         reveals=tuple(reveals) if noise.layers else (),
     )
+
+
+def certify(
+    parameters: ProtocolParameters, sharers: int, survivors: int
+) -> NoiseCertificate:
+    """Return what noise a sum must hold: for the verifier of receipts.
+
+    Args:
+        parameters: With a noise block.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is malformed, or has no answer for
+            such sets.
+    """
+    task = NoisedTask.from_parameters(parameters)
+    return task.certificate(sharers=sharers, survivors=survivors)
 
 
 def central_gaussian_variance(made: Plan) -> float:
