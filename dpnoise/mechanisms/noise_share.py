@@ -62,7 +62,7 @@ DEFAULT_SHARE_BITS: Final = 20
 _MAX_SHARE_BITS: Final = 64
 # Numerators up to here times a roster stay exact in 64 bits.
 _MAX_FRACTION_TERM: Final = 1 << 20
-_CACHED_RULES: Final = 64
+_CACHED_RULES: Final = 4  # of 2^20 rosters each at most, 8 MB
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, named_profile
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     The clients and the server are the real state machines; only the network is
     missing. Every client's input has a single one, at a place of its own.
 
+    In profiles that distrust the server, clients have credentials of an issuer made
+    for the occasion.
+
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
     from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
@@ -91,18 +94,17 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         SystemEntropy,
     )
     from secagg.primitives.secret_bytes import SecretBytes
-    from secagg.profiles import HonestTail, Profile, check_supported
+    from secagg.profiles import (
+        HonestTail,
+        MaliciousTail,
+        RoundDeadlines,
+        check_supported,
+    )
     from secagg.simulation import plan_losses, simulate_session
+    from secagg.simulation.enrolled import simulated_trust
 
     output = Output(as_json=as_json)
-    try:
-        named_profile = Profile.from_label(profile)
-    except ValueError as error:
-        raise ServiceError(
-            str(error),
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose one of the profiles named.",
-        ) from None
+    chosen = named_profile(profile)
     entropy: Entropy = SystemEntropy()
     if seed is not None:
         try:
@@ -116,9 +118,12 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     left = clients - len(losses.losses)
     survivors = max(2, shares) if xnoise else min(clients, max(2, shares, left))
     try:
-        check_supported(named_profile)
+        check_supported(chosen)
         parameters = ProtocolParameters(
-            tail=HonestTail(40 if degree else 0),
+            tail=MaliciousTail(simulated_trust())
+            if chosen.has_identities
+            else HonestTail(40 if degree else 0),
+            deadlines=RoundDeadlines.of(chosen),
             modulus=1 << modulus_bits,
             dimension=dimension,
             min_clients=max(survivors, degree + 2 if degree else 2),
@@ -160,6 +165,10 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             ("sent by clients", f"{costs.bytes_up:,} bytes"),
             ("sent to clients", f"{costs.bytes_down:,} bytes"),
             ("sent to one client", f"{costs.bytes_down_per_client:,.0f} bytes"),
+            (
+                "kept by one client",
+                f"{costs.client_state_bytes:,} bytes between rounds",
+            ),
             ("peak memory, all roles", f"{costs.peak_rss_bytes / 2**20:.0f} MiB"),
         ),
         title="Simulated session",
@@ -172,6 +181,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "survivors": session.survivors,
             "threshold": shares,
             "degree": degree,
+            "profile": chosen.label,
+            "quorum": parameters.quorum,
             "client_cpu_seconds": {
                 "mean": costs.client_cpu_seconds_mean,
                 "max": costs.client_cpu_seconds_max,
@@ -180,6 +191,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "bytes_up": costs.bytes_up,
             "bytes_down": costs.bytes_down,
             "bytes_down_per_client": costs.bytes_down_per_client,
+            "client_state_bytes": costs.client_state_bytes,
             "peak_rss_bytes": costs.peak_rss_bytes,
             **_figures(session.noise),
         }
@@ -191,6 +203,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
     """Return parameters of a task with noise that survivors can take back."""
     from secagg.distributed_dp import NoisedTask, plan
+    from secagg.policy import colluder_fraction_of
 
     made = plan(
         clients=parameters.max_clients,
@@ -200,6 +213,7 @@ def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
         delta=1e-5,
         mechanism="skellam",
         min_survivors=parameters.min_survivors,
+        colluder_fraction=colluder_fraction_of(parameters.profile),
         ladder=4,
     )
     return NoisedTask.from_plan(made, parameters).parameters
@@ -218,8 +232,9 @@ def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
 def _figures(noise: "NoiseCertificate | None") -> dict[str, object]:
     if noise is None:
         return {}
+    shown = noise.to_dict()
     return {
-        "noise_required": float(noise.required),
-        "noise_present": float(noise.present),
-        "noise_certificate": noise.to_dict(),
+        "noise_required": shown["noise_required"],
+        "noise_present": shown["noise_present"],
+        "noise_certificate": shown,
     }

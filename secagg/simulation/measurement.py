@@ -5,14 +5,18 @@ Rule 2: bytes are those of the protocol's own messages; the transport's framing 
         a few percent.
 """
 
+import gc
 import resource
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from types import FunctionType, ModuleType
+from typing import Final
 
-__all__ = ["CostReport", "Meter", "peak_rss_bytes"]
+__all__ = ["CostReport", "Meter", "held_bytes", "peak_rss_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class CostReport:
         bytes_up: From all clients to the server.
         bytes_down: From the server to all clients.
         bytes_down_per_client: Of these, to each client that took part, on average.
+        client_state_bytes: Most that one client has held from one round to the next.
         peak_rss_bytes: Most memory that the process has held, all clients included.
     """
 
@@ -35,6 +40,7 @@ class CostReport:
     bytes_up: int
     bytes_down: int
     bytes_down_per_client: float
+    client_state_bytes: int
     peak_rss_bytes: int
 
 
@@ -46,6 +52,7 @@ class Meter:
     server: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    client_state_bytes: int = 0
 
     @contextmanager
     def client(self, index: int) -> Iterator[None]:
@@ -73,6 +80,7 @@ class Meter:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             bytes_down_per_client=self.bytes_down / len(spent),
+            client_state_bytes=self.client_state_bytes,
             peak_rss_bytes=peak_rss_bytes(),
         )
 
@@ -82,3 +90,23 @@ def peak_rss_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts kibibytes, macOS bytes.
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def held_bytes(value: object) -> int:
+    """Return the memory of an object and everything that only it leads to.
+
+    Classes, functions, modules and members of enumerations are everybody's.
+    """
+    seen, left, total = {id(value)}, [value], 0
+    while left:
+        one = left.pop()
+        total += sys.getsizeof(one)
+        for each in gc.get_referents(one):
+            if id(each) in seen or isinstance(each, _EVERYBODYS):
+                continue
+            seen.add(id(each))
+            left.append(each)
+    return total
+
+
+_EVERYBODYS: Final = (type, ModuleType, FunctionType, Enum)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 
@@ -49,9 +49,12 @@ from secagg.protocol.outputs import (
 from secagg.protocol.rounds import ROUNDS
 from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
-from secagg.simulation.measurement import CostReport, Meter
+from secagg.simulation.measurement import CostReport, Meter, held_bytes
 
 __all__ = ["SimulatedSession", "simulate_session"]
+
+# Whose state is weighed: they are all alike, and it takes a while.
+_WEIGHED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,6 +205,9 @@ class _MeasuredSession(InProcessSession):
         with self.meter.client(number):
             outputs = super().to_client(number, event)
         state = self.clients[number]
+        if number == _WEIGHED:
+            kept = held_bytes(state)
+            self.meter.client_state_bytes = max(kept, self.meter.client_state_bytes)
         if isinstance(state, client.Shared):
             # Equal views of n clients would take O(n^2) memory in one process.
             self._graph = self._graph or state.roster.graph

@@ -27,7 +27,16 @@ DOCUMENTS = [
     *(ROOT / "examples").rglob("*.md"),
     *(ROOT / "protos").glob("*.md"),
 ]
-VERBS = {"demo", "server", "client", "simulate", "plan", "pki"}
+VERBS = {
+    "demo",
+    "server",
+    "client",
+    "simulate",
+    "plan",
+    "graph",
+    "sessions",
+    "pki",
+}
 
 
 def commands():

@@ -238,6 +238,18 @@ def test_a_client_gives_away_nothing_but_the_layers_that_its_own_count_names(tas
     assert {layer for layer, _ in answers} == set(asked)
 
 
+def test_a_roster_that_may_lose_nobody_has_nothing_to_take_back(task):
+    """Seeds are committed to all the same, and never asked for."""
+    session = NoisySession(task)
+    result = run_session(session, dict.fromkeys(range(4), Round.SHARE_KEYS))
+    assert result.survivors == tuple(range(4, 10))
+    assert session.job.noise is None
+    assert result.total.tolist() == uploaded(session, result.survivors).tolist()
+    certificate = task.certificate(sharers=6, survivors=6, given={})
+    assert certificate.suffices
+    assert certificate.layers == ()
+
+
 def test_without_a_ladder_nothing_changes_hands():
     plain = noised_task(ladder=0)
     assert plain.parameters.noise_layers == 0

@@ -6,6 +6,7 @@ import socket
 import stat
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -178,12 +179,27 @@ def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
     assert profile in error_of(capsys)["message"]
 
 
+@pytest.mark.parametrize("extra", [[], ["--xnoise"]], ids=["plain", "xnoise"])
+def test_a_simulation_of_a_server_that_lies_runs_all_rounds_of_its_profile(
+    capsys, extra
+):
+    words = ["simulate", "--clients", "12", "--dimension", "16", "--seed", "4"]
+    words += ["--profile", "malicious-server", "--dropout-rate", "0.2", *extra]
+    assert main([*words, "--json"]) == 0
+    result = last_line(capsys)
+    assert result["exact"]
+    assert result["profile"] == "malicious-server"
+    assert result["quorum"] == result["threshold"] == 7
+    assert "consistency" in result["server_cpu_seconds"]
+    assert result["client_state_bytes"] > 12 * 3 * 32
+
+
 def test_a_simulation_with_layers_says_what_noise_it_needed_and_what_was_there(capsys):
     words = ["simulate", "--clients", "20", "--dimension", "16", "--xnoise"]
     assert main([*words, "--dropout-rate", "0.2", "--seed", "5", "--json"]) == 0
     result = last_line(capsys)
     assert result["exact"]
-    ratio = result["noise_present"] / result["noise_required"]
+    ratio = Fraction(result["noise_present"]) / Fraction(result["noise_required"])
     assert 1.0 <= ratio <= 1.05
     assert result["noise_certificate"]["survivors"] == result["survivors"]
 
