@@ -110,6 +110,8 @@ class Play:
         corrupt = self.draw(
             st.frozensets(number, max_size=parameters.colluders), label="corrupt"
         )
+        # One round each, or they would seldom get to the later ones.
+        self.spoils = {n: self.draw(which, label="spoils") for n in sorted(corrupt)}
         told = st.dictionaries(st.tuples(number, which), ONE_BYTE, max_size=2)
         is_trusted = parameters.profile is Profile.HONEST_CURIOUS_SERVER
         self.lost = self.draw(st.dictionaries(number, which, max_size=3), label="lost")
@@ -165,14 +167,11 @@ class Play:
 
     def said(self, number, event):
         """Return what arrives of a message, once or more often."""
-        is_spoilt = (
-            number in self.session.corrupt
-            and event.envelope.kind is not Upload  # its input is what it likes
-            and self.draw(st.booleans(), label="spoilt")
-        )
-        if is_spoilt:
+        kind = event.envelope.kind
+        # What a corrupt client uploads may be anything, hence nothing is changed there.
+        if self.spoils.get(number) is kind.ROUND and kind is not Upload:
             data = changed(event.envelope.data, self.draw(ONE_BYTE, label="into"))
-            event = Received(Envelope(event.envelope.kind, data), event.sender)
+            event = Received(Envelope(kind, data), event.sender)
         return [(number, event)] * self.draw(st.integers(1, 2), label="copies")
 
     def complaints(self, number):
