@@ -16,7 +16,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
-from secagg.storage.journal import decode_offer, decode_outcome
+from secagg.storage.journal import decode_ending, decode_offer
 from secagg.storage.spool import MemorySpool
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
@@ -154,7 +154,7 @@ def test_a_client_that_was_put_back_never_answers_from_memory(
     forsaken = first.sums[0].descriptor.session_id
     assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
     rows = ask(restored.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-    ended = decode_outcome(ask(restored.load(rows[-1].key)).receipt)
+    ended = decode_ending(ask(restored.load(rows[-1].key)).receipt).state
     assert isinstance(ended, client.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
     assert ended.charge is refund.Charge.KEPT

@@ -23,6 +23,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import resource
 import select
 import shutil
 import signal
@@ -63,8 +64,10 @@ SURVIVORS: Final = HERE / "survivors.toml"
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
 MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
-PATIENCE_SECONDS: Final = 60
+PATIENCE_SECONDS: Final = 15
 """A run may take twenty times what its tests took before, and this."""
+MOST_BYTES: Final = 4 << 30
+"""A loop that never ends may also fill the memory; this much of it."""
 CHUNK: Final = 16
 """So many mutants share one collection of tests."""
 
@@ -299,6 +302,7 @@ def _in_child(work: Callable[[], Any], seconds: float | None = None) -> Any:
     child = os.fork()
     if child == 0:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         os.close(reader)
         log = os.open(LOG, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):

@@ -6,17 +6,33 @@ before; here they are tried with parameters that no offer could have.
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from secagg.messages import BUNDLE_BYTES, Delivery, Envelope, Round
 from secagg.primitives.transcript import encode_set
-from secagg.profiles import HonestTail
+from secagg.profiles import HonestTail, Profile
 from secagg.protocol import checks
+from secagg.protocol.agreement import Signers
+from secagg.protocol.client_states import Masked
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.neighbors import CompleteGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.ring_safety import holder_bits
 from secagg.simulation.driver import InProcessSession
-from secagg.testing.cohorts import one_hot, parameters_for, signing_parameters_for
+from secagg.testing.cohorts import (
+    any_noise,
+    one_hot,
+    parameters_for,
+    signing_parameters_for,
+)
 
 CLIENTS = 6
 PARAMETERS = parameters_for(CLIENTS, dimension=4, threshold=3)
@@ -196,3 +212,78 @@ def test_the_overlap_of_quorums_is_judged_at_every_signed_roster():
     corrupt = replace(parameters, colluders=2)
     assert roster_code(parameters, whole, state) is None
     assert roster_code(corrupt, whole, state) is ErrorCode.POLICY_VIOLATION
+
+
+def test_odds_that_are_exactly_as_promised_will_do(monkeypatch):
+    parameters, graph = ring(1)
+    odds = holder_bits(graph, colluders=3, threshold=3)
+    monkeypatch.setattr(checks, "client_demand", lambda _: odds)
+    assert code_of(checks.check_ring, parameters, graph) is None
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+def test_an_advert_has_a_credential_and_a_signature_or_neither(profile):
+    # R2.1-1
+    _, _, state = roster_of(signing_parameters_for(CLIENTS, dimension=4))
+    signed = state.advert
+    bare = replace(signed, credential=None, signature=b"")
+    halves = (replace(signed, credential=None), replace(signed, signature=b""))
+    if profile.has_identities:
+        right, wrong, code = signed, bare, ErrorCode.BAD_CREDENTIAL
+    else:
+        right, wrong, code = bare, signed, ErrorCode.BAD_SIGNATURE
+    assert code_of(check_form, right, profile) is None
+    for advert in (wrong, *halves):
+        assert code_of(check_form, advert, profile) is code
+
+
+def test_nobody_signs_or_is_judged_without_a_credential():
+    _, _, state = roster_of(signing_parameters_for(CLIENTS, dimension=4))
+    bare = replace(state.advert, credential=None)
+    with pytest.raises(InternalError):
+        Signers.of([bare])
+    assert (
+        code_of(
+            check_adverts,
+            [bare],
+            state.member.rules,
+            ctx0=state.facts.ctx0,
+            suite=state.facts.parameters.suite,
+            verified=None,
+        )
+        is ErrorCode.BAD_CREDENTIAL
+    )
+
+
+@pytest.mark.parametrize(
+    "residues",
+    [
+        np.zeros(5, np.uint32),
+        np.zeros((4, 1), np.uint32),
+        np.zeros(4, np.uint64),
+        np.full(4, 1 << 20, np.uint32),
+    ],
+    ids=["longer", "another shape", "another word", "not below the modulus"],
+)
+@pytest.mark.parametrize("noise_block", [b"", b"block"])
+def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
+    def vector(of):
+        return NoisedVector(of, noise_block) if noise_block else PlainVector(of)
+
+    fitting = vector(np.full(4, (1 << 20) - 1, np.uint32))
+    session = InProcessSession(
+        replace(PARAMETERS, noise_block=noise_block),
+        [fitting] * CLIENTS,
+        read_noise=any_noise,
+    )
+    for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    session.to_client(0, Received(session.fetch(0)))
+    before = session.clients[0]
+    with pytest.raises(LocalProtocolError) as caught:
+        session.to_client(0, InputReady(vector(residues)))
+    assert caught.value.code is ErrorCode.BAD_INPUT
+    assert session.clients[0] is before
+    session.to_client(0, InputReady(fitting))
+    assert isinstance(session.clients[0], Masked)
