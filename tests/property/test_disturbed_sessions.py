@@ -110,11 +110,17 @@ class Play:
         corrupt = self.draw(
             st.frozensets(number, max_size=parameters.colluders), label="corrupt"
         )
-        # One round each, or they would seldom get to the later ones.
-        self.spoils = {n: self.draw(which, label="spoils") for n in sorted(corrupt)}
+        # One round each, mostly the last, or they would seldom get to that.
+        spoilt = st.sampled_from([*self.rounds, *[Round.UNMASKING] * 5])
+        self.spoils = {n: self.draw(spoilt, label="spoils") for n in sorted(corrupt)}
         told = st.dictionaries(st.tuples(number, which), ONE_BYTE, max_size=2)
         is_trusted = parameters.profile is Profile.HONEST_CURIOUS_SERVER
-        self.lost = self.draw(st.dictionaries(number, which, max_size=3), label="lost")
+        # Most stay to the end; of the others, most leave it to them to be unmasked.
+        last = [*[Round.FINISHED] * 12, *self.rounds, *[Round.SHARE_KEYS] * 3]
+        ends = st.sampled_from(last)
+        self.lasts = self.draw(
+            st.tuples(*[ends] * parameters.max_clients), label="last word"
+        )
         self.restarts = self.draw(
             st.sets(st.tuples(number, which), max_size=3), label="restarts"
         )
@@ -146,7 +152,7 @@ class Play:
 
     def alive(self, which):
         """Return who is there in a round."""
-        return [n for n in self.numbers if self.lost.get(n, Round.FINISHED) >= which]
+        return [n for n in self.numbers if self.lasts[n] >= which]
 
     def play(self, which):
         """Let everybody act, and deliver what they say in any order."""
