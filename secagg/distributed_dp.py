@@ -67,6 +67,7 @@ __all__ = [
     "SessionNoise",
     "UnknownEventError",
     "central_gaussian_variance",
+    "certify",
     "error_curve",
     "plan",
     "read_noise_terms",
@@ -475,7 +476,7 @@ class NoisedTask:
         """The least noise of one client, over all rosters, caller's units."""
         given = self.mechanism.parameters
         least = given.noise_rule.least_variance(given.num_clients)
-        return math.sqrt(least) / given.scale_factor
+        return math.sqrt(self.mechanism.drawn_variance(least)) / given.scale_factor
 
     @property
     def graph_delta(self) -> float:
@@ -639,6 +640,24 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
     )
 
 
+def certify(
+    parameters: ProtocolParameters, sharers: int, survivors: int
+) -> NoiseCertificate:
+    """Return what noise a sum must hold: for the verifier of receipts.
+
+    Args:
+        parameters: With a noise block.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is malformed, or has no answer for
+            such sets.
+    """
+    task = NoisedTask.from_parameters(parameters)
+    return task.certificate(sharers=sharers, survivors=survivors)
+
+
 def central_gaussian_variance(made: Plan) -> float:
     """Return the variance of the central Gaussian with the same budget and steps.
 
@@ -657,15 +676,15 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget, _ = _decode_block(noise_block)
-    _check_cost(mechanism, budget.accountant)
-    # No figure for noise that this release does not draw.
-    _check_sampler(noise_block)
     try:
+        _check_cost(mechanism, budget.accountant)
+        # No figure for noise that this release does not draw.
+        _check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
         accountant.compose(Repeated(mechanism.event(), budget.sessions))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
-        # The block names the accountant: whoever offers it is at fault.
+        # The block names accountant and numbers: whoever offers it is at fault.
         raise _bad_block(str(error)) from None
 
 

@@ -22,6 +22,9 @@ __all__ = ["NoiseCertificate"]
 class NoiseCertificate:
     """The noise of one sum, per entry, in grid steps squared.
 
+    For the mechanism `ddgauss` variances are parameters of discrete Gaussians, as in
+    its noise block: the noise itself varies a little less.
+
     `NoisedTask.certificate` makes it.
 
     Attributes:

@@ -302,6 +302,14 @@ class Mechanism(abc.ABC):
             )
         return source
 
+    def drawn_variance(self, variance: Fraction) -> Fraction:
+        """Return the true variance of one draw, for those who do not count but look.
+
+        Args:
+            variance: As `sampler` takes it, grid steps².
+        """
+        return variance
+
     def sampler_digests(self, session_noise: SessionNoise) -> tuple[bytes, ...]:
         """Return 32 bytes for each draw of a session: base first, then the layers.
 

@@ -13,16 +13,22 @@ compares the noise.
 """
 
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dpnoise.events import DistributedDiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import discrete_gaussian_sampler
-from dpnoise.samplers.discrete_gaussian import MIN_VARIANCE_PARAMETER
+from dpnoise.samplers.discrete_gaussian import (
+    MIN_VARIANCE_PARAMETER,
+    discrete_gaussian_table,
+)
 
 __all__ = ["DDGaussMechanism"]
+
+# Here variance and parameter differ by less than one part in 10^130.
+_ALIKE_FROM: Final = 16
 
 
 class DDGaussMechanism(ConditionallyRoundedMechanism):
@@ -57,6 +63,12 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
             l1_sensitivity=self.l1_sensitivity,
             sampler_distance=sampler_distance,
         )
+
+    def drawn_variance(self, variance: Fraction) -> Fraction:
+        """Return the true variance of one draw: less than its parameter."""
+        if variance >= _ALIKE_FROM:
+            return variance
+        return discrete_gaussian_table(variance).variance
 
     def _sampler(self, variance: Fraction) -> NoiseSource:
         return discrete_gaussian_sampler(variance)

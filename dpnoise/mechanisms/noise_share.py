@@ -53,7 +53,8 @@ MAX_COUNTED_VARIANCE: Final = 1 << 84
 """Largest counted variance, grid steps²: 2^64 for each of 2^20 clients."""
 
 MAX_LADDER: Final = 8
-"""Most rungs: eight keep the surplus below one part in five hundred."""
+"""Most rungs: eight keep at most one part in five hundred too much where a third may
+be lost and nobody colludes."""
 
 DEFAULT_SHARE_BITS: Final = 20
 """Shares are multiples of 2^-20, the least variance that the Skellam sampler takes."""
@@ -61,7 +62,7 @@ DEFAULT_SHARE_BITS: Final = 20
 _MAX_SHARE_BITS: Final = 64
 # Numerators up to here times a roster stay exact in 64 bits.
 _MAX_FRACTION_TERM: Final = 1 << 20
-_CACHED_RULES: Final = 64
+_CACHED_RULES: Final = 4  # of 2^20 rosters each at most, 8 MB
 
 
 @dataclass(frozen=True, slots=True)

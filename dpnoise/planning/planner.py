@@ -360,10 +360,19 @@ class _Planner:
             statement_model_reader=reader,
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
+            mse_without_losses=forecast.expected_mse - self._taken_back(mechanism),
             gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
             notes=plan_notes(request, mechanism, forecast),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
+
+    def _taken_back(self, mechanism: Mechanism) -> float:
+        """What a full session without losses has less than the most, units²."""
+        if self._request.is_central:
+            return 0.0
+        given = mechanism.parameters
+        kept = mechanism.session(given.num_clients).kept(0) * given.num_clients
+        return float(mechanism.total_noise_variance - kept) / given.scale_factor**2
 
     def _verify(
         self, parameters: MechanismParameters

@@ -40,9 +40,13 @@ class Plan:
         statement_server: What holds against the server; None if nothing does,
             because the server itself adds the noise.
         statement_model_reader: What holds against readers of the released sums.
-        forecast: Error of the sum when every client arrives.
+        forecast: Error of the sum of every client's vector, with the most noise that
+            any session can be left with.
         counted_mse: Expected squared error per coordinate if no more noise arrived
             than privacy requires, caller's units squared.
+        mse_without_losses: Expected squared error per coordinate in a session of all
+            clients that loses none, its layers of noise taken back, caller's units
+            squared.
         gaussian_mse: The central analytic Gaussian's, same budget, same steps.
         upload_bytes: Bytes of one client's packed vector.
         notes: Sentences a reader of the plan should not miss.
@@ -56,6 +60,7 @@ class Plan:
     statement_model_reader: PrivacyStatement
     forecast: ErrorForecast
     counted_mse: float
+    mse_without_losses: float
     gaussian_mse: float
     upload_bytes: int
     notes: tuple[str, ...] = ()
@@ -138,7 +143,8 @@ class Plan:
                 ),
             ),
             ("one client's share", self._shares()),
-            ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
+            ("expected error", f"{forecast.expected_mse:.6g} {unit} at most"),
+            ("  without losses", f"{self.mse_without_losses:.6g} {unit}"),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
@@ -200,6 +206,7 @@ class Plan:
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
             "expected_mse_counted": self.counted_mse,
+            "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,
             "rounding_mse": forecast.rounding_mse,
             "bias_mse": forecast.bias_mse,

@@ -10,18 +10,20 @@ Source:
     PROTOCOL §5.8.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from itertools import pairwise
 from typing import Final
 
 from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
 from secagg.enrolment.revocation import read_revocations
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
-from secagg.parameters import Graph, SessionDescriptor
+from secagg.noise_certificate import NoiseCertificate
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.profiles import HonestTail
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_quorum
@@ -38,7 +40,17 @@ from secagg.protocol.neighbors import SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseReader, no_noise, noise_terms
 from secagg.wire.packing import packed_size
 
-__all__ = ["Finding", "ReceiptError", "Step", "Verdict", "verify_receipt"]
+__all__ = [
+    "Certifier",
+    "Finding",
+    "ReceiptError",
+    "Step",
+    "Verdict",
+    "verify_receipt",
+]
+
+Certifier = Callable[[ProtocolParameters, int, int], NoiseCertificate]
+"""Maps parameters with a noise block, |U2| and |U3|, to what the sum must hold."""
 
 
 @unique
@@ -111,6 +123,7 @@ def verify_receipt(
     enrolment_key: bytes | None = None,
     revocations: bytes | None = None,
     read_noise: NoiseReader = no_noise,
+    certify: Certifier | None = None,
 ) -> Verdict:
     """Judge a receipt (R5.8-1) and say what it shows (R5.8-2).
 
@@ -122,13 +135,15 @@ def verify_receipt(
             credentials refused; None takes every credential that was signed.
         read_noise: Reads noise blocks; needed where a quorum signed a session with
             noise.
+        certify: Computes certificates of noise; needed for a receipt that has one.
 
     Returns:
         What it shows.
 
     Raises:
         ReceiptError: The first step that fails, and why.
-        LocalProtocolError: A reader of noise blocks was needed and none was given.
+        LocalProtocolError: What reads noise blocks or computes certificates was needed
+            and not given.
     """
     with _step(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
@@ -146,11 +161,8 @@ def verify_receipt(
         reading.check_quorum(read_noise)
     with _step(Step.OUTCOME):
         reading.check_outcome()
-    _demand(
-        Step.CERTIFICATE,
-        not receipt.certificate or descriptor.parameters.noise_layers > 0,
-        "it has a certificate, and no noise is taken back",
-    )
+    with _step(Step.CERTIFICATE):
+        reading.check_certificate(certify)
     return reading.verdict()
 
 
@@ -184,8 +196,6 @@ class _Reading:
             case None:
                 return
             case RosterCommitment(clients, top, graph_seed):
-                if parameters.is_complete_graph:
-                    raise _flaw("on the complete graph everybody reads the roster")
                 self._ctx1 = context.committed_roster(
                     self._ctx0, clients, top, graph_seed, parameters.suite
                 )
@@ -310,6 +320,26 @@ class _Reading:
         if any(a == b or max(a, b) >= self._clients for a, b in pairs):
             raise _flaw("a dispute is between two clients of the roster")
 
+    def check_certificate(self, certify: Certifier | None) -> None:
+        """Compute what noise the sum holds, and compare."""
+        stated, parameters = self._receipt.certificate, self._parameters
+        if not stated:
+            return
+        if not parameters.noise_layers:
+            raise _flaw("it has a certificate, and no noise is taken back")
+        if not self._survivors:
+            raise _flaw("it has a certificate and no U3")
+        if certify is None:
+            raise LocalProtocolError(
+                "this receipt has a certificate of noise, and nothing to compute it",
+                next_step="Verify it with secagg.distributed_dp.certify.",
+            )
+        computed = certify(parameters, len(self._sharers), len(self._survivors))
+        # Only how many seeds the writer has subtracted is its word.
+        given = _given(stated, len(computed.removed), len(self._survivors))
+        if replace(computed, given=given).encode() != stated:
+            raise _flaw("its certificate does not follow from noise block, U2 and U3")
+
     def verdict(self) -> Verdict:
         """Return what all of this shows."""
         if self._signers:
@@ -326,6 +356,21 @@ class _Reading:
             self._survivors,
             self._signers,
         )
+
+
+def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
+    """Return from how many survivors each layer is said to have been subtracted."""
+    try:
+        given = json.loads(certificate)["given"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise _flaw("its certificate is none") from None
+    if given is None:  # a client does not hear what was subtracted
+        return None
+    if not isinstance(given, list) or len(given) != layers:
+        raise _flaw(f"its certificate does not count {layers} layers")
+    if not all(type(count) is int and 0 <= count <= survivors for count in given):
+        raise _flaw(f"no layer is subtracted from more than {survivors} survivors")
+    return tuple(given)
 
 
 @contextmanager

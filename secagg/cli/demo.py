@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, named_profile
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
@@ -47,6 +47,16 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             help="How long a round waits for clients that were killed.",
         ),
     ] = 5,
+    profile: Annotated[
+        str, typer.Option("--profile", help="Named threat model.")
+    ] = "honest-curious-server",
+    xnoise: Annotated[
+        bool,
+        typer.Option(
+            "--xnoise",
+            help="Let survivors take back noise that no loss has made necessary.",
+        ),
+    ] = False,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -78,6 +88,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     from secagg.storage.directories import new_directory
 
     output = Output(as_json=as_json)
+    chosen = named_profile(profile)
     planned = DemoPlan(
         clients=clients,
         steps=steps,
@@ -87,11 +98,14 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         round_seconds=round_seconds,
         # Restarted clients import their libraries again.
         join_seconds=4 * round_seconds,
+        profile=chosen,
+        xnoise=xnoise,
     )
+    late = "sign" if chosen.has_identities else "reveal"
     losses = tuple(
         Loss(client_name(clients - 2 * place), session, before)
         for place, (session, before) in enumerate(
-            ((2, "upload"), (3, "reveal"), (min(4, steps), "share")), start=1
+            ((2, "upload"), (3, late), (min(4, steps), "share")), start=1
         )
         if session <= steps
     )
@@ -164,6 +178,7 @@ def _names(check: "SessionCheck") -> str:
 def _payload(result: "DemoResult") -> dict[str, object]:
     stated = result.report.server
     return {
+        "profile": result.profile.label,
         "clients": result.clients,
         "steps": len(result.checks),
         "sessions_completed": len(result.checks),

@@ -1,11 +1,20 @@
 """Options that several verbs share, so that they read the same everywhere."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-__all__ = ["ConfigOption", "JSONOption", "SetOption", "ShowSettingsOption"]
+if TYPE_CHECKING:
+    from secagg.profiles import Profile
+
+__all__ = [
+    "ConfigOption",
+    "JSONOption",
+    "SetOption",
+    "ShowSettingsOption",
+    "named_profile",
+]
 
 JSONOption = Annotated[
     bool,
@@ -36,3 +45,22 @@ ShowSettingsOption = Annotated[
         help="Check the settings, print each with its origin, and stop.",
     ),
 ]
+
+
+def named_profile(label: str) -> "Profile":
+    """Return the profile that an option names.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it lists those that there are.
+    """
+    from secagg.errors import ErrorCode, ServiceError
+    from secagg.profiles import Profile
+
+    try:
+        return Profile.from_label(label)
+    except ValueError as error:
+        raise ServiceError(
+            str(error),
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose one of the profiles named.",
+        ) from None

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 AUTHORITY_STEM = "ca"
-_ISSUER = "issuer"
-_IDENTITIES = "identities"
 
 app = typer.Typer(
     help="Certificates for development, and who is enrolled as a client.",
@@ -68,6 +66,9 @@ def init(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki init pki --clients 3 --host 127.0.0.1
     """
+    from secagg.enrolment.development import DevelopmentEnrolment
+    from secagg.enrolment.keys import key_text
+    from secagg.primitives.entropy import SystemEntropy
     from secagg.transport.certificates import Authority
 
     output = Output(as_json=as_json)
@@ -81,16 +82,23 @@ def init(  # noqa: PLR0913 - one parameter per flag
     output.line(
         "Give each machine its own .pem and .key and ca.pem; keep ca.key offline."
     )
-    enrolment_key, enrolled = _enrol(directory, trust_domain, names, days)
-    output.line(
-        f"{directory / _ISSUER}: the issuer; {directory / _IDENTITIES}: one identity "
-        "for each client."
+    made, key = DevelopmentEnrolment.create(
+        directory,
+        trust_domain=trust_domain,
+        names=names,
+        now=int(time.time()),
+        entropy=SystemEntropy(),
+        days=days,
     )
-    output.line(f"Clients pin the enrolment key {enrolment_key}")
+    output.line(
+        f"{made.issuer}: the issuer; {made.identities}: one identity for each client."
+    )
+    output.line(f"Clients pin the enrolment key {key_text(key)}")
+    enrolled = [made.credential(name) for name in names]
     output.result(
         {
             "files": [str(path) for path in (*written, *enrolled)],
-            "enrolment_key": enrolment_key,
+            "enrolment_key": key_text(key),
         }
     )
 
@@ -159,33 +167,6 @@ def client(
         written += authority.issue_client(name, days=days).write(directory, name)
     output.line(f"{directory}: {len(names)} clients, valid for {days} days.")
     _report(output, written)
-
-
-def _enrol(
-    directory: Path, trust_domain: str, names: list[str], days: int
-) -> tuple[str, list[Path]]:
-    """Make an issuer and enrol clients; return its key, and their credentials."""
-    from secagg.enrolment.identity_files import (
-        CREDENTIAL,
-        new_identity,
-        write_credential,
-    )
-    from secagg.enrolment.issuer import Issuer
-    from secagg.enrolment.keys import key_text
-    from secagg.primitives.entropy import SystemEntropy
-
-    now, entropy = int(time.time()), SystemEntropy()
-    key = Issuer.create(directory / _ISSUER, trust_domain=trust_domain, entropy=entropy)
-    written = []
-    with Issuer.open(directory / _ISSUER) as issuer:
-        for name in names:
-            place = directory / _IDENTITIES / name
-            request = new_identity(
-                place, trust_domain=trust_domain, name=name, now=now, entropy=entropy
-            )
-            written.append(place / CREDENTIAL)
-            write_credential(written[-1], issuer.sign(request, now=now, days=days))
-    return key_text(key), written
 
 
 def _authority_in(directory: Path) -> "Authority":

@@ -101,7 +101,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--ladder",
             help="Rungs by which survivors take back noise that no loss has made "
-            "necessary; 0 for none, 4 comes within 2.5 percent.",
+            "necessary; 0 for none; 4 keeps about 1 percent too much where a tenth may "
+            "be lost, 3 where three tenths may.",
         ),
     ] = 0,
     accountant: Annotated[

@@ -54,7 +54,7 @@ def verify(
     Example: secagg sessions verify sums/receipt-1.bin --enrolment-key ed25519:...
     """
     from secagg.audit.verifier import verify_receipt
-    from secagg.distributed_dp import read_noise_terms
+    from secagg.distributed_dp import certify, read_noise_terms
     from secagg.enrolment.keys import parse_key
 
     verdict = verify_receipt(
@@ -62,6 +62,7 @@ def verify(
         enrolment_key=parse_key(enrolment_key) if enrolment_key else None,
         revocations=None if revocations is None else _read(revocations),
         read_noise=read_noise_terms,
+        certify=certify,
     )
     output = Output(as_json=as_json)
     if as_json:
@@ -99,8 +100,12 @@ def _facts(verdict: "Verdict") -> dict[str, str | int]:
 
 
 def _read(path: Path) -> bytes:
+    from secagg.audit.receipt import MAX_RECEIPT_BYTES
+
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            # One byte more than is allowed shows that there was more.
+            return stream.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
         raise ServiceError(
             f"{path} cannot be read: {error.strerror}",

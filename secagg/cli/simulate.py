@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, chosen
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.profiles import (
         HonestTail,
         MaliciousTail,
-        Profile,
         RoundDeadlines,
         check_supported,
     )
@@ -109,14 +108,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.simulation.enrolled import simulated_trust
 
     output = Output(as_json=as_json)
-    try:
-        named_profile = Profile.from_label(profile)
-    except ValueError as error:
-        raise ServiceError(
-            str(error),
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose one of the profiles named.",
-        ) from None
+    chosen = chosen(profile)
     entropy: Entropy = SystemEntropy()
     if seed is not None:
         try:
@@ -125,20 +117,20 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             raise typer.BadParameter("--seed must be below 2^256") from None
         entropy = SeededEntropy(SecretBytes(key), b"simulation")
     losses = plan_losses(clients, dropout_rate, entropy)
-    is_drawn = named_profile is Profile.MALICIOUS_SERVER_SPARSE
+    is_drawn = chosen is Profile.MALICIOUS_SERVER_SPARSE
     shares = threshold or (degree or clients) // 2 + 1
     # The cohort promises no more than what the chosen losses leave.
     left = clients - len(losses.losses)
     survivors = max(2, shares) if xnoise else min(clients, max(2, shares, left))
     try:
-        check_supported(named_profile)
+        check_supported(chosen)
         parameters = ProtocolParameters(
             tail=HonestTail()
             if is_drawn
             else MaliciousTail(simulated_trust())
-            if named_profile.has_identities
+            if chosen.has_identities
             else HonestTail(_GRAPH_BITS if degree else 0),
-            deadlines=RoundDeadlines.of(named_profile),
+            deadlines=RoundDeadlines.of(chosen),
             modulus=1 << modulus_bits,
             dimension=dimension,
             min_clients=max(survivors, degree + 2 if degree else 2),
@@ -164,7 +156,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     unseen = parameters.most_set_apart(clients)
     if is_drawn:
         output.line(
-            f"{named_profile.label} is experimental and unreviewed: a server that lies "
+            f"{chosen.label} is experimental and unreviewed: a server that lies "
             f"can leave {unseen} honest inputs out of the sum, and nobody sees it"
         )
     output.line(
@@ -205,7 +197,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "survivors": session.survivors,
             "threshold": parameters.threshold,
             "degree": degree,
-            "profile": named_profile.label,
+            "profile": chosen.label,
             "is_experimental": is_drawn,
             "quorum": parameters.quorum,
             "unseen": unseen,
@@ -301,8 +293,9 @@ def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
 def _figures(noise: "NoiseCertificate | None") -> dict[str, object]:
     if noise is None:
         return {}
+    shown = noise.to_dict()
     return {
-        "noise_required": str(noise.required),
-        "noise_present": str(noise.present),
-        "noise_certificate": noise.to_dict(),
+        "noise_required": shown["noise_required"],
+        "noise_present": shown["noise_present"],
+        "noise_certificate": shown,
     }

@@ -301,7 +301,8 @@ class NoiseSection:
     )
     ladder: int = setting(
         "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none, 4 comes within 2.5 percent of what the losses require.",
+        "for none; 4 keeps about 1 percent too much where a tenth may be lost, 3 where "
+        "three tenths may.",
         default=0,
         low=0,
         high=8,

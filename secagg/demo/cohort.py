@@ -18,6 +18,7 @@ _STARTS_AT_ONCE = 4
 _PLACE = {
     "share": "while sharing keys",
     "upload": "just before its upload",
+    "sign": "after its upload, before it has signed who is in the sum",
     "reveal": "after its upload, before unmasking",
 }
 
@@ -29,7 +30,7 @@ class Loss:
     Attributes:
         name: Which client.
         session_number: In which session.
-        before: Before which message: "share", "upload" or "reveal".
+        before: Before which message: "share", "upload", "sign" or "reveal".
     """
 
     name: str
@@ -46,9 +47,15 @@ class Cohort:
     """
 
     def __init__(
-        self, layout: DemoLayout, planned: DemoPlan, tell: Callable[[str], None]
+        self,
+        layout: DemoLayout,
+        planned: DemoPlan,
+        tell: Callable[[str], None],
+        *,
+        enrolment_key: str,
     ) -> None:
         self._layout = layout
+        self._enrolment_key = enrolment_key
         self._planned = planned
         self._tell = tell
         self._address = ""
@@ -106,6 +113,8 @@ class Cohort:
             f"--max-epsilon={planned.epsilon}",
             f"--max-delta={planned.delta}",
             f"--min-survivors={planned.min_survivors}",
+            f"--profile={planned.profile.label}",
+            f"--enrolment-key={self._enrolment_key}",
         ]
         if loss is not None:
             arguments += [

@@ -27,13 +27,17 @@ from secagg.demo.reference_runs import (
 from secagg.demo.settings_file import DemoPlan, write_server_settings
 from secagg.demo.sum_check import SessionCheck, check_session
 from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
+from secagg.enrolment.development import DevelopmentEnrolment
+from secagg.enrolment.keys import key_text
 from secagg.errors import (
     ErrorCode,
     InternalError,
     ServiceError,
     SessionAbortedError,
 )
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import SystemEntropy
+from secagg.profiles import Profile
 from secagg.server.program import plan_task
 from secagg.server.task_setup import plan_noise
 from secagg.transport.certificates import Authority
@@ -67,6 +71,7 @@ class DemoResult:
     plan: Plan
     report: PrivacyReport
     checks: tuple[SessionCheck, ...]
+    profile: Profile
     clients: int
     clients_lost: int
     baseline: list[float]
@@ -85,7 +90,7 @@ class _Watched:
 
     address: asyncio.Future[str]
     ended: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    inputs: dict[int, int] = field(default_factory=dict)
+    claimed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
 
 
@@ -114,13 +119,13 @@ async def run_demo(
     started = time.monotonic()
     layout = DemoLayout(directory)
     shards, test = deal_out(planned.clients)
-    _prepare_files(layout, shards)
+    enrolment_key = _prepare_files(layout, shards)
     sizes = [len(shard) for shard in shards]
     view.tell(
         f"{planned.clients} clients hold {min(sizes)} to {max(sizes)} pictures each; "
         f"{len(test)} pictures are kept for testing"
     )
-    settings = write_server_settings(layout, planned)
+    settings = write_server_settings(layout, planned, enrolment_key=enrolment_key)
     # The book spares the aggregator the planning.
     prepared = await plan_task(settings)
     made = await asyncio.to_thread(plan_noise, settings)
@@ -132,7 +137,8 @@ async def run_demo(
         losses=losses,
         view=view,
         test=test,
-        modulus=prepared.parameters.modulus,
+        parameters=prepared.parameters,
+        enrolment_key=enrolment_key,
     )
     nonprivate, baseline = await asyncio.to_thread(
         _references, shards, test, planned.steps, made
@@ -143,6 +149,7 @@ async def run_demo(
         plan=made,
         report=prepared.report,
         checks=tuple(direction.checks),
+        profile=planned.profile,
         clients=planned.clients,
         clients_lost=direction.killed,
         baseline=baseline,
@@ -162,16 +169,17 @@ class _Direction:
         losses: tuple[Loss, ...],
         view: DemoView,
         test: Shard,
-        modulus: int,
+        parameters: ProtocolParameters,
+        enrolment_key: str,
     ) -> None:
         self._layout = layout
-        self._modulus = modulus
+        self._parameters = parameters
         self._planned = planned
         self._losses = losses
         self._view = view
         self._test = test
         self._watched = _Watched(asyncio.get_running_loop().create_future())
-        self._cohort = Cohort(layout, planned, view.tell)
+        self._cohort = Cohort(layout, planned, view.tell, enrolment_key=enrolment_key)
         self.checks: list[SessionCheck] = []
 
     @property
@@ -234,7 +242,7 @@ class _Direction:
                 if said["phase"] in ("completed", "aborted"):
                     self._end_session(said)
             case "step":
-                self._watched.inputs[said["session"]] = said["survivors"]
+                self._watched.claimed[said["session"]] = said
                 self._check_if_known(said["session"])
             case "failed":
                 self._watched.failure = said
@@ -251,22 +259,26 @@ class _Direction:
 
     def _check_if_known(self, number: int) -> None:
         """Check a session as soon as its end and its sum are both known."""
-        if number in self._watched.ended and number in self._watched.inputs:
+        if number in self._watched.ended and number in self._watched.claimed:
             check = check_session(
                 self._layout,
                 number,
                 clients=self._planned.clients,
                 dropped=tuple(self._watched.ended[number]["dropped"]),
-                inputs=self._watched.inputs[number],
-                modulus=self._modulus,
+                claimed=self._watched.claimed[number],
+                parameters=self._parameters,
                 test=self._test,
             )
             self.checks.append(check)
             self._view.step(check)
 
 
-def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> None:
-    """Issue certificates and hand every client its shard."""
+def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> str:
+    """Issue certificates and credentials, and hand every client its shard.
+
+    Returns:
+        The enrolment key, as people write it.
+    """
     authority = Authority.create()
     authority.issued().write(layout.pki, "ca")
     authority.issue_server("aggregator", ["127.0.0.1"]).write(layout.pki, "server")
@@ -275,6 +287,14 @@ def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> None:
         authority.issue_client(name).write(layout.pki, name)
         layout.shard(name).parent.mkdir(parents=True)
         save_shard(shard, layout.shard(name))
+    _, key = DevelopmentEnrolment.create(
+        layout.enrolment.directory,
+        trust_domain=authority.trust_domain,
+        names=(client_name(number) for number in range(1, len(shards) + 1)),
+        now=int(time.time()),
+        entropy=SystemEntropy(),
+    )
+    return key_text(key)
 
 
 def _references(

@@ -10,6 +10,8 @@ Rule 2: the audit files exist for the demo's arithmetic check only.  A client wr
 from dataclasses import dataclass
 from pathlib import Path
 
+from secagg.enrolment.development import DevelopmentEnrolment
+
 __all__ = ["TASK_ID", "DemoLayout", "client_name"]
 
 TASK_ID = "digits"
@@ -30,6 +32,11 @@ class DemoLayout:
     def pki(self) -> Path:
         """Certificates of everybody."""
         return self.root / "pki"
+
+    @property
+    def enrolment(self) -> DevelopmentEnrolment:
+        """The issuer and everybody's identity."""
+        return DevelopmentEnrolment(self.pki)
 
     @property
     def server_settings(self) -> Path:
@@ -65,6 +72,10 @@ class DemoLayout:
     def log(self, name: str) -> Path:
         """Standard error of a process."""
         return self.root / "logs" / f"{name}.log"
+
+    def layers(self, name: str, session_number: int) -> Path:
+        """Seeds of the noise that a client may have given away, for the same check."""
+        return self.root / "audit" / name / f"layers-{session_number}.npy"
 
     def audit(self, name: str, session_number: int) -> Path:
         """The noisy integers that a client masked, for the check of exactness."""

@@ -23,11 +23,14 @@ import numpy.typing as npt
 
 from secagg import (
     Address,
+    ClientEnrolment,
     ClientPolicy,
     ErrorCode,
     GrpcConnection,
     InputError,
+    NoiseSecrets,
     PrivacyFloors,
+    Profile,
     Role,
     SecAggError,
     ServiceError,
@@ -62,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-epsilon", type=float, required=True)
     parser.add_argument("--max-delta", type=float, required=True)
     parser.add_argument("--min-survivors", type=int, required=True)
+    parser.add_argument("--profile", type=Profile.from_label, required=True)
+    parser.add_argument("--enrolment-key", required=True)
     parser.add_argument("--pause-in-session", type=int, default=0)
     parser.add_argument("--pause-before", default="upload", choices=PAUSES)
     return asyncio.run(_take_part(parser.parse_args(arguments)))
@@ -86,8 +91,17 @@ async def _take_part(given: argparse.Namespace) -> int:
     def update(session: SessionInfo) -> npt.NDArray[Any]:
         return SoftmaxModel.from_bytes(session.payload).update_on(shard)
 
-    def record(number: int, residues: npt.NDArray[np.unsignedinteger[Any]]) -> None:
+    def record(
+        number: int,
+        residues: npt.NDArray[np.unsignedinteger[Any]],
+        secrets: NoiseSecrets,
+    ) -> None:
         write_vector(layout.audit(given.name, number), residues)
+        seeds = b"".join(seed.reveal() for seed in secrets.layers)
+        write_vector(
+            layout.layers(given.name, number),
+            np.frombuffer(seeds, np.uint8).reshape(len(secrets.layers), -1),
+        )
 
     async with GrpcConnection(
         Address.parse(given.server), identity=identity
@@ -106,8 +120,15 @@ async def _take_part(given: argparse.Namespace) -> int:
             floors=PrivacyFloors(
                 max_epsilon=given.max_epsilon, max_delta=given.max_delta
             ),
+            enrolment=ClientEnrolment(
+                seed=layout.enrolment.seed(given.name),
+                credential=layout.enrolment.credential(given.name),
+                enrolment_key=given.enrolment_key,
+            ),
             cohort=ClientPolicy(
-                min_clients=given.min_survivors, min_survivors=given.min_survivors
+                profiles=frozenset({given.profile}),
+                min_clients=given.min_survivors,
+                min_survivors=given.min_survivors,
             ),
             state_dir=layout.client_state(given.name),
             wait_seconds=_WAIT_SECONDS,

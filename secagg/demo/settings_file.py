@@ -6,8 +6,12 @@ from typing import Final
 from secagg.config import ServerSettings, load_server_settings
 from secagg.demo.layout import TASK_ID, DemoLayout
 from secagg.demo.softmax_model import DIMENSION, L2_CLIP
+from secagg.profiles import Profile
 
 __all__ = ["DemoPlan", "write_server_settings"]
+
+# Of the ladder: within 2.5 percent of what the losses require.
+_RUNGS: Final = 4
 
 _TEMPLATE: Final = """\
 # Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
@@ -24,6 +28,7 @@ key = "pki/server.key"
 [task]
 id = "{task}"
 sessions = {steps}
+profile = "{profile}"
 
 [vector]
 dimension = {dimension}
@@ -39,12 +44,17 @@ rotation = "dft"
 epsilon = {epsilon}
 delta = {delta}
 l2_clip = {l2_clip}
+ladder = {ladder}
 
 [rounds]
 advertise_keys = {join_seconds}
 share_keys = {round_seconds}
 masked_input = {round_seconds}
+consistency = {round_seconds}
 unmasking = {round_seconds}
+
+[enrolment]
+enrolment_key = "{enrolment_key}"
 """
 
 
@@ -60,6 +70,8 @@ class DemoPlan:
         mechanism: How noise is made.
         round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
+        profile: Named threat model.
+        xnoise: Survivors take back noise that no loss has made necessary.
     """
 
     clients: int
@@ -69,6 +81,8 @@ class DemoPlan:
     mechanism: str
     round_seconds: int
     join_seconds: int
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    xnoise: bool = False
 
     @property
     def min_survivors(self) -> int:
@@ -81,12 +95,23 @@ class DemoPlan:
         return min(self.clients, self.min_survivors + 1)
 
 
-def write_server_settings(layout: DemoLayout, planned: DemoPlan) -> ServerSettings:
-    """Write the aggregator's settings and load them as it will."""
+def write_server_settings(
+    layout: DemoLayout, planned: DemoPlan, *, enrolment_key: str
+) -> ServerSettings:
+    """Write the aggregator's settings and load them as it will.
+
+    Args:
+        layout: Where.
+        planned: What the demo is asked to do.
+        enrolment_key: Of the demo's issuer, as text.
+    """
     layout.server_settings.write_text(
         _TEMPLATE.format(
             task=TASK_ID,
             steps=planned.steps,
+            profile=planned.profile.label,
+            enrolment_key=enrolment_key,
+            ladder=_RUNGS if planned.xnoise else 0,
             dimension=DIMENSION,
             clients=planned.clients,
             min_clients=planned.min_clients,

@@ -1,19 +1,24 @@
 """Compares what was released with what the surviving clients say they masked.
 
 Rule 1: nothing of the protocol is used for the comparison: integers are read from
-        files, added, and reduced.
+        files, added, and reduced; noise that was taken back is drawn a second time.
 Rule 2: a sum is exact only if it also adds up as many inputs as its server claims.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from secagg.demo.digits import Shard
 from secagg.demo.layout import DemoLayout, client_name
 from secagg.demo.softmax_model import SoftmaxModel
+from secagg.distributed_dp import subtract_layers
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.modular import add_into, reduce_in_place, zeros
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.outputs import NoiseRemoval
 
 __all__ = ["SessionCheck", "check_session"]
 
@@ -46,8 +51,8 @@ def check_session(  # noqa: PLR0913 - facts from four places
     *,
     clients: int,
     dropped: tuple[Mapping[str, str], ...],
-    inputs: int,
-    modulus: int,
+    claimed: Mapping[str, Any],
+    parameters: ProtocolParameters,
     test: Shard,
 ) -> SessionCheck:
     """Check one session that released a sum.
@@ -57,25 +62,39 @@ def check_session(  # noqa: PLR0913 - facts from four places
         number: Number of the session.
         clients: How many clients the demo has.
         dropped: Everybody that the aggregator lost, with round and reason.
-        inputs: How many inputs the aggregator says the sum adds up.
-        modulus: The m of the session.
+        claimed: What the aggregator says of the sum: how many inputs it adds up, out of
+            how many sharers, and which layers of noise were taken back.
+        parameters: Of the session.
         test: Pictures that nobody trained on.
     """
     gone = {lost["name"] for lost in dropped if lost["round"] in _BEFORE_THE_SUM}
     released = np.load(layout.residues(number), allow_pickle=False)
-    expected = np.zeros(released.shape, np.uint64)
-    survivors = 0
-    for client in range(1, clients + 1):
-        path = layout.audit(client_name(client), number)
-        if client_name(client) not in gone and path.exists():
-            expected += np.load(path, allow_pickle=False)
-            survivors += 1
+    silent = {lost["name"] for lost in dropped if lost["round"] == "UNMASKING"}
+    expected = zeros(parameters.dimension, parameters.modulus)
+    survivors, given = 0, []
+    for name in map(client_name, range(1, clients + 1)):
+        path = layout.audit(name, number)
+        if name in gone or not path.exists():
+            continue
+        add_into(expected, np.load(path, allow_pickle=False), parameters.modulus)
+        survivors += 1
+        if claimed["removed"] and name not in silent:
+            seeds = np.load(layout.layers(name, number), allow_pickle=False)
+            given += [
+                (layer, SecretBytes(seeds[layer].tobytes()))
+                for layer in claimed["removed"]
+            ]
+    subtract_layers(
+        expected, NoiseRemoval(parameters.noise_block, claimed["sharers"], tuple(given))
+    )
     weights = np.load(layout.model(number), allow_pickle=False)
     return SessionCheck(
         session_number=number,
         survivors=survivors,
         dropped=dropped,
-        is_exact=survivors == inputs
-        and bool(np.array_equal(released, expected % np.uint64(modulus))),
+        is_exact=survivors == claimed["survivors"]
+        and bool(
+            np.array_equal(released, reduce_in_place(expected, parameters.modulus))
+        ),
         accuracy=SoftmaxModel(weights).accuracy_on(test),
     )

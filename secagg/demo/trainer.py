@@ -49,7 +49,14 @@ class Trainer:
             write_vector(self._layout.residues(number), released.residues)
             write_vector(path, improved.weights)
         self._model = SoftmaxModel(np.load(path, allow_pickle=False))
-        say("step", session=number, survivors=released.inputs)
+        noise = released.receipt.noise
+        say(
+            "step",
+            session=number,
+            survivors=released.inputs,
+            sharers=0 if noise is None else noise.sharers,
+            removed=[] if noise is None else list(noise.removed),
+        )
 
 
 def _tell(progress: SessionProgress) -> None:

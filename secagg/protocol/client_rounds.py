@@ -492,7 +492,7 @@ def _check_vector(
             f"not {residues.dtype} of shape {residues.shape}",
             code=ErrorCode.BAD_INPUT,
         )
-    if residues.size and int(np.max(residues)) >= parameters.modulus:
+    if int(np.max(residues)) >= parameters.modulus:
         raise LocalProtocolError(
             f"the input has entries outside [0, {parameters.modulus})",
             code=ErrorCode.BAD_INPUT,

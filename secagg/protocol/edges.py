@@ -314,7 +314,7 @@ class _Reader:
         """Return the leaf of a client that knows of the reader, if it is proven."""
         if proof is None:
             return self.hashes.empty_leaf(drawn)
-        if not proof.place < proof.size <= self.size:
+        if not proof.place < proof.size:
             return None
         own = {proof.place: self.hashes.in_leaf(drawn, self.index)}
         try:

@@ -659,7 +659,7 @@ def _expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:
     if isinstance(state, server.AdvertiseKeys):
         return (
             ErrorCode.ROSTER_TOO_SMALL,
-            "too few clients have joined in the time of this session; another follows",
+            "no roster was fixed in time for the other rounds; another session follows",
         )
     return ErrorCode.DEADLINE, "the session has reached its end"
 

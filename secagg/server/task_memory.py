@@ -32,8 +32,8 @@ class RememberedTask:
 
     Attributes:
         parameters: Of every session.
-        forecast_rmse: Expected error of one entry of a sum, caller's units; None
-            without noise.
+        forecast_rmse: Expected error of one entry of a sum, with the most noise that
+            can be left in it, caller's units; None without noise.
     """
 
     parameters: ProtocolParameters

@@ -193,8 +193,8 @@ class PreparedTask:
         parameters: Of every session of the task.
         noised: Mechanism and budget; None for a task that releases exact sums.
         report: What the whole task costs its users; None with `noised`.
-        forecast_rmse: Expected error of one entry of a sum in the caller's units; None
-            with `noised`.
+        forecast_rmse: Expected error of one entry of a sum, with the most noise that
+            can be left in it, caller's units; None with `noised`.
         payload: Bytes handed to every client; b"" for none.
         enrolment: Whose credentials count; None where none are asked for.
     """

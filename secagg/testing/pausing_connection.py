@@ -12,6 +12,7 @@ from secagg.wire.calls import (
     Request,
     RevealShares,
     ShareKeys,
+    SignConsistency,
     UploadChunk,
     WatchSession,
 )
@@ -24,6 +25,7 @@ _Answer = TypeVar("_Answer")
 PAUSES: Final[dict[str, type[Request[Any]]]] = {
     "share": ShareKeys,
     "upload": UploadChunk,
+    "sign": SignConsistency,
     "reveal": RevealShares,
 }
 

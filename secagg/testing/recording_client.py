@@ -16,8 +16,9 @@ from secagg.protocol.noise_terms import NoiseSecrets
 
 __all__ = ["RecordingClient"]
 
-# Told the number of the session and the residues, on a thread.
-Record = Callable[[int, npt.NDArray[np.unsignedinteger[Any]]], None]
+# Told the number of the session, the residues, and what their noise was drawn from; on
+# a thread.
+Record = Callable[[int, npt.NDArray[np.unsignedinteger[Any]], NoiseSecrets], None]
 
 
 class RecordingClient(Client):
@@ -27,11 +28,11 @@ class RecordingClient(Client):
         record: Who is told; nobody until it is set.
     """
 
-    record: Record = staticmethod(lambda _number, _residues: None)
+    record: Record = staticmethod(lambda _number, _residues, _secrets: None)
 
     def _make_input(
         self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
     ) -> PlainVector | NoisedVector:
         made = super()._make_input(descriptor, payload, secrets)
-        self.record(descriptor.session_number, made.residues)
+        self.record(descriptor.session_number, made.residues, secrets)
         return made

@@ -57,8 +57,9 @@ MAX_UPLOAD_BYTES: Final = MAX_DIMENSION * (MAX_MODULUS - 1).bit_length() // 8
 
 SESSION_ID_BYTES: Final = 32
 
-# Revealed share (PROTOCOL §7.2).
+# Revealed share (PROTOCOL §7.2), and revealed seed of a layer of noise (§5.1).
 SHARE_BYTES: Final = 34
+NOISE_SEED_BYTES: Final = 32
 
 # The largest object that a reference may name: a full roster is larger than the
 # bundles of a full complete graph.  Four bytes of length stand before each advert;
@@ -108,8 +109,11 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
         bundles=neighbours * BUNDLE_BYTES,
-        # The own share is revealed too on the complete graph; one bit for each absence.
-        shares=(neighbours + 1) * SHARE_BYTES + -(-(neighbours + 1) // 8),
+        # The own share is revealed too on the complete graph; one bit for each
+        # absence; at most all seeds of noise.
+        shares=(neighbours + 1) * SHARE_BYTES
+        + -(-(neighbours + 1) // 8)
+        + parameters.noise_layers * NOISE_SEED_BYTES,
     )
 
 

@@ -27,7 +27,16 @@ DOCUMENTS = [
     *(ROOT / "examples").rglob("*.md"),
     *(ROOT / "protos").glob("*.md"),
 ]
-VERBS = {"demo", "server", "client", "simulate", "plan", "pki"}
+VERBS = {
+    "demo",
+    "server",
+    "client",
+    "simulate",
+    "plan",
+    "graph",
+    "sessions",
+    "pki",
+}
 
 
 def commands():
@@ -44,6 +53,8 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()))
 def test_every_command_in_the_documents_has_only_flags_that_exist(words, capsys):
     depth = 1
+    if words[0] == "sessions":
+        depth = 2
     if words[0] == "pki":
         depth = 3 if words[1] in {"enrol", "identity"} else 2
     verb = words[:depth]

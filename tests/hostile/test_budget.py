@@ -8,12 +8,22 @@ here stands what ends a session, and what that costs.
 
 import asyncio
 
+import pytest
+
+from secagg.client.runner import ClientRunner
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
+from secagg.storage import sqlite_changes
+from secagg.storage.charges import ChargeState, Settlement
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.deployment import Deployment
-from secagg.testing.knowledge import close, revealed_sums
+from secagg.testing.knowledge import (
+    Claim,
+    ForbiddenKnowledgeError,
+    close,
+    revealed_sums,
+)
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import GetOffer, RevealShares, UploadChunk
@@ -115,17 +125,52 @@ def test_a_session_that_is_cancelled_when_all_have_answered_costs_one():
     assert spent(deployment) == {1}
 
 
-def test_an_error_in_answer_to_the_next_question_gives_nothing_back():
-    class Forger(LyingConnection):
-        questions = 0
+class Forger(LyingConnection):
+    """Answers the first question after a session with an error, not with an offer."""
 
-        async def call(self, request):
-            if isinstance(request, GetOffer):
-                Forger.questions += 1
-                if Forger.questions == CLIENTS + 1:
-                    raise SessionAbortedError("not today", code=ErrorCode.CANCELLED)
-            return await super().call(request)
+    questions = 0
 
-    deployment, _ = run(tamper=lambda _, link: Forger(link, {}))
+    async def call(self, request):
+        if isinstance(request, GetOffer):
+            Forger.questions += 1
+            if Forger.questions == CLIENTS + 1:
+                raise SessionAbortedError("not today", code=ErrorCode.CANCELLED)
+        return await super().call(request)
+
+
+@pytest.fixture(name="forged")
+def _forged(monkeypatch):
+    monkeypatch.setattr(Forger, "questions", 0)
+    return lambda: run(tamper=lambda _, link: Forger(link, {}))
+
+
+def test_an_error_in_answer_to_the_next_question_gives_nothing_back(forged):
+    deployment, _ = forged()
     assert Forger.questions > CLIENTS
     assert spent(deployment) == {1}
+
+
+def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
+    forged, monkeypatch
+):
+    """Its book has to help it: there, what is kept is final."""
+    run_session = ClientRunner.run_session
+
+    async def credit(runner, task):
+        try:
+            return await run_session(runner, task)
+        except SessionAbortedError:
+            for row in await runner._book.charges(task):
+                last = Settlement(
+                    task=task, session_id=row.session_id, state=ChargeState.VOID
+                )
+                await runner._book.settle(last)
+            raise
+
+    monkeypatch.setattr(ClientRunner, "run_session", credit)
+    forged()
+    monkeypatch.setattr(sqlite_changes, "settled", lambda _, wanted: wanted)
+    Forger.questions = 0
+    with pytest.raises(ForbiddenKnowledgeError) as caught:
+        forged()
+    assert {found.claim for found in caught.value.violations} == {Claim.BUDGET}

@@ -5,7 +5,7 @@ it in between, and everybody who was not left out gets the exact sum (PROTOCOL Â
 """
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -13,14 +13,26 @@ import pytest
 from secagg import telemetry
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, Complaint, Envelope, Fate, Roster
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Bundles,
+    Complaint,
+    Envelope,
+    Fate,
+    Roster,
+    RosterFrame,
+)
+from secagg.parameters import SessionDescriptor
 from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.protocol.agreement import sign_bundles
+from secagg.protocol.context import roster_context, session_context
 from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
+from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.change import Role
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, signing_parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
 from secagg.testing.inline_book import ask
@@ -39,14 +51,34 @@ LATE = frozenset(range(CLIENTS - 3, CLIENTS))
 PARAMETERS = parameters_for(
     CLIENTS, dimension=CLIENTS + 2, threshold=LEFT, colluders=COLLUDERS
 )
+# The least threshold of profile malicious-server is the same.
+SIGNED = signing_parameters_for(CLIENTS, dimension=CLIENTS + 2, colluders=COLLUDERS)
+BOTH = pytest.mark.parametrize(
+    "parameters", [PARAMETERS, SIGNED], ids=lambda p: p.profile.label
+)
 POLLING = ClientSettings(offer_seconds=1000.0, watch=False)
+
+
+@dataclass
+class Seen:
+    """What the corrupt clients have been told, by session.
+
+    Attributes:
+        offers: The offer.
+        frames: The roster.
+        rosters: Its names.
+    """
+
+    offers: dict = field(default_factory=dict)
+    frames: dict = field(default_factory=dict)
+    rosters: dict = field(default_factory=dict)
 
 
 class Corrupt:
     """A connection of a client that follows the protocol but for one thing."""
 
-    def __init__(self, inner, number, rosters):
-        self.inner, self.number, self.rosters = inner, number, rosters
+    def __init__(self, inner, number, seen):
+        self.inner, self.number, self.seen = inner, number, seen
         self.identity = inner.identity
 
     @property
@@ -55,9 +87,13 @@ class Corrupt:
 
     async def call(self, request):
         answer = await self.inner.call(await self.changed(request))
-        if isinstance(answer, Envelope) and answer.kind is Roster:
-            names = [advert.identity for advert in answer.open().adverts]
-            self.rosters[request.session_id] = names
+        match answer:
+            case SessionDescriptor():
+                self.seen.offers[answer.session_id] = answer
+            case Envelope(kind, data) if kind is Roster:
+                self.seen.frames[request.session_id] = RosterFrame.decode(data)
+                names = [advert.identity for advert in answer.open().adverts]
+                self.seen.rosters[request.session_id] = names
         return answer
 
     async def changed(self, request):
@@ -70,8 +106,33 @@ class Garbage(Corrupt):
     async def changed(self, request):
         if isinstance(request, ShareKeys):
             count = len(request.message) // BUNDLE_BYTES
-            return replace(request, message=bytes(count * BUNDLE_BYTES))
+            garbage = self.signed(request.session_id, bytes(count * BUNDLE_BYTES))
+            return replace(request, message=garbage.encode())
         return request
+
+    def signed(self, session_id, sealed):
+        """Sign what is sent, if the profile asks for that."""
+        offer = self.seen.offers[session_id]
+        suite = offer.parameters.suite
+        if not offer.parameters.profile.has_identities:
+            return Bundles(sealed)
+        frame = self.seen.frames[session_id]
+        signature = sign_bundles(
+            identity_in_simulation(self.identity, self.number + 1).key,
+            sealed,
+            ctx1=roster_context(session_context(offer), frame, suite),
+            index=self.seen.rosters[session_id].index(self.identity),
+            suite=suite,
+        )
+        return Bundles(sealed, signature)
+
+
+class GarbageInTurn(Garbage):
+    """Behaves until it is this one's turn: one of them in each attempt."""
+
+    async def changed(self, request):
+        is_next = len(self.seen.rosters) == self.number + 1
+        return await super().changed(request) if is_next else request
 
 
 class Accuser(Corrupt):
@@ -83,7 +144,7 @@ class Accuser(Corrupt):
 
     async def changed(self, request):
         if isinstance(request, UploadChunk):
-            roster = self.rosters[request.session_id]
+            roster = self.seen.rosters[request.session_id]
             for name in map(identity_of, self.victims()):
                 if name in roster:
                     said = Complaint(ErrorCode.SHARE_CONFUSION, roster.index(name))
@@ -112,9 +173,9 @@ class Liar(Corrupt):
     VICTIM = CLIENTS - 1
 
     async def changed(self, request):
-        first = next(iter(self.rosters), None)
+        first = next(iter(self.seen.rosters), None)
         if isinstance(request, RevealShares) and request.session_id == first:
-            names = sorted(self.rosters[request.session_id])
+            names = sorted(self.seen.rosters[request.session_id])
             wrong = bytearray(request.message)
             place = names.index(identity_of(self.VICTIM)) * SHARE_SIZE
             wrong[(len(names) + 7) // 8 + place] ^= 1
@@ -134,10 +195,10 @@ class Disputes(Deployment):
 
 
 def run(kind, late=frozenset(), corrupt=CORRUPT, parameters=PARAMETERS, **options):
-    rosters = {}
+    seen = Seen()
 
     def tamper(number, connection):
-        return kind(connection, number, rosters) if number in corrupt else connection
+        return kind(connection, number, seen) if number in corrupt else connection
 
     async def main(clock):
         fields = {"max_attempts": 1, "settings": POLLING} | options
@@ -175,9 +236,10 @@ def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
     return failed
 
 
-def test_dealers_of_garbage_are_left_out_together_and_alone(caplog):
+@BOTH
+def test_dealers_of_garbage_are_left_out_together_and_alone(parameters, caplog):
     caplog.set_level(logging.INFO, telemetry.SERVER_LOGGER)
-    deployment, endings = run(Garbage)
+    deployment, endings = run(Garbage, parameters=parameters)
     (failed,) = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
     corrupt = {identity_of(n) for n in CORRUPT}
     accused = {b for a, b, _ in failed.disputes if a not in corrupt}
@@ -190,14 +252,29 @@ def test_dealers_of_garbage_are_left_out_together_and_alone(caplog):
     )
 
 
-def test_accusers_of_one_client_cost_one_attempt_and_that_client():
-    deployment, endings = run(Accuser, late=LATE)
+@BOTH
+def test_as_many_attempts_are_lost_as_there_are_colluders_and_no_more(parameters):
+    deployment, endings = run(GarbageInTurn, parameters=parameters)
+    failed = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
+    assert len(failed) == COLLUDERS
+
+
+@BOTH
+def test_accusers_of_one_client_cost_one_attempt_and_that_client(
+    parameters,
+):
+    deployment, endings = run(Accuser, late=LATE, parameters=parameters)
     failed = assert_sum_of_the_rest(deployment, endings, honest_lost=1)
     assert len(failed) == 1
 
 
-def test_accusers_with_a_victim_each_cost_as_many_honest_clients():
-    deployment, endings = run(LoneAccuser, late=LATE | {CLIENTS - 4})
+@BOTH
+def test_accusers_with_a_victim_each_cost_as_many_honest_clients(
+    parameters,
+):
+    deployment, endings = run(
+        LoneAccuser, late=LATE | {CLIENTS - 4}, parameters=parameters
+    )
     failed = assert_sum_of_the_rest(deployment, endings, honest_lost=2)
     (first, *_) = failed
     assert {pair[:2] for pair in first.disputes} == {
@@ -205,8 +282,11 @@ def test_accusers_with_a_victim_each_cost_as_many_honest_clients():
     }
 
 
-def test_whoever_accuses_more_than_there_are_colluders_is_alone_left_out():
-    deployment, endings = run(Slanderer, late=LATE)
+@BOTH
+def test_whoever_accuses_more_than_there_are_colluders_is_alone_left_out(
+    parameters,
+):
+    deployment, endings = run(Slanderer, late=LATE, parameters=parameters)
     assert_sum_of_the_rest(deployment, endings, honest_lost=0)
 
 

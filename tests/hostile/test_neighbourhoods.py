@@ -203,6 +203,7 @@ def test_on_the_complete_graph_a_neighbourhood_is_refused():
     state = told(session, 0, part)
     assert isinstance(state, client.Failed)
     assert state.code is ErrorCode.POLICY_VIOLATION
+    assert "reads the whole roster" in state.reason
 
 
 def test_a_client_may_insist_on_the_whole_roster():

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
+from secagg.profiles import MaliciousTail
 from secagg.protocol import client
 from secagg.protocol.events import PlainVector
+from secagg.protocol.rounds import rounds_of
+from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
-from secagg.storage.journal import decode_outcome
+from secagg.storage.journal import decode_ending
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, signing_parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
 from secagg.testing.inline_book import ask
@@ -30,8 +33,18 @@ CLIENTS = 4
 CRASHING = 2
 
 
-def run(**options):
-    parameters = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
+HONEST = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
+# Six rounds, signed by enrolled clients, under a revocation list.
+PUBLISHED = published_in_simulation(2, 98, 99)
+MALICIOUS = signing_parameters_for(
+    CLIENTS, dimension=7, colluders=1, tail=MaliciousTail(PUBLISHED.trust)
+)
+PROFILES = (HONEST, MALICIOUS)
+
+
+def run(parameters=HONEST, **options):
+    if parameters.trust is not None:
+        options["revocations"] = PUBLISHED.revocations
 
     async def main(clock):
         deployment = Deployment(
@@ -47,15 +60,15 @@ def one_client_uploads_nothing(number, call, _count):
     return Fault.LOSE_REQUEST if dead else Fault.NONE
 
 
-def points_of_server(fault_of):
+def points_of_server(parameters, fault_of):
     switch = CrashSwitch()
-    run(server_crash=switch, fault_of=fault_of)
+    run(parameters, server_crash=switch, fault_of=fault_of)
     return switch.points
 
 
-def points_of_client():
+def points_of_client(parameters):
     switch = CrashSwitch()
-    run(client_crash={CRASHING: switch})
+    run(parameters, client_crash={CRASHING: switch})
     return switch.points
 
 
@@ -71,17 +84,25 @@ def no_fault(*_):
     return Fault.NONE
 
 
-SERVER_POINTS = points_of_server(no_fault)
-LOSSY_SERVER_POINTS = points_of_server(one_client_uploads_nothing)
-CLIENT_POINTS = points_of_client()
+SERVER_POINTS = [points_of_server(each, no_fault) for each in PROFILES]
+LOSSY_SERVER_POINTS = [
+    points_of_server(each, one_client_uploads_nothing) for each in PROFILES
+]
+CLIENT_POINTS = [points_of_client(each) for each in PROFILES]
 
 
 def named(points):
-    return [pytest.param(at, id=f"{at} {name}") for at, name in enumerate(points)]
+    return [
+        pytest.param(parameters, at, id=f"{parameters.profile.label} {at} {name}")
+        for parameters, of in zip(PROFILES, points, strict=True)
+        for at, name in enumerate(of)
+    ]
 
 
-def test_the_matrix_covers_every_round():
-    names = " ".join(SERVER_POINTS)
+@pytest.mark.parametrize("place", [0, 1], ids=lambda n: PROFILES[n].profile.label)
+def test_the_matrix_covers_every_round(place):
+    rounds = len(rounds_of(PROFILES[place].profile))
+    names = " ".join(SERVER_POINTS[place])
     for what in (
         "create",
         "append",
@@ -93,24 +114,27 @@ def test_the_matrix_covers_every_round():
     ):
         assert f"before {what}" in names
         assert f"after {what}" in names
-    assert SERVER_POINTS.count("before append") >= 2 * 4
-    assert {
-        f"after {c}"
-        for c in ("AdvertiseKeys", "ShareKeys", "UploadChunk", "RevealShares")
-    } <= set(CLIENT_POINTS)
+    assert SERVER_POINTS[place].count("before append") >= 2 * rounds
+    sent = ["AdvertiseKeys", "ShareKeys", "UploadChunk", "RevealShares"]
+    if place == 1:
+        sent += ["SignConsistency", "see revocations"]
+    assert {f"after {what}" for what in sent} <= set(CLIENT_POINTS[place])
 
 
-@pytest.mark.parametrize("at", named(SERVER_POINTS))
-def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(at):
-    deployment, endings = run(server_crash=CrashSwitch(at), corrupt={at % CLIENTS})
+@pytest.mark.parametrize(("parameters", "at"), named(SERVER_POINTS))
+def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(parameters, at):
+    deployment, endings = run(
+        parameters, server_crash=CrashSwitch(at), corrupt={at % CLIENTS}
+    )
     assert deployment.server_restarts == 1
     assert_safe_and_exact(deployment, range(CLIENTS))
     assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS
 
 
-@pytest.mark.parametrize("at", named(LOSSY_SERVER_POINTS))
-def test_the_same_with_a_lost_client(at):
+@pytest.mark.parametrize(("parameters", "at"), named(LOSSY_SERVER_POINTS))
+def test_the_same_with_a_lost_client(parameters, at):
     deployment, endings = run(
+        parameters,
         server_crash=CrashSwitch(at),
         fault_of=one_client_uploads_nothing,
         corrupt={at % CLIENTS},
@@ -120,10 +144,12 @@ def test_the_same_with_a_lost_client(at):
     assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS - 1
 
 
-@pytest.mark.parametrize("at", named(CLIENT_POINTS))
-def test_a_client_killed_anywhere_never_contradicts_itself(at):
+@pytest.mark.parametrize(("parameters", "at"), named(CLIENT_POINTS))
+def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     switch = CrashSwitch(at)
-    deployment, endings = run(client_crash={CRASHING: switch}, corrupt={at % CLIENTS})
+    deployment, endings = run(
+        parameters, client_crash={CRASHING: switch}, corrupt={at % CLIENTS}
+    )
     assert switch.is_dead
     assert_safe_and_exact(deployment, range(CLIENTS))
     book = deployment.client_books[CRASHING]
@@ -132,7 +158,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
             (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-            outcome = decode_outcome(ask(book.load(row.key)).receipt)
+            outcome = decode_ending(ask(book.load(row.key)).receipt).state
             assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)
@@ -140,7 +166,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(at):
 
 def test_a_restarted_client_with_another_input_is_refused_and_sends_nothing():
     """The application forgets: after the crash it supplies another vector."""
-    upload = CLIENT_POINTS.index("before UploadChunk")
+    upload = CLIENT_POINTS[0].index("before UploadChunk")
     calls = []
 
     def make_input(number):

@@ -25,8 +25,13 @@ KEYS = {
 
 
 @pytest.mark.slow
-def test_the_demo_is_exact_with_clients_killed_in_three_rounds(tmp_path):
-    words = ["--clients", "10", "--steps", "4", "--round-seconds", "3"]
+@pytest.mark.parametrize(
+    "extra",
+    [[], ["--profile", "malicious-server", "--xnoise"]],
+    ids=["honest-curious-server", "malicious-server"],
+)
+def test_the_demo_is_exact_with_clients_killed_in_three_rounds(tmp_path, extra):
+    words = ["--clients", "10", "--steps", "4", "--round-seconds", "3", *extra]
     done = subprocess.run(
         [sys.executable, "-m", "secagg", "demo", *words, "--json"],
         cwd=tmp_path,
@@ -40,6 +45,7 @@ def test_the_demo_is_exact_with_clients_killed_in_three_rounds(tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= KEYS
     assert result["exact"] is True
+    assert result["profile"] == (extra[1] if extra else "honest-curious-server")
     assert result["clients"] == 10
     assert result["sessions_completed"] == 4
     assert result["clients_lost"] == 3

@@ -16,7 +16,12 @@ import pytest
 import secagg
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-EMBEDDED = ("private_sum.py", "train_digits.py", "web_aggregator.py")
+EMBEDDED = (
+    "private_sum.py",
+    "train_digits.py",
+    "train_in_one_process.py",
+    "web_aggregator.py",
+)
 
 
 def run(name):
@@ -52,6 +57,13 @@ def test_examples_for_embedders_use_public_names_alone(name):
 
 def test_the_shortest_example_prints_a_sum():
     assert "the sum of 20 vectors" in run("private_sum.py")
+
+
+def test_thirty_lines_train_a_model():
+    lines = (EXAMPLES / "train_in_one_process.py").read_text().split("\n")
+    assert sum(1 for line in lines if line) <= 30
+    printed = run("train_in_one_process.py")
+    assert len(re.findall(r"accuracy (0\.\d+)", printed)) == 5
 
 
 def test_the_training_example_learns():

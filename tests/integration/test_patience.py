@@ -9,20 +9,28 @@ import pytest
 from secagg import telemetry
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
-from secagg.client.conductor import ClientPhase, SessionOutcome
+from secagg.client.conductor import ClientPhase, ClientSettings, SessionOutcome
 from secagg.client.taken_part import TakenPart, last_part
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.messages import Round
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.runtime.clock import finish_before
 from secagg.server.limits import AggregatorLimits
+from secagg.server.session_runner import WAITING_SECONDS
 from secagg.simulation import identity_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.lossy_connection import Fault
-from secagg.wire.calls import AdvertiseKeys, UploadChunk
+from secagg.testing.lying_connection import LyingConnection
+from secagg.wire.calls import AdvertiseKeys, GetUpdate, UploadChunk, Wait
 
 FOUR = parameters_for(4, dimension=9, threshold=3)
 LATE = 3
@@ -325,3 +333,31 @@ def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
     assert "code='U3_TOO_SMALL'" in line
     assert "2 clients uploaded their input, 3 are needed" in line
     assert f"lost='{identity_of(2)}, {identity_of(3)}'" in line
+
+
+def test_a_server_that_says_wait_for_ever_is_believed_to_the_end_of_the_session():
+    """R5-7: the end is the client's last deadline, whatever it is told."""
+
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            settings=ClientSettings(watch=False, offer_seconds=600.0),
+            tamper=lambda _, connection: LyingConnection(
+                connection, {GetUpdate: lambda _: Wait(5.0)}
+            ),
+        )
+        serving = asyncio.ensure_future(deployment.serve())
+        runner = deployment._client(0, CrashSwitch())
+        started = clock.now()
+        with pytest.raises(SessionAbortedError) as caught:
+            await finish_before(clock, started + 86_400, runner.run_session(TASK_ID))
+        serving.cancel()
+        await asyncio.wait({serving})
+        return clock.now() - started, caught.value.code
+
+    lasted, code = manual_clock.run(main)
+    assert code is ErrorCode.DEADLINE
+    longest = FOUR.deadlines.longest_session + WAITING_SECONDS
+    assert longest <= lasted <= longest + ClientSettings().slack_seconds + 1

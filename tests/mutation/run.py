@@ -23,6 +23,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import resource
 import select
 import shutil
 import signal
@@ -31,13 +32,14 @@ import tempfile
 import tomllib
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 # Loaded once, before anything forks: what the tests need and this tool does not test.
 import hypothesis
@@ -52,16 +54,20 @@ from targets import FILES, PASSED_OVER, TESTS  # noqa: E402
 
 ROOT: Final = HERE.parents[1]
 KEPT: Final = ROOT / "build" / "mutants.jsonl"
+REACHED: Final = ROOT / "build" / "mutants-reach.json"
+"""What the tests reach, for as long as neither they nor the package change."""
 LOG: Final = ROOT / "build" / "mutants.log"
 """What the tests of the latest run have printed."""
 PAGE: Final = ROOT / "docs" / "mutants.md"
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
-MOST_SECONDS: Final = 30
+MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
-PATIENCE_SECONDS: Final = 60
+PATIENCE_SECONDS: Final = 15
 """A run may take twenty times what its tests took before, and this."""
+MOST_BYTES: Final = 4 << 30
+"""A loop that never ends may also fill the memory; this much of it."""
 CHUNK: Final = 16
 """So many mutants share one collection of tests."""
 
@@ -107,6 +113,16 @@ class Reach:
     seconds: dict[str, float] = field(default_factory=dict)
     imported: set[tuple[str, int]] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Self:
+        """Return what was written down."""
+        return cls(
+            {test: set(map(tuple, sites)) for test, sites in said["sites"].items()},
+            said["seconds"],
+            set(map(tuple, said["imported"])),
+            said["failed"],
+        )
 
     def acts_at_import(self, mutant: Mutant) -> bool:
         """Return whether a mutant has done its work when a test begins."""
@@ -183,6 +199,7 @@ class _Judge:
         self._trials = trials
         self.verdicts: list[str | None] = []
         self._caught_by: str | None = None
+        self._functions: Mapping[_Place, list[FunctionType]] = {}
 
     @property
     def has_failures(self) -> bool:
@@ -199,11 +216,14 @@ class _Judge:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> bool:
         items = {item.nodeid: item for item in session.items}
+        self._functions = _functions({trial.mutant.file for trial in self._trials})
+        gc.freeze()  # or the collector would make every fork copy all of it
         for trial in self._trials:
             if self._caught_by is not None:  # it cannot even be imported
                 self.verdicts.append(self._caught_by)
                 continue
-            chosen = [items[test] for test in trial.tests]
+            # A name that holds the order of a set may be another one today.
+            chosen = [items[test] for test in trial.tests if test in items]
             patience = PATIENCE_SECONDS + 20 * trial.seconds
             try:
                 verdict = _in_child(lambda: self._meet(trial, chosen), patience)  # noqa: B023 - called at once
@@ -214,7 +234,7 @@ class _Judge:
 
     def _meet(self, trial: "Trial", items: Sequence[Any]) -> str | None:
         if not trial.acts_at_import:
-            _exchange(trial.mutant, trial.source)
+            _exchange(trial.mutant, trial.source, self._functions)
         for item, following in pairwise([*items, None]):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._caught_by is not None:
@@ -222,25 +242,32 @@ class _Judge:
         return self._caught_by
 
 
-def _exchange(mutant: Mutant, source: str) -> None:
+_Place = tuple[str, int, str]
+
+
+def _place_of(code: CodeType) -> _Place:
+    return code.co_qualname, code.co_firstlineno, code.co_filename
+
+
+def _functions(files: Collection[str]) -> Mapping[_Place, list[FunctionType]]:
+    """Find the functions of some files that exist by now."""
+    paths = {str(Path(file).resolve()) for file in files}
+    found = defaultdict(list)
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename in paths:
+            found[_place_of(each.__code__)].append(each)
+    return found
+
+
+def _exchange(
+    mutant: Mutant, source: str, functions: Mapping[_Place, list[FunctionType]]
+) -> None:
     """Give a function that exists already the code of a mutant."""
-    name, first = mutant.function or ("", 0)
     file = str(Path(mutant.file).resolve())
+    place = (*(mutant.function or ("", 0)), file)
     module = compile(changed(source, mutant.number), file, "exec")
-
-    def is_it(code: CodeType) -> bool:
-        found = (code.co_qualname, code.co_firstlineno, code.co_filename)
-        return found == (name, first, file)
-
-    new = next(code for code in _codes(module) if is_it(code))
-    olds = [
-        each
-        for each in gc.get_objects()
-        if isinstance(each, FunctionType) and is_it(each.__code__)
-    ]
-    if not olds:
-        raise RuntimeError(f"{name} of {file} is not there to be changed")
-    for old in olds:
+    new = next(code for code in _codes(module) if _place_of(code) == place)
+    for old in functions[place]:
         old.__code__ = new
 
 
@@ -276,6 +303,7 @@ def _in_child(work: Callable[[], Any], seconds: float | None = None) -> Any:
     child = os.fork()
     if child == 0:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         os.close(reader)
         log = os.open(LOG, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
@@ -324,13 +352,13 @@ def observe(sources: Mapping[str, str], tests: Sequence[str]) -> Reach:
             "failed": reach.failed,
         }
 
-    said = _in_child(work)
-    return Reach(
-        sites={test: set(map(tuple, sites)) for test, sites in said["sites"].items()},
-        seconds=said["seconds"],
-        imported=set(map(tuple, said["imported"])),
-        failed=said["failed"],
-    )
+    text = [path.read_bytes() for path in sorted(Path().glob("[!b]*/**/*.py"))]
+    about = [sorted(sources), list(tests), sha256(b"".join(text)).hexdigest()]
+    known = json.loads(REACHED.read_text()) if REACHED.exists() else {}
+    if known.get("about") != about:
+        known = _in_child(work) | {"about": about}
+        REACHED.write_text(json.dumps(known))
+    return Reach.of(known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ FILES: Final = tuple(
         "primitives/key_agreement",
         "primitives/share_encoding",
         "audit/receipt",
+        "audit/verifier",
     )
 )
 
@@ -52,6 +53,7 @@ TESTS: Final = (
             "audit",
             "primitives",
             "test_messages.py",
+            "test_bounds.py",
             "test_parameters.py",
             "test_edge_odds.py",
             "test_ring_odds.py",
@@ -66,8 +68,9 @@ TESTS: Final = (
     "tests/fuzz/test_mutated_bytes.py",
 )
 PASSED_OVER: Final = (
-    # Disks that fail and books that are put back: minutes, and other checks.
+    # Disks that fail, books that are put back, every split of views: minutes.
     "tests/hostile/test_failing_disk.py",
+    "tests/hostile/test_split_views.py",
     "tests/hostile/test_restored_server.py",
     "tests/hostile/test_restored_state.py",
     "tests/hostile/test_no_secret_in_a_full_run.py",

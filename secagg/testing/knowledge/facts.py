@@ -40,11 +40,12 @@ from secagg.messages import (
     Survivors,
 )
 from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.primitives.canonical import Writer
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import decode_set, encode_set
+from secagg.primitives.signature import SignatureError, verify
+from secagg.primitives.transcript import decode_set, domain_tag, encode_set
 from secagg.protocol import context
-from secagg.protocol.agreement import Signers, check_signature
 from secagg.protocol.neighbors import DrawnGraph, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, noise_terms
 
@@ -418,7 +419,8 @@ class Facts:
 
     def heard_signature(self, session_id: bytes, sender: str, signature: bytes) -> None:
         """Note which of the sets that it was shown a client has signed."""
-        for (_, survivors), view in self._told_to(session_id, sender).shown.items():
+        shown = self._told_to(session_id, sender).shown
+        for (_, survivors), view in shown.items():
             signed = SignedSet(view, survivors, view.roster.index_of[sender])
             if _is_signed(signed, signature):
                 self.signed.add(signed)
@@ -527,17 +529,17 @@ def _read_roster(session: Session, data: bytes) -> RosterView | None:
 def _is_signed(signed: SignedSet, signature: bytes) -> bool:
     """Tell whether a signature is that of a set (PROTOCOL §5.4)."""
     view, roster = signed.view, signed.view.roster
+    credential = roster.adverts[signed.signer].credential
+    if credential is None:
+        return False  # rule 4
     suite = roster.session.parameters.suite
     bitmap = encode_set(signed.survivors, roster.size)
+    ctx3 = context.unmask_context(view.ctx2, bitmap, suite)
+    tag = domain_tag("client", "consistency", suite)
+    message = Writer().fixed(tag).blob(ctx3).getvalue()
     try:
-        check_signature(
-            signature,
-            signers=Signers.of([roster.adverts[i] for i in range(roster.size)]),
-            index=signed.signer,
-            ctx3=context.unmask_context(view.ctx2, bitmap, suite),
-            suite=suite,
-        )
-    except RemoteProtocolError:
+        verify(credential.identity_key, message, signature)
+    except SignatureError:
         return False
     return True
 

@@ -335,6 +335,23 @@ def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
         task.check(replace(LENIENT, min_colluder_fraction=0.01))
 
 
+def test_the_noise_of_one_client_is_what_it_draws_and_no_parameter():
+    """A discrete Gaussian varies less than its parameter, far less below a quarter."""
+    made = made_plan(
+        mechanism="ddgauss", accountant=None, epsilon=60.0, scale_factor=0.5, steps=1
+    )
+    task = NoisedTask.from_plan(made, protocol())
+    share = task.session_noise(CLIENTS).base
+    assert share == task.mechanism.parameters.noise_rule.least_variance(CLIENTS)
+    # Six deviations of the mean square of 2^18 draws: false alarms 2e-9.
+    draws = np.zeros(1 << 18, np.int64)
+    task.mechanism.sampler(share).add_to(draws, b"n" * 32, b"noise")
+    stated = (task.local_noise_stddev * 0.5) ** 2
+    spread = np.std(draws.astype(float) ** 2) / 2**9
+    assert abs(np.mean(draws.astype(float) ** 2) - stated) < 6 * spread
+    assert stated < 0.9 * float(share)
+
+
 def test_a_certificate_follows_from_the_sets():
     made = made_plan(ladder=3)
     task = NoisedTask.from_plan(made, protocol())
@@ -351,6 +368,16 @@ def test_a_certificate_follows_from_the_sets():
             task.certificate(sharers=6, survivors=6, given=given)
     with pytest.raises(RemoteProtocolError, match="losses"):
         task.certificate(sharers=6, survivors=3)
+
+
+def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
+    """The mechanism is built, and states no release: found by whoever judges it."""
+    mechanism = json.loads(task.parameters.noise_block)["mechanism"]
+    lying = mechanism | {"rounding_bias": 5e-324}
+    offered = NoisedTask.from_parameters(with_block(task, mechanism=lying))
+    with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:
+        offered.check(LENIENT)
+    assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])

@@ -1,5 +1,7 @@
 """Bytes that are announced against bytes that are sent."""
 
+from dataclasses import replace
+
 import pytest
 
 from secagg.graph_choice import (
@@ -50,6 +52,16 @@ def test_a_session_moves_exactly_what_is_announced(clients, degree):
         assert 0.8 * clients * announced.down <= down <= clients * announced.down
     else:
         assert down == clients * announced.down
+
+
+@pytest.mark.parametrize(
+    ("clients", "at_most"), [(1000, 30 << 20), (10_000, 512 << 20)]
+)
+def test_a_cohort_on_a_ring_reads_what_it_needs_and_not_n_squared(clients, at_most):
+    ring = GraphChoice(graph=Graph.RING, degree=64, threshold=33, max_threshold=33)
+    complete = replace(ring, graph=Graph.COMPLETE, degree=0)
+    assert clients * key_traffic(ring, clients=clients).down <= at_most
+    assert key_traffic(complete, clients=clients).down >= clients * 100
 
 
 def test_sparse_graphs_cost_less_and_signatures_more():

@@ -10,8 +10,12 @@ import pytest
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import NoiseRule
 from secagg.conformance import read_vectors
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.noise_terms import layer_secret
 
-RULES = read_vectors("noise")["rules"]
+NOISE = read_vectors("noise")
+RULES = NOISE["rules"]
 by_rule = pytest.mark.parametrize("row", RULES, ids=lambda row: row["name"])
 
 
@@ -33,3 +37,14 @@ def test_shares_and_what_is_taken_back(row):
             assert list(session.removed_layers(lost)) == chosen
         with pytest.raises(ParameterError):
             session.removed_layers(session.tolerated_losses + 1)
+
+
+@pytest.mark.parametrize("row", NOISE["layer_keys"])
+def test_what_a_layer_is_drawn_from(row):
+    found = layer_secret(
+        SecretBytes(bytes.fromhex(row["noise_seed"])),
+        row["layer"],
+        context=bytes.fromhex(row["ctx2"]),
+        suite=CipherSuite(row["suite"]),
+    )
+    assert found == SecretBytes(bytes.fromhex(row["key"]))

@@ -37,12 +37,14 @@ from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client, context, masking, rounds, server
 from secagg.protocol.events import (
     InputReady,
+    NoisedVector,
     PlainVector,
     Received,
     RoundClosed,
     SessionOffered,
 )
 from secagg.protocol.membership import Membership
+from secagg.protocol.noise_terms import NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.server.mask_executor import check_packed_vector
@@ -99,6 +101,9 @@ class VectorClient:
             b"masking key": bytes_of(row, "mask_private_key"),
             b"self-mask seed": bytes_of(row, "self_mask_seed"),
             b"polynomials": coefficients_of(row),
+        } | {
+            b"noise layer %d" % layer: bytes.fromhex(seed)
+            for layer, seed in enumerate(row["noise_seeds"])
         }
         monkeypatch.setattr(
             "secagg.protocol.client_rounds.SeededEntropy",
@@ -106,7 +111,7 @@ class VectorClient:
         )
         self.session, self.row = session, row
         self.parameters = descriptor_of(session).parameters
-        self.state = client.start()
+        self.state = client.start(noise_reader(session))
 
     def step(self, event):
         result = client.step(self.state, event, policy=POLICY)
@@ -149,7 +154,9 @@ class VectorClient:
     def supply_input(self):
         values = [int(entry) for entry in self.row["input"]]
         residues = np.array(values, word_dtype(self.parameters.modulus))
-        return self.step(InputReady(PlainVector(residues)))
+        block = self.parameters.noise_block
+        given = NoisedVector(residues, block) if block else PlainVector(residues)
+        return self.step(InputReady(given))
 
 
 def rounds_of(session):
@@ -163,6 +170,16 @@ def revoked_in(session):
         return frozenset()
     listed = read_revocations(bytes_of(session, "revocations"), tail.trust)
     return frozenset(listed.serials)
+
+
+def noise_reader(session):
+    """What the core is told of a noise block, whose samplers are not run here."""
+    noise = session["noise"]
+    if noise is None:
+        return no_noise
+    reveals = tuple(tuple(layers) for layers in noise["taken_back"])
+    terms = NoiseTerms(bytes_of(noise, "noise_context"), len(reveals) - 1, reveals)
+    return lambda _, __: terms
 
 
 def membership_of(session, row):
@@ -312,7 +329,10 @@ class VectorServer:
         self.parameters = descriptor_of(session).parameters
         size = packed_size(self.parameters.dimension, self.parameters.bits)
         self.state = server.start(
-            descriptor_of(session), packed_bytes=size, revoked=revoked_in(session)
+            descriptor_of(session),
+            packed_bytes=size,
+            revoked=revoked_in(session),
+            read_noise=noise_reader(session),
         )
 
     def step(self, event):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from reference import BAD_CONFIG
-from reference_noise import NoiseRule, noise_context, rational
+from reference_noise import NoiseRule, layer_key, noise_context, rational
 from session_vectors import counting
 
 
@@ -75,4 +75,18 @@ def noise() -> dict[str, Any]:
         else:
             row["sessions"] = [sessions_of(the, count) for count in counts]
         rows.append(row)
-    return {"rules": rows}
+    return {"rules": rows, "layer_keys": layer_keys()}
+
+
+def layer_keys() -> list[dict[str, Any]]:
+    seed, ctx2 = counting(0x11, 32), counting(0x60, 32)
+    return [
+        {
+            "suite": suite,
+            "noise_seed": seed.hex(),
+            "ctx2": ctx2.hex(),
+            "layer": layer,
+            "key": layer_key(suite, seed, ctx2, layer).hex(),
+        }
+        for suite, layer in ((1, 0), (1, 16), (2, 0))
+    ]

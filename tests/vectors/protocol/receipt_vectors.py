@@ -176,6 +176,17 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
                 replace(whole, roster=forge.replaced(0, signature=bytes(64))),
             ),
             ("edge root", replace(whole, edge_root=bytes(32))),
+            (
+                "a part of a complete graph",
+                replace(
+                    whole,
+                    form=PART,
+                    roster=b"",
+                    count=5,
+                    top=bytes(32),
+                    graph_seed=bytes(32),
+                ),
+            ),
             ("n above the largest cohort", replace(part, count=13)),
             (
                 "a part where clients sign",
@@ -224,6 +235,10 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
         "quorum": [
             ("a quorum that nobody asked for", replace(whole, quorum=quorum_of(one))),
             ("no quorum for a sum", replace(agreed, quorum=b"")),
+            (
+                "a quorum without U3",
+                aborted(replace(agreed, survivors=b""), ref.NO_QUORUM),
+            ),
             ("one signature short", replace(agreed, quorum=quorum_of(one))),
             ("signatures swapped", replace(agreed, quorum=quorum_of(swapped))),
             (

@@ -1,11 +1,24 @@
-"""§3.5, in fractions: how much noise one client adds, and which layers go again."""
+"""§3.5, in fractions: how much noise one client adds, and which layers go again.
+
+How a sampler draws from the key of a layer (§6.7) is checked by the vectors under
+`tests/vectors/samplers`, which another reference makes.
+"""
 
 import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from reference import BAD_CONFIG, TOO_MANY_DROPOUTS, Refused, digest
+from reference import (
+    BAD_CONFIG,
+    TOO_MANY_DROPOUTS,
+    Refused,
+    blob,
+    digest,
+    tag,
+    u32,
+)
+from reference_keys import expand
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,12 @@ def rational(number: Fraction) -> str:
 
 def canonical(content: object) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def layer_key(suite: int, seed: bytes, ctx2: bytes, layer: int) -> bytes:
+    """key_(i+1) of §6.7, from g_i."""
+    info = tag("client", "noise", suite) + blob(ctx2) + u32(layer + 1)
+    return expand(seed, info, 32)
 
 
 def noise_context(suite: int, rule: NoiseRule, count: int, tables: list[str]) -> bytes:

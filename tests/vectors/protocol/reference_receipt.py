@@ -22,7 +22,7 @@ from reference import (
 from reference_enrolment import Trust
 from reference_ring import is_safe
 from reference_roster import Roster, decode_roster
-from reference_session import View, check_keys, read_quorum
+from reference_session import Known, View, check_keys, read_quorum
 
 MAGIC = b"SecAgg-receipt/1"
 NO_SUITE = 0
@@ -141,7 +141,7 @@ class Verifier:
         receipt = self._step("encoding", lambda: Receipt.decode(data))
         self._demand("digest", receipt.encode() == data)
         offer = self._step("offer", lambda: Offer.decode(receipt.offer))
-        view = View(offer, self.revoked)
+        view = View(offer, Known(self.revoked))
         self._step("view", lambda: self._view(receipt, view))
         self._step("credentials", lambda: self._credentials(view))
         self._step("sets", lambda: self._sets(receipt, view))

@@ -76,17 +76,20 @@ from reference_keys import (
     check_public_key,
     public_key,
 )
+from reference_noise import NoiseRule, noise_context
 from reference_ring import is_safe
 from reference_roster import (
     Advert,
     Roster,
     commitment_to,
     decode_roster,
+    noise_commitment,
 )
 from reference_signature import holds, sign
 
 ADVERTISE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 3, 4, 5, 6
 SIGNATURE_SIZE = 64
+SEED_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,26 @@ class Secrets:
     values: list[int]
     identity_seed: bytes = b""
     credential: Credential | None = None
+    noise_seeds: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a noise block and the sampler's tables settle (§3.5)."""
+
+    rule: NoiseRule
+    tables: tuple[str, ...]
+
+    def context(self, suite: int, count: int) -> bytes:
+        return noise_context(suite, self.rule, count, list(self.tables))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What both sides know of a session besides its offer."""
+
+    revoked: frozenset[int] = frozenset()
+    noise: Noise | None = None
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:
@@ -122,7 +145,7 @@ class View:
     """What both sides derive from the same bytes."""
 
     offer: Offer
-    revoked: frozenset[int] = frozenset()
+    known: Known = field(default_factory=Known)
     sid: bytes = b""
     contexts: list[bytes] = field(default_factory=list)  # ctx0, ctx1, ctx2, ctx3
     count: int = 0
@@ -159,7 +182,7 @@ class View:
             advert.identity,
             trust,
             self.offer.session_end,
-            self.revoked,
+            self.known.revoked,
         )
 
     def check_size(self, count: int) -> None:
@@ -192,7 +215,11 @@ class View:
 
     def set_sharers(self, data: bytes) -> None:
         self.sharers = members_of(data, self.count)
-        self.contexts.append(context_2(self.suite, self.contexts[1], data))
+        noise = self.known.noise
+        drawn = b"" if noise is None else noise.context(self.suite, len(self.sharers))
+        self.contexts.append(
+            context_2(self.suite, self.contexts[1], data, noise_context=drawn)
+        )
 
     def set_survivors(self, data: bytes) -> None:
         self.survivors = members_of(data, self.count)
@@ -204,6 +231,15 @@ class View:
             raise Refused(TOO_MANY_DROPOUTS)
         if self.count - len(survivors) > rules.max_losses:
             raise Refused(TOO_MANY_DROPOUTS)
+        self.layers_taken_back(survivors)
+
+    def layers_taken_back(self, survivors: set[int]) -> list[int]:
+        """I(d) of §3.5; nothing without noise."""
+        noise = self.known.noise
+        if noise is None:
+            return []
+        lost = len(self.sharers) - len(survivors)
+        return noise.rule.taken_back(len(self.sharers), lost)
 
     def abscissa(self, dealer: int, holder: int) -> int:
         return self.holders[dealer].index(holder) + 1
@@ -267,9 +303,9 @@ class Client:
     """One client, from its advert to its answer."""
 
     def __init__(
-        self, offer: Offer, secrets: Secrets, revoked: frozenset[int] = frozenset()
+        self, offer: Offer, secrets: Secrets, known: Known | None = None
     ) -> None:
-        self.view = View(offer, revoked)
+        self.view = View(offer, known or Known())
         self.secrets = secrets
         self.index = -1
         self.received: dict[int, tuple[bytes, bytes]] = {}
@@ -309,6 +345,10 @@ class Client:
             public_key(mine.channel_private_key),
             public_key(mine.mask_private_key),
             commitment_to(view.suite, view.sid, mine.identity, mine.self_mask_seed),
+            tuple(
+                noise_commitment(view.suite, view.sid, mine.identity, layer, seed)
+                for layer, seed in enumerate(mine.noise_seeds)
+            ),
             credential=mine.credential,
         )
         if not view.is_signed:
@@ -476,16 +516,23 @@ class Client:
             held[self.index] = self._shares_for(self.index)
         dealers = sorted(held)
         places = {dealers.index(dealer) for dealer in self.absent}
-        return bitmap(places, len(dealers)) + b"".join(
-            held[dealer][1 if dealer in view.survivors else 0] for dealer in dealers
+        return (
+            bitmap(places, len(dealers))
+            + b"".join(
+                held[dealer][1 if dealer in view.survivors else 0] for dealer in dealers
+            )
+            + b"".join(
+                self.secrets.noise_seeds[layer]
+                for layer in view.layers_taken_back(view.survivors)
+            )
         )
 
 
 class Server:
     """The server, from the first advert to the sum."""
 
-    def __init__(self, offer: Offer, revoked: frozenset[int] = frozenset()) -> None:
-        self.view = View(offer, revoked)
+    def __init__(self, offer: Offer, known: Known | None = None) -> None:
+        self.view = View(offer, known or Known())
         self.roster: Roster | None = None
         self.adverts: dict[str, bytes] = {}
         self.bundles: dict[int, bytes] = {}
@@ -600,9 +647,11 @@ class Server:
         """The places that are absent, and all shares."""
         count = len(self._dealers(sender))
         head = -(-count // 8)
-        if len(data) != head + SHARE_SIZE * count:
+        end = head + SHARE_SIZE * count
+        seeds = self.view.layers_taken_back(self.view.survivors)
+        if len(data) != end + SEED_SIZE * len(seeds):
             raise Refused(BAD_ENCODING)
-        return members_of(data[:head], count), pieces(data[head:], SHARE_SIZE)
+        return members_of(data[:head], count), pieces(data[head:end], SHARE_SIZE)
 
     def _dealers(self, holder: int) -> list[int]:
         view = self.view

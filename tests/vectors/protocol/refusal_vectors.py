@@ -173,15 +173,15 @@ def payloads() -> Iterator[dict[str, Any]]:
 
 def refusals(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
-    complete, ring, scattered, corrected, signed, small = runs
+    complete, ring, scattered, corrected, signed, small, layered = runs
     return {
         "offers": list(offers(complete, signed)),
         "payloads": list(payloads()),
         "client": [
             *client_refusals(complete, ring, scattered),
-            *signed_refusals(ring, complete, signed, small),
+            *signed_refusals(ring, complete, signed, small, layered),
         ],
-        "server": list(server_refusals(complete, ring, small)),
+        "server": list(server_refusals(complete, ring, small, layered)),
         "complaints": list(complaints(complete)),
-        "closings": list(closings(complete, scattered, corrected, signed)),
+        "closings": list(closings(complete, scattered, corrected, signed, layered)),
     }

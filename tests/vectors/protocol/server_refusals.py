@@ -239,6 +239,17 @@ def signed_messages(run: Run) -> Iterator[dict[str, Any]]:
         yield server_case(run, me, CONSISTENCY, (f"R5.4-7 {name}", code), data)
 
 
+def noise_seeds(run: Run) -> Iterator[dict[str, Any]]:
+    """Answers with other seeds than the losses ask for."""
+    answer = run.bytes_of("ann", "answer")
+    for name, data in (
+        ("one noise seed short", answer[:-32]),
+        ("one noise seed more", answer + bytes(32)),
+    ):
+        named = (f"R5.5-11 {name}", ref.BAD_ENCODING)
+        yield server_case(run, "ann", UNMASK, named, data)
+
+
 def server_contradictions(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
     named = ("R5-1 a second, different message", ref.EQUIVOCATION)
@@ -263,7 +274,7 @@ def server_contradictions(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
 
 
 def closings(
-    run: Run, ring: Run, corrected: Run, signed: Run
+    run: Run, ring: Run, corrected: Run, signed: Run, layered: Run
 ) -> Iterator[dict[str, Any]]:
     """Sessions that the server has to abort when a round closes."""
     few = {
@@ -295,6 +306,8 @@ def closings(
         ref.RECONSTRUCTION_FAILED,
     )
     yield closing(corrected, UNMASK, named, 2)
+    named = ("R3.5-1 more lost than the noise bears", ref.TOO_MANY_DROPOUTS)
+    yield closing(layered, MASK, named, 2)
     named = ("R5.4-7 too few signed", ref.NO_QUORUM)
     yield closing(signed, CONSISTENCY, named, 1)
     named = ("R5.5-12 too few answered", ref.TOO_FEW_ANSWERS)
@@ -332,8 +345,11 @@ def closing(
     return agreeing(case, close[round_number])
 
 
-def server_refusals(complete: Run, ring: Run, small: Run) -> Iterator[dict[str, Any]]:
+def server_refusals(
+    complete: Run, ring: Run, small: Run, layered: Run
+) -> Iterator[dict[str, Any]]:
     """Yield all refused messages, round by round."""
+    yield from noise_seeds(layered)
     yield from server_rounds(complete, ring)
     yield from signed_messages(small)
     yield from server_contradictions(complete, small)

@@ -7,10 +7,12 @@ Rule 2: inputs are one-hot with distinct entries, so that a mix-up shows in the 
 
 import hashlib
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import reference as ref
 from reference_enrolment import Credential, Revocations
+from reference_noise import NoiseRule, canonical
 from reference_roster import Roster, decode_roster
 from reference_session import (
     ADVERTISE,
@@ -19,6 +21,8 @@ from reference_session import (
     SHARE,
     UNMASK,
     Client,
+    Known,
+    Noise,
     Secrets,
     Server,
 )
@@ -86,10 +90,13 @@ class Plan:
     lying: str = ""  # the identity that reveals wrong shares
     partial: str = ""  # the identity that reads its neighbourhood only
 
+    noise: Noise | None = None
+
     @property
-    def revoked(self) -> frozenset[int]:
+    def known(self) -> Known:
         listed = self.parameters.trust is not None
-        return frozenset(REVOCATIONS.serials) if listed else frozenset()
+        revoked = frozenset(REVOCATIONS.serials) if listed else frozenset()
+        return Known(revoked, self.noise)
 
 
 @dataclass(frozen=True)
@@ -102,10 +109,10 @@ class Run:
     record: dict[str, Any]
 
     def client(self, identity: str) -> Client:
-        return Client(self.offer, self.secrets[identity], self.plan.revoked)
+        return Client(self.offer, self.secrets[identity], self.plan.known)
 
     def server(self) -> Server:
-        return Server(self.offer, self.plan.revoked)
+        return Server(self.offer, self.plan.known)
 
     def roster(self) -> Roster:
         return decode_roster(self.announced("roster"), self.offer.parameters)
@@ -150,6 +157,10 @@ def secrets_of(plan: Plan, place: int) -> Secrets:
         coefficients(place, 0, rules.threshold),
         coefficients(place, 1, rules.threshold),
         values,
+        noise_seeds=tuple(
+            counting(11 + 5 * place + 40 * layer, 32)
+            for layer in range(rules.noise_layers)
+        ),
     )
     if rules.trust is None:
         return mine
@@ -177,11 +188,11 @@ class Game:
             name: secrets_of(plan, place) for place, name in enumerate(plan.identities)
         }
         self.clients = {
-            name: Client(self.offer, own, plan.revoked)
+            name: Client(self.offer, own, plan.known)
             for name, own in self.secrets.items()
         }
         self.rows: dict[str, dict[str, bytes]] = {name: {} for name in self.secrets}
-        self.server = Server(self.offer, plan.revoked)
+        self.server = Server(self.offer, plan.known)
         self.announced: dict[str, bytes] = {}  # roster, u2, u3, quorum
         self.index: dict[str, int] = {}
         self.total: list[int] = []
@@ -267,6 +278,7 @@ class Game:
                 REVOCATIONS.encode().hex() if plan.parameters.trust else None
             ),
             **announced,
+            "noise": noise_of(plan, len(view.sharers)),
             "neighbours": view.neighbours,
             "lying": self.index.get(plan.lying),
             "clients": [
@@ -276,6 +288,20 @@ class Game:
             "sum": [str(entry) for entry in self.total],
             "packed_sum": ref.pack(self.total, bits).hex(),
         }
+
+
+def noise_of(plan: Plan, sharers: int) -> dict[str, Any] | None:
+    """What U2 settles about the noise; nothing without noise, or without U2."""
+    if plan.noise is None or not sharers:
+        return None
+    rule, suite = plan.noise.rule, plan.parameters.suite
+    return {
+        "tables": list(plan.noise.tables),
+        "noise_context": plan.noise.context(suite, sharers).hex(),
+        "taken_back": [
+            rule.taken_back(sharers, lost) for lost in range(rule.losses(sharers) + 1)
+        ],
+    }
 
 
 def play(plan: Plan) -> Run:
@@ -317,6 +343,7 @@ def row_of(
         "key_coefficients": mine.key_coefficients,
         "seed_coefficients": mine.seed_coefficients,
         "input": [str(entry) for entry in mine.values],
+        "noise_seeds": [seed.hex() for seed in mine.noise_seeds],
         "identity_seed": mine.identity_seed.hex(),
         "credential": "" if mine.credential is None else mine.credential.encode().hex(),
     } | {
@@ -448,7 +475,32 @@ def signed_by_all() -> Plan:
     return Plan("signed-by-all", rules, ["ann", "ben", "cai"], b"", {})
 
 
+def layered() -> Plan:
+    """Profile 2 with noise in layers: one client is lost, and some go again."""
+    rule = NoiseRule(
+        Fraction(15), 4, Fraction(2, 7), 0, Fraction(0), share_bits=4, ladder=2
+    )
+    rules = parameters(
+        profile=ref.MALICIOUS,
+        modulus=2**16,
+        dim=3,
+        min_clients=7,
+        max_clients=7,
+        threshold=4,
+        min_survivors=4,
+        max_dropouts=3,
+        max_losses=3,
+        colluders=0,
+        noise_layers=3,
+        noise_block=canonical({"noise": rule.as_json(), "version": 2}),
+    )
+    names = ["ann", "ben", "cai", "dov", "edi", "flo", "gus"]
+    tables = tuple(counting(0xD0 + place, 32).hex() for place in range(4))
+    lost = {"dov": "MaskedInputCollection"}
+    return Plan("layered", rules, names, b"", lost, noise=Noise(rule, tables))
+
+
 def sessions() -> list[Run]:
     """Play all of them."""
-    plans = (complete, ring, scattered, corrected, signed, signed_by_all)
+    plans = (complete, ring, scattered, corrected, signed, signed_by_all, layered)
     return [play(make()) for make in plans]

@@ -256,10 +256,18 @@ def signed_contradictions(run: Run) -> Iterator[dict[str, Any]]:
     yield client_case(run, me, CONSISTENCY, early, survivors, after=SHARE)
 
 
+def noise_that_is_missing(run: Run) -> Iterator[dict[str, Any]]:
+    """Losses that the session allows and its noise does not bear."""
+    few = ref.bitmap({0, 1, 2, 4}, len(run.record["neighbours"]))
+    named = ("R3.5-1 more lost than the noise bears", ref.TOO_MANY_DROPOUTS)
+    yield client_case(run, "ann", CONSISTENCY, named, few)
+
+
 def signed_refusals(
-    ring: Run, complete: Run, large: Run, small: Run
+    ring: Run, complete: Run, large: Run, small: Run, layered: Run
 ) -> Iterator[dict[str, Any]]:
     """Yield neighbourhoods, then all of profile 2."""
+    yield from noise_that_is_missing(layered)
     yield from neighbourhoods(ring, complete, small)
     yield from signed_rosters(small)
     yield from survivor_sets(large, "bob")

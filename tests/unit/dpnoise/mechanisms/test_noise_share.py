@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from fractions import Fraction
 
 import pytest
@@ -90,6 +91,31 @@ def test_the_ladder_keeps_little_more_than_the_losses_require(
         needed = Fraction(225) / (roster - lost - 1)
         assert session.needed(lost) == needed
         assert needed <= session.kept(lost) <= needed * Fraction(surplus)
+
+
+@pytest.mark.parametrize(
+    ("part", "ladder", "most"),
+    [
+        # What settings, `secagg plan --help` and docs/mechanisms.md say.
+        (Fraction(1, 10), 4, 1.01),
+        (Fraction(3, 10), 4, 1.03),
+        (Fraction(1, 2), 4, 1.065),
+        (Fraction(1, 3), 8, 1.002),
+    ],
+)
+def test_how_close_a_ladder_comes_depends_on_the_losses(part, ladder, most):
+    lost = math.floor(part * 1000)
+    session = NoiseRule(
+        counted_variance=Fraction(154),
+        min_survivors=1000 - lost,
+        loss_fraction=part,
+        ladder=ladder,
+    ).session(1000)
+    surplus = max(session.kept(d) / session.needed(d) for d in range(lost + 1))
+    assert surplus <= 1 + Fraction(lost, 1000 - lost - 1) / 2**ladder + Fraction(
+        1, 1000
+    )
+    assert float(surplus) <= most
 
 
 def test_no_loss_to_tolerate_is_no_ladder():

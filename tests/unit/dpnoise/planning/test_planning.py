@@ -354,6 +354,23 @@ def test_the_counted_error_is_the_error_with_just_the_required_noise():
     )
 
 
+@pytest.mark.parametrize("ladder", [0, 4])
+def test_noise_that_is_taken_back_is_no_error_of_a_session_without_losses(ladder):
+    made = paper_plan(
+        "skellam", bits=18, scale_factor=100.0, min_survivors=60, ladder=ladder
+    )
+    session = made.parameters.noise_rule.session(100)
+    removed = sum(session.layers[layer] for layer in session.removed_layers(0))
+    assert made.mse_without_losses == pytest.approx(
+        made.forecast.expected_mse - float(100 * removed) / 100.0**2, rel=1e-9
+    )
+    # 59 of 100 shares count without a ladder; with one, all but one, give or take 2 %.
+    surplus = 100 * (session.upload - removed) / made.noise_variance
+    assert float(surplus) == pytest.approx(100 / (99 if ladder else 59), rel=0.02)
+    assert made.to_dict()["expected_mse_without_losses"] == made.mse_without_losses
+    assert "without losses" in str(made)
+
+
 def test_a_plan_is_a_value():
     made = paper_plan("skellam", bits=18)
     assert made == paper_plan("skellam", bits=18)

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from secagg.audit.receipt import AuditReceipt
+from secagg.audit.receipt import AuditReceipt, Outcome
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode
@@ -73,6 +75,13 @@ def test_a_profile_without_identities_needs_no_key():
     verdict = verify_receipt(stated)
     assert verdict.finding is Finding.STATED
     assert not verdict.signers
+
+
+def test_signatures_are_about_a_set():
+    receipt = AuditReceipt.decode(signed())
+    over = {"outcome": Outcome.ABORTED, "code": 16, "size": 0, "sum_hash": bytes(32)}
+    with pytest.raises(ReceiptError, match="a quorum and no U3"):
+        judged(replace(receipt, survivors=b"", **over).encode())
 
 
 def test_a_flaw_has_the_code_of_the_rule_that_is_broken():

@@ -5,9 +5,13 @@ from secagg.demo.digits import Shard
 from secagg.demo.layout import DemoLayout, client_name
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.demo.sum_check import check_session
+from secagg.primitives.modular import word_dtype
 from secagg.storage.vector_files import write_vector
+from secagg.testing.cohorts import parameters_for
 
 MODULUS = 1 << 8
+WORD = word_dtype(MODULUS)
+PARAMETERS = parameters_for(4, dimension=5, threshold=2, modulus=MODULUS)
 TEST = Shard(np.eye(65)[:4], np.zeros(4, np.int64))
 
 
@@ -15,21 +19,21 @@ TEST = Shard(np.eye(65)[:4], np.zeros(4, np.int64))
 def layout(tmp_path):
     layout = DemoLayout(tmp_path)
     for client in (1, 2, 3):
-        vector = np.full(5, 100 + client, np.uint16)
+        vector = np.full(5, 100 + client, WORD)
         write_vector(layout.audit(client_name(client), 1), vector)
     write_vector(layout.model(1), SoftmaxModel.initial().weights)
     return layout
 
 
 def check(layout, released, *, dropped=(), inputs=3):
-    write_vector(layout.residues(1), np.array(released, np.uint16))
+    write_vector(layout.residues(1), np.array(released, WORD))
     return check_session(
         layout,
         1,
         clients=4,
         dropped=dropped,
-        inputs=inputs,
-        modulus=MODULUS,
+        claimed={"survivors": inputs, "sharers": 4, "removed": []},
+        parameters=PARAMETERS,
         test=TEST,
     )
 

@@ -3,25 +3,30 @@
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from secagg.audit.receipt import AuditReceipt, Outcome
-from secagg.audit.verifier import Finding, verify_receipt
+from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
+from secagg.distributed_dp import NoisedTask, certify
 from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import read_revocations
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.messages import Envelope, Round, Upload
 from secagg.parameters import SessionDescriptor
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail
-from secagg.protocol import server
+from secagg.protocol import client, server
 from secagg.protocol.events import (
     AbortRequested,
+    InputReady,
     Received,
     RoundClosed,
     SumComputed,
@@ -30,9 +35,12 @@ from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.server.server import Server
 from secagg.server.session_facts import SessionFacts
 from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.simulation import InProcessSession, run_session
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.wire.packing import packed_size
 
-SESSIONS = read_vectors("sessions")["sessions"]
+# The block of the session with noise describes no mechanism that we could draw.
+SESSIONS = [one for one in read_vectors("sessions")["sessions"] if one["noise"] is None]
 FIELDS = dict(
     zip(
         (1, 3, 4, 5, 6),
@@ -205,3 +213,98 @@ def test_what_a_receipt_holds_are_no_secrets():
         *("offer", "view", "edge_root", "sharers", "survivors", "quorum"),
         *("outcome", "code", "sum_hash", "size", "certificate", "disputes"),
     }
+
+
+class SessionWithLayers(InProcessSession):
+    """Clients that take back noise, and the facts of their server."""
+
+    def __init__(self, clients):
+        plain = parameters_for(clients, dimension=8, threshold=4, min_survivors=4)
+        self.task = NoisedTask.from_parameters(with_noise(plain, ladder=2))
+        self.facts = None
+        super().__init__(self.task.parameters, [None] * clients)
+        self.facts = SessionFacts(self.descriptor, frozenset())
+
+    def step_server(self, event):
+        before, outputs = self.server_state, super().step_server(event)
+        if type(before) is not type(self.server_state):
+            self.facts.enter(before, self.server_state, outputs, seconds=1.0)
+        return outputs
+
+    def supply_input(self, number):
+        seed = SecretBytes(self.seed_of(number))
+        secrets = client.noise_secrets(self.clients[number], seed)
+        made = self.task.encode(
+            np.zeros(8), session_id=self.descriptor.session_id, secrets=secrets
+        )
+        return self.to_client(number, InputReady(made.vector))
+
+
+@pytest.fixture(name="layered", scope="module")
+def _layered():
+    session = SessionWithLayers(8)
+    run_session(session, {3: Round.MASKED_INPUT_COLLECTION, 4: Round.UNMASKING})
+    return session.facts.audit(session.server_state)
+
+
+def test_a_certificate_of_noise_is_computed_again(layered):
+    stated = json.loads(layered.certificate)
+    assert stated["survivors"] == 7
+    assert stated["removed"]
+    assert stated["given"] == [6] * len(stated["removed"])
+    assert verify_receipt(layered.encode(), certify=certify).receipt == layered
+    bare = replace(layered, certificate=b"")
+    assert verify_receipt(bare.encode()).finding is Finding.STATED
+    with pytest.raises(LocalProtocolError, match="nothing to compute it"):
+        verify_receipt(layered.encode())
+
+
+def stating(certificate, **lies):
+    return json.dumps(
+        json.loads(certificate) | lies, sort_keys=True, separators=(",", ":")
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        {"noise_present": "1000000/1"},
+        {"noise_required": "1/1"},
+        {"colluders": 0, "noise_total": "1000000/1"},
+        {"removed": [], "given": []},
+        {"given": [7]},
+        {"given": [6, 6, True]},
+        {"given": [6, 6, -1]},
+        {"given": [6, 6, 8]},
+        {"given": None},
+        {"sharers": 7},
+    ],
+    ids=str,
+)
+def test_no_certificate_says_more_than_there_is(layered, lies):
+    """R5.8-1: whatever the writer claims of its noise follows, or is refused."""
+    claimed = stating(layered.certificate, **lies)
+    assert claimed != layered.certificate
+    with pytest.raises(ReceiptError) as refused:
+        verify_receipt(replace(layered, certificate=claimed).encode(), certify=certify)
+    assert refused.value.step is Step.CERTIFICATE
+
+
+@pytest.mark.parametrize("junk", [b"x", b"[]", b"{}", b"1" * 5000, b"[" * 60000])
+def test_junk_is_no_certificate(layered, junk):
+    with pytest.raises(ReceiptError) as refused:
+        verify_receipt(replace(layered, certificate=junk).encode(), certify=certify)
+    assert refused.value.step is Step.CERTIFICATE
+
+
+def test_noise_that_is_not_there_needs_no_certificate(layered):
+    early = replace(
+        layered,
+        survivors=b"",
+        outcome=Outcome.ABORTED,
+        code=16,
+        size=0,
+        sum_hash=bytes(32),
+    )
+    with pytest.raises(ReceiptError, match="no U3"):
+        verify_receipt(early.encode(), certify=certify)

@@ -14,6 +14,7 @@ from secagg.messages import (
     BUNDLE_BYTES,
     Delivery,
     Envelope,
+    Quorum,
     Roster,
     RosterFrame,
     Round,
@@ -23,15 +24,19 @@ from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
-from secagg.profiles import Profile
 from secagg.protocol import client_rounds, context, share_bundles
 from secagg.protocol.checks import RosterView
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.neighbors import sharing_graph
+from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 from secagg.testing import observed_session
-from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
 from secagg.testing.knowledge import Facts
 
 MODULUS = 1 << 20
@@ -46,7 +51,7 @@ class ObservedSession(observed_session.ObservedSession):
 
     def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
         """Run until everybody has sent its message of a round; leave that one open."""
-        for which in rounds_of(Profile.HONEST_CURIOUS_SERVER):
+        for which in rounds_of(self.parameters.profile):
             self.play(
                 which,
                 [
@@ -113,6 +118,16 @@ class ObservedSession(observed_session.ObservedSession):
         self.facts.said_roster(*to, roster.encode())
         self.facts.heard_bundles(*to, dealing.bundles)
 
+    def sign(self, numbers: Iterable[int], survivors: Iterable[int]) -> None:
+        """Show clients a set U3, and those who sign it a quorum of what they sign."""
+        bitmap, signatures = encode_set(survivors, len(self.inputs)), {}
+        for number in numbers:
+            for output in self.tell(number, Survivors(bitmap)):
+                if isinstance(output, Send):
+                    signatures[number] = output.envelope.open().signature
+        for number in signatures:
+            self.tell(number, Quorum(tuple(sorted(signatures.items()))))
+
     def held_shares(self, number: int) -> bytes:
         """Return the shares of others that a client holds until it has answered."""
         return b"".join(self.clients[number].delivered.held.pairs)
@@ -136,24 +151,34 @@ class ObservedSession(observed_session.ObservedSession):
 
 @pytest.fixture(scope="session")
 def observe():
-    """Return a function that makes an observed session of n clients."""
+    """Return a function that makes an observed session of n clients.
+
+    With `is_signed` it is of profile malicious-server, with the least threshold.
+    """
 
     def observed(  # noqa: PLR0913 - what a session may differ in
         clients,
         *,
-        threshold,
+        threshold=None,
         facts=None,
         corrupt=(),
         garbage=None,
         number=1,
         ladder=None,
+        is_signed=False,
         read_noise=read_noise_terms,
         **parameters,
     ):
-        fields = {"dimension": 4, "modulus": MODULUS, "min_clients": clients}
-        fields |= {"min_survivors": max(threshold, len(corrupt) + 2)}
-        fields |= {"colluders": len(corrupt)} | parameters
-        settings = parameters_for(clients, threshold=threshold, **fields)
+        fields = {"dimension": 4, "modulus": MODULUS, "colluders": len(corrupt)}
+        if is_signed:
+            given = {} if threshold is None else {"threshold": threshold}
+            fields |= given | parameters
+            settings = signing_parameters_for(clients, **fields)
+        else:
+            fields |= {"min_clients": clients}
+            fields |= {"min_survivors": max(threshold, len(corrupt) + 2)}
+            fields |= parameters
+            settings = parameters_for(clients, threshold=threshold, **fields)
         if ladder is not None:
             settings = with_noise(settings, ladder=ladder)
         return ObservedSession(

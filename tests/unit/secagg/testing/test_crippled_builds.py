@@ -6,7 +6,7 @@ a build in which one place is patched.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
@@ -16,15 +16,17 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Delivery,
     Envelope,
+    Quorum,
     Roster,
     Round,
     Shares,
     Survivors,
 )
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.transcript import decode_set
 from secagg.profiles import Profile
-from secagg.protocol import client, client_rounds, ring_safety
-from secagg.protocol.client_states import Failed, Masked, Shared
+from secagg.protocol import checks, client, client_rounds, ring_safety
+from secagg.protocol.client_states import Failed, Masked, Shared, Signed
 from secagg.protocol.outputs import Finish, Send, Step
 from secagg.protocol.refund import Charge
 from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
@@ -181,6 +183,83 @@ def whoever_got_garbage_leaves(patch):
     patch.setitem(client.TRANSITIONS[CURIOUS], (Shared, Delivery), leaving)
 
 
+# --- servers that are not trusted ---------------------------------------------------
+
+MALICIOUS = Profile.MALICIOUS_SERVER
+
+
+def a_key_is_substituted(observe):
+    """In what the server shows to all but the client whose key it is."""
+    session = observe(5, corrupt={4}, is_signed=True)
+    session.reach(Round.ADVERTISE_KEYS)
+    adverts = [session.clients[number].advert for number in range(5)]
+    known = session.clients[4].advert.self_mask_commitment  # any bytes will do
+    adverts[1] = replace(adverts[1], self_mask_commitment=known)
+    for number in (0, 2, 3):
+        session.tell(number, Roster(tuple(adverts)))
+    return session
+
+
+def adverts_are_not_checked(patch):
+    patch.setattr(checks, "check_adverts", lambda *_, **__: None)
+
+
+def the_server_shows_two_sets(observe):
+    """To two halves, which overlap."""
+    session = observe(4, is_signed=True)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    session.sign((0, 1), (0, 1, 2))
+    session.sign((2, 3), (1, 2, 3))
+    return session
+
+
+def a_quorum_of_one_less(patch):
+    patch.setattr(ProtocolParameters, "quorum", property(lambda p: p.threshold - 1))
+    patch.setattr(checks, "check_overlap", lambda *_: None)
+
+
+def the_server_shows_two_halves(observe):
+    try:
+        session = observe(4, threshold=2, is_signed=True)
+    except RemoteProtocolError:
+        return None  # its parameters are refused
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    session.sign((0, 1), (0, 1))
+    session.sign((2, 3), (2, 3))
+    return session
+
+
+def a_threshold_of_one_less(patch):
+    patch.setattr(ProtocolParameters, "_malicious_rules", lambda _: iter(()))
+    patch.setattr(checks, "check_overlap", lambda *_: None)
+
+
+def the_server_restarts_clients_and_shows_another_set(observe):
+    session = observe(4, is_signed=True)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    session.sign((0, 1, 2), (0, 1, 2))
+    session.sign((1, 2, 3), (1, 2, 3))
+    return session
+
+
+def what_is_signed_is_not_recorded(patch):
+    """Whoever comes back from a restart has seen no U3, signs it, and answers it."""
+    table, signed = client.TRANSITIONS[MALICIOUS], {}
+    sign, answer = table[Masked, Survivors], table[Signed, Quorum]
+
+    def forget(state, event, policy):
+        step = sign.handler(state, event, policy)
+        signed[state.facts.identity] = step.state
+        return Step(state, step.outputs)
+
+    def reveal(state, event, policy):
+        step = answer.handler(signed[state.facts.identity], event, policy)
+        return Step(state, step.outputs)
+
+    patch.setitem(table, (Masked, Survivors), client.Edge(forget, {Masked}))
+    patch.setitem(table, (Masked, Quorum), client.Edge(reveal, {Masked}))
+
+
 BUILDS: Final[Mapping[str, Build]] = {
     "refund by code": Build(
         refund_by_code,
@@ -207,6 +286,22 @@ BUILDS: Final[Mapping[str, Build]] = {
     ),
     "a ring that goes on without those who got garbage": Build(
         whoever_got_garbage_leaves, colluders_choose_by_garbage_who_is_lost, TWO_PARTS
+    ),
+    "adverts that nobody checks": Build(
+        adverts_are_not_checked, a_key_is_substituted, frozenset({Claim.AUTHENTIC})
+    ),
+    "a quorum of one less": Build(
+        a_quorum_of_one_less, the_server_shows_two_sets, frozenset({Claim.AGREED})
+    ),
+    "a threshold of one less, and with it a quorum": Build(
+        a_threshold_of_one_less,
+        the_server_shows_two_halves,
+        frozenset({Claim.AGREED, Claim.ONE_SECRET}) | TWO_PARTS,
+    ),
+    "a signature that is not recorded": Build(
+        what_is_signed_is_not_recorded,
+        the_server_restarts_clients_and_shows_another_set,
+        frozenset({Claim.ONE_SIGNATURE, Claim.AGREED, Claim.ONE_SECRET}) | TWO_PARTS,
     ),
 }
 

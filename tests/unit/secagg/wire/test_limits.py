@@ -31,6 +31,8 @@ def test_sizes_follow_from_the_parameters():
     complete = limits.message_sizes(parameters())
     assert complete.bundles == 99 * 96
     assert complete.shares == 100 * 34 + 13
+    layered = parameters(noise_block=b"{}", noise_layers=5)
+    assert limits.message_sizes(layered).shares == 100 * 34 + 13 + 5 * 32
     ring = limits.message_sizes(parameters(degree=8))
     assert ring.bundles == 8 * 96
     assert ring.shares == 9 * 34 + 2
