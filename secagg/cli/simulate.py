@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption, chosen
+from secagg.cli.options import JSONOption, named_profile
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.profiles import (
         HonestTail,
         MaliciousTail,
+        Profile,
         RoundDeadlines,
         check_supported,
     )
@@ -108,7 +109,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.simulation.enrolled import simulated_trust
 
     output = Output(as_json=as_json)
-    chosen = chosen(profile)
+    chosen = named_profile(profile)
     entropy: Entropy = SystemEntropy()
     if seed is not None:
         try:
