@@ -1,5 +1,6 @@
 """Receipts of clients: what each of them can show, whatever its server says later."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,10 @@ from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.client.conductor import SessionOutcome
 from secagg.client.evidence import concluded, seen_at_offer
 from secagg.client.taken_part import receipt_of
+from secagg.distributed_dp import certify
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Delivery, Fate, Quorum, Released
+from secagg.noise_certificate import NoiseCertificate
 from secagg.policy import ClientPolicy
 from secagg.profiles import HonestTail, MaliciousTail
 from secagg.protocol import refund
@@ -23,6 +26,7 @@ from secagg.testing.cohorts import (
     LENIENT_POLICY,
     parameters_for,
     signing_parameters_for,
+    with_noise,
 )
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
@@ -247,6 +251,23 @@ def test_a_sum_without_this_clients_answer_is_not_vouched_for():
     own = concluded(seen, descriptor, ended, has_answered=False)
     assert (own.outcome, own.code) == (Outcome.ABORTED, ErrorCode.SESSION_OVER)
     assert verified(own.encode()).finding is Finding.NO_SUM
+
+
+def test_a_client_computes_its_own_certificate_of_noise():
+    parameters = with_noise(COMPLETE, ladder=2)
+    _, endings = run(COMPLETE, CLIENTS)
+    whole = AuditReceipt.decode(endings[VICTIM].audit)
+    descriptor = replace(endings[VICTIM].descriptor, parameters=parameters)
+    seen = replace(
+        seen_at_offer(descriptor), sharers=b"\x0f\xff", survivors=b"\x0f\xf7"
+    )
+    released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
+    ended = Completed(released, refund.Charge.KEPT)
+    own = concluded(seen, descriptor, ended, has_answered=True)
+    stated = NoiseCertificate.from_dict(json.loads(own.certificate))
+    assert stated == certify(parameters, 12, 11)
+    assert stated.given is None  # only the server knows what it has subtracted
+    assert stated.removed
 
 
 # --- secrets --------------------------------------------------------------------------
