@@ -1,5 +1,7 @@
 """Receipts of clients: what each of them can show, whatever its server says later."""
 
+import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,13 +11,17 @@ from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.client.conductor import SessionOutcome
 from secagg.client.evidence import concluded, seen_at_offer
 from secagg.client.taken_part import receipt_of
+from secagg.distributed_dp import certify
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Delivery, Fate, Quorum, Released
+from secagg.noise_certificate import NoiseCertificate
 from secagg.policy import ClientPolicy
 from secagg.profiles import HonestTail, MaliciousTail
 from secagg.protocol import refund
 from secagg.protocol.client_states import Completed
 from secagg.protocol.events import Received
+from secagg.server.sum_files import SumFiles
+from secagg.server.task_setup import PreparedTask
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.testing import manual_clock
@@ -23,12 +29,14 @@ from secagg.testing.cohorts import (
     LENIENT_POLICY,
     parameters_for,
     signing_parameters_for,
+    with_noise,
 )
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
-from secagg.wire.calls import GetUpdate, WatchSession
+from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession
 
 CLIENTS = 12
 VICTIM = 2
@@ -249,6 +257,23 @@ def test_a_sum_without_this_clients_answer_is_not_vouched_for():
     assert verified(own.encode()).finding is Finding.NO_SUM
 
 
+def test_a_client_computes_its_own_certificate_of_noise():
+    parameters = with_noise(COMPLETE, ladder=2)
+    _, endings = run(COMPLETE, CLIENTS)
+    whole = AuditReceipt.decode(endings[VICTIM].audit)
+    descriptor = replace(endings[VICTIM].descriptor, parameters=parameters)
+    seen = replace(
+        seen_at_offer(descriptor), sharers=b"\x0f\xff", survivors=b"\x0f\xf7"
+    )
+    released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
+    ended = Completed(released, refund.Charge.KEPT)
+    own = concluded(seen, descriptor, ended, has_answered=True)
+    stated = NoiseCertificate.from_dict(json.loads(own.certificate))
+    assert stated == certify(parameters, 12, 11)
+    assert stated.given is None  # only the server knows what it has subtracted
+    assert stated.removed
+
+
 # --- secrets --------------------------------------------------------------------------
 
 
@@ -287,3 +312,47 @@ def test_what_stays_for_the_receipt_holds_no_seed_and_no_bundle(parameters, clie
         assert seed not in left
         for start in range(0, len(bundles), 16):
             assert bundles[start : start + 16] not in left
+
+
+# --- the server's receipts of sessions without a sum ----------------------------------
+
+
+def nobody_uploads(_number, call, _count):
+    return Fault.LOSE_REQUEST if call is UploadChunk else Fault.NONE
+
+
+@SESSIONS
+def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clients):
+    deployment, _ = run(parameters, clients, fault_of=nobody_uploads, max_attempts=1)
+    assert deployment.sums == []
+    server = verified(deployment.aborted[1])
+    assert server.finding is Finding.NO_SUM
+    assert server.receipt.outcome is Outcome.ABORTED
+    assert server.receipt.code == ErrorCode.U3_TOO_SMALL
+    own = verified(stored_receipt(deployment))
+    assert own.descriptor == server.descriptor
+    assert (own.clients, own.sharers) == (server.clients, server.sharers)
+
+
+def test_a_server_that_is_killed_writes_the_same_receipt_again():
+    def ended(**options):
+        deployment, _ = run(
+            SIGNED, 5, fault_of=nobody_uploads, max_attempts=1, **options
+        )
+        return deployment.aborted[1]
+
+    switch = CrashSwitch()
+    whole = ended(server_crash=switch)
+    last = max(i for i, name in enumerate(switch.points) if name == "before end")
+    again = ended(server_crash=CrashSwitch(last))
+    assert verified(again).receipt == verified(whole).receipt
+
+
+def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
+    deployment, _ = run(SIGNED, 5, fault_of=nobody_uploads, max_attempts=1)
+    data = deployment.aborted[1]
+    files = SumFiles(tmp_path, PreparedTask(SIGNED, None, None, None))
+    descriptor = verified(data).descriptor
+    asyncio.run(files.write_aborted(descriptor, data))
+    assert files.written == [tmp_path / "receipt-1.bin"]
+    assert (tmp_path / "receipt-1.bin").read_bytes() == data
