@@ -5,7 +5,8 @@ the check is removed.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
@@ -61,6 +62,18 @@ class RosterView:
     graph: SharingGraph
     adverts: Mapping[int, Advert]
     ctx1: bytes
+
+    def dealt(self) -> Self:
+        """Return what is needed once shares are dealt: names and masking keys.
+
+        Credentials and signatures are most of an advert, and a client waits for hours
+        with what it holds between two rounds.
+        """
+        adverts = {
+            index: Advert(advert.identity, b"", advert.masking_key, b"")
+            for index, advert in self.adverts.items()
+        }
+        return replace(self, adverts=adverts)
 
 
 def check_roster(

@@ -262,7 +262,7 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
         Shared(
             facts=facts,
             accepted=_with({}, event),
-            roster=roster,
+            roster=roster.dealt(),
             channels=dealing.channels,
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
