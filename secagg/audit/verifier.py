@@ -347,12 +347,14 @@ class _Reading:
         )
 
 
-def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...]:
+def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
     """Return from how many survivors each layer is said to have been subtracted."""
     try:
         given = json.loads(certificate)["given"]
     except (ValueError, RecursionError, KeyError, TypeError):
         raise _flaw("its certificate is none") from None
+    if given is None:  # a client does not hear what was subtracted
+        return None
     if not isinstance(given, list) or len(given) != layers:
         raise _flaw(f"its certificate does not count {layers} layers")
     if not all(type(count) is int and 0 <= count <= survivors for count in given):

@@ -160,6 +160,8 @@ class SessionOutcome:
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
         sharers: |U2|; None for a client that was not asked to unmask.
+        audit: This client's receipt (`secagg.audit`); empty before the session is
+            scrubbed.
     """
 
     descriptor: SessionDescriptor
@@ -167,6 +169,7 @@ class SessionOutcome:
     is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
     sharers: int | None = None
+    audit: bytes = field(default=b"", repr=False)
 
     @property
     def survivors(self) -> int:

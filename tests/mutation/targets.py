@@ -38,6 +38,7 @@ FILES: Final = tuple(
         "primitives/key_agreement",
         "primitives/share_encoding",
         "audit/receipt",
+        "audit/verifier",
     )
 )
 
@@ -52,6 +53,7 @@ TESTS: Final = (
             "audit",
             "primitives",
             "test_messages.py",
+            "test_bounds.py",
             "test_parameters.py",
             "test_edge_odds.py",
             "test_ring_odds.py",

@@ -110,9 +110,17 @@ class Play:
         corrupt = self.draw(
             st.frozensets(number, max_size=parameters.colluders), label="corrupt"
         )
+        # One round each, mostly the last, or they would seldom get to that.
+        spoilt = st.sampled_from([*self.rounds, *[Round.UNMASKING] * 5])
+        self.spoils = {n: self.draw(spoilt, label="spoils") for n in sorted(corrupt)}
         told = st.dictionaries(st.tuples(number, which), ONE_BYTE, max_size=2)
         is_trusted = parameters.profile is Profile.HONEST_CURIOUS_SERVER
-        self.lost = self.draw(st.dictionaries(number, which, max_size=3), label="lost")
+        # Most stay to the end; of the others, most leave it to them to be unmasked.
+        last = [*[Round.FINISHED] * 12, *self.rounds, *[Round.SHARE_KEYS] * 3]
+        ends = st.sampled_from(last)
+        self.lasts = self.draw(
+            st.tuples(*[ends] * parameters.max_clients), label="last word"
+        )
         self.restarts = self.draw(
             st.sets(st.tuples(number, which), max_size=3), label="restarts"
         )
@@ -144,7 +152,7 @@ class Play:
 
     def alive(self, which):
         """Return who is there in a round."""
-        return [n for n in self.numbers if self.lost.get(n, Round.FINISHED) >= which]
+        return [n for n in self.numbers if self.lasts[n] >= which]
 
     def play(self, which):
         """Let everybody act, and deliver what they say in any order."""
@@ -165,14 +173,11 @@ class Play:
 
     def said(self, number, event):
         """Return what arrives of a message, once or more often."""
-        is_spoilt = (
-            number in self.session.corrupt
-            and event.envelope.kind is not Upload  # its input is what it likes
-            and self.draw(st.booleans(), label="spoilt")
-        )
-        if is_spoilt:
+        kind = event.envelope.kind
+        # What a corrupt client uploads may be anything, hence nothing is changed there.
+        if self.spoils.get(number) is kind.ROUND and kind is not Upload:
             data = changed(event.envelope.data, self.draw(ONE_BYTE, label="into"))
-            event = Received(Envelope(event.envelope.kind, data), event.sender)
+            event = Received(Envelope(kind, data), event.sender)
         return [(number, event)] * self.draw(st.integers(1, 2), label="copies")
 
     def complaints(self, number):

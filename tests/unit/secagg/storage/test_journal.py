@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.audit.receipt import AuditReceipt, Outcome
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import (
@@ -226,10 +227,21 @@ def test_an_enrolled_client_stores_what_it_has_judged_and_not_its_key():
             journal.decode_offer(header[:size])
 
 
-def test_an_outcome_survives_the_journal():
+def test_an_ending_survives_the_journal():
     released = Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000)
     for outcome in (
         Completed(released, Charge.KEPT),
         Failed(ErrorCode.TOO_FEW_ANSWERS, "ü", Charge.KEPT),
     ):
-        assert journal.decode_outcome(journal.encode_outcome(outcome)) == outcome
+        ending = journal.Ending(outcome, b"a receipt")
+        assert journal.decode_ending(journal.encode_ending(ending)) == ending
+
+
+def test_evidence_survives_the_journal_and_is_no_event_of_a_client():
+    seen = AuditReceipt(offer=b"an offer", sharers=b"\x07", outcome=Outcome.ABORTED)
+    record = journal.evidence_of(seen)
+    assert journal.decode_evidence(record) == seen
+    with pytest.raises(ServiceError):
+        journal.decode_client_event(record)
+    with pytest.raises(ServiceError):
+        journal.decode_evidence(replace(record, body=record.body[:-1]))

@@ -1,0 +1,359 @@
+"""Every bound of an offer and of a client's policy, from both sides.
+
+A row says what is just possible, what is not any more, and which rule says so.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from secagg import parameters as module
+from secagg.edge_odds import EdgeJudgement
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.parameters import (
+    MAX_CLIENTS,
+    MAX_COUNT,
+    MAX_DIMENSION,
+    MAX_NOISE_BLOCK_BYTES,
+    MAX_NOISE_LAYERS,
+    MAX_SPARSE_CLIENTS,
+    Graph,
+    ProtocolParameters,
+    SessionDescriptor,
+)
+from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.profiles import (
+    MAX_DEADLINE_SECONDS,
+    HonestTail,
+    MaliciousTail,
+    Profile,
+    RoundDeadlines,
+    SparseTail,
+    Trust,
+)
+from secagg.ring_odds import bits_of, log_corrupt_holders
+
+TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)
+COMPLETE = ProtocolParameters(
+    modulus=1 << 20,
+    dimension=4,
+    min_clients=10,
+    max_clients=20,
+    threshold=5,
+    min_survivors=6,
+    max_dropouts=3,
+    max_losses=4,
+    colluders=0,
+)
+RING = replace(COMPLETE, degree=6, tail=HonestTail(40))
+SIGNED = replace(
+    COMPLETE,
+    threshold=12,
+    min_survivors=13,
+    min_clients=14,
+    tail=MaliciousTail(TRUST),
+    deadlines=RoundDeadlines(consistency=60),
+)
+SPARSE = replace(
+    COMPLETE,
+    degree=8,
+    min_clients=14,
+    tail=SparseTail(TRUST, graph_bits=40, in_cap=10, quorum=12),
+    deadlines=RoundDeadlines(choose_edges=60, consistency=60),
+)
+
+
+def sparse(**changes):
+    return {"tail": replace(SPARSE.tail, **changes)}
+
+
+def trust(**changes):
+    return {"tail": MaliciousTail(replace(TRUST, **changes))}
+
+
+def seconds(**changes):
+    return {"deadlines": RoundDeadlines(**changes)}
+
+
+BOUNDS = [
+    # R3.2-3
+    (COMPLETE, {"modulus": 2}, {"modulus": 1}, "modulus"),
+    (COMPLETE, {"modulus": 1 << 62}, {"modulus": (1 << 62) + 1}, "modulus"),
+    (COMPLETE, {"dimension": 1}, {"dimension": 0}, "dimension"),
+    (
+        COMPLETE,
+        {"dimension": MAX_DIMENSION},
+        {"dimension": MAX_DIMENSION + 1},
+        "dimension",
+    ),
+    (
+        replace(COMPLETE, threshold=2, min_survivors=2),
+        {"min_clients": 2},
+        {"min_clients": 1},
+        "2 <= min_clients",
+    ),
+    (COMPLETE, {"min_clients": 20}, {"min_clients": 21}, "<= max_clients"),
+    (
+        COMPLETE,
+        {"max_clients": MAX_CLIENTS},
+        {"max_clients": MAX_CLIENTS + 1},
+        f"<= {MAX_CLIENTS}",
+    ),
+    (COMPLETE, {"colluders": 0}, {"colluders": -1}, "colluders must be at least 0"),
+    (COMPLETE, {"noise_layers": 2}, {"noise_layers": 1}, "noise_layers"),
+    (
+        COMPLETE,
+        {"noise_layers": MAX_NOISE_LAYERS},
+        {"noise_layers": MAX_NOISE_LAYERS + 1},
+        "noise_layers",
+    ),
+    (COMPLETE, {"noise_layers": 0}, {"noise_layers": -1}, "noise_layers"),
+    (
+        COMPLETE,
+        {"noise_block": bytes(MAX_NOISE_BLOCK_BYTES)},
+        {"noise_block": bytes(MAX_NOISE_BLOCK_BYTES + 1)},
+        "noise block",
+    ),
+    (SIGNED, trust(trust_domain="d"), trust(trust_domain=""), "trust_domain"),
+    (
+        SIGNED,
+        trust(trust_domain="d" * 255),
+        trust(trust_domain="d" * 256),
+        "trust_domain",
+    ),
+    (
+        SIGNED,
+        trust(revocation_number=1),
+        trust(revocation_number=0),
+        "revocation_hash",
+    ),
+    # R3.2-4
+    (COMPLETE, seconds(unmasking=1), seconds(unmasking=0), "unmasking"),
+    (
+        COMPLETE,
+        seconds(unmasking=MAX_DEADLINE_SECONDS),
+        seconds(unmasking=MAX_DEADLINE_SECONDS + 1),
+        "unmasking",
+    ),
+    (COMPLETE, seconds(consistency=0), seconds(consistency=1), "no round"),
+    # R3.2-5
+    (COMPLETE, {"threshold": 2}, {"threshold": 1}, "threshold must be at least 2"),
+    (COMPLETE, {"threshold": 6}, {"threshold": 7}, "threshold <= min_survivors"),
+    (COMPLETE, {"min_survivors": 10}, {"min_survivors": 11}, "<= min_clients"),
+    (COMPLETE, {"colluders": 4}, {"colluders": 5}, "min_survivors must be at least 7"),
+    (COMPLETE, {"max_dropouts": 0}, {"max_dropouts": -1}, "max_dropouts"),
+    (COMPLETE, {"max_dropouts": 4}, {"max_dropouts": 5}, "max_dropouts"),
+    (COMPLETE, {"max_losses": 15}, {"max_losses": 16}, "max_losses"),
+    # R3.2-6
+    (
+        COMPLETE,
+        {"tail": HonestTail(0)},
+        {"tail": HonestTail(1)},
+        "graph_bits must be 0",
+    ),
+    (
+        replace(COMPLETE, min_survivors=8),
+        {"colluders": 4},
+        {"colluders": 5},
+        "more than the 5 colluders",
+    ),
+    # R3.2-7
+    (RING, {"tail": HonestTail(1)}, {"tail": HonestTail(0)}, "graph_bits"),
+    (RING, {"tail": HonestTail(128)}, {"tail": HonestTail(129)}, "graph_bits"),
+    (replace(RING, threshold=6), {"degree": 6}, {"degree": 4}, "an even number"),
+    (RING, {"degree": 8}, {"degree": 10}, "an even number"),
+    (RING, {"degree": 6}, {"degree": 7}, "an even number"),
+    # R3.2-8
+    (SIGNED, {"degree": 0}, {"degree": 6}, "degree must be 0"),
+    (SIGNED, {"colluders": 3}, {"colluders": 4}, "more than half"),
+    # R3.2-9
+    (SPARSE, sparse(graph_bits=1), sparse(graph_bits=0), "graph_bits"),
+    (SPARSE, sparse(graph_bits=128), sparse(graph_bits=129), "graph_bits"),
+    (
+        replace(SPARSE, min_clients=6000, **sparse(quorum=6000)),
+        {"max_clients": MAX_SPARSE_CLIENTS},
+        {"max_clients": MAX_SPARSE_CLIENTS + 1},
+        "max_clients must be at most",
+    ),
+    (SPARSE, {"degree": 5}, {"degree": 4}, "degree must be between"),
+    (
+        replace(SPARSE, **sparse(in_cap=14)),
+        {"degree": 13},
+        {"degree": 14},
+        "degree must be between",
+    ),
+    (SPARSE, sparse(in_cap=8), sparse(in_cap=7), "in_cap"),
+    (SPARSE, sparse(in_cap=24), sparse(in_cap=25), "in_cap"),
+    (SPARSE, sparse(quorum=11), sparse(quorum=10), "quorum must be between 11"),
+    (SPARSE, sparse(quorum=14), sparse(quorum=15), "quorum must be between"),
+    (
+        replace(SPARSE, min_survivors=13),
+        sparse(quorum=13),
+        sparse(quorum=12),
+        "quorum must be between 13",
+    ),
+]
+
+
+@pytest.fixture
+def no_odds(monkeypatch):
+    """Every drawn graph holds together; what follows from odds is tried below."""
+    judged = EdgeJudgement(corrupt_holders=0, set_apart=0, cut_bits=math.inf)
+    monkeypatch.setattr(module, "judge_edges", lambda **_: judged)
+
+
+@pytest.mark.usefixtures("no_odds")
+@pytest.mark.parametrize(("base", "possible", "impossible", "complaint"), BOUNDS)
+def test_a_bound_of_the_offer_lies_where_it_is_said_to_lie(
+    base, possible, impossible, complaint
+):
+    replace(base, **possible).check_possible()
+    with pytest.raises(RemoteProtocolError) as caught:
+        replace(base, **impossible).check_possible()
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+    assert complaint in str(caught.value)
+
+
+def test_odds_of_a_ring_suffice_when_they_are_what_is_demanded():
+    # R3.2-7, on the smallest roster
+    ring = replace(RING, colluders=4, threshold=4)
+    bits = bits_of(log_corrupt_holders(clients=10, degree=6, threshold=4, colluders=4))
+    ring.check_possible(demanded_bits=lambda _: bits)
+    with pytest.raises(RemoteProtocolError, match="reach a threshold") as caught:
+        ring.check_possible(demanded_bits=lambda _: math.nextafter(bits, math.inf))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_who_stands_apart_counts_for_threshold_and_quorum(monkeypatch):
+    # R3.2-9, on the smallest roster and on the largest
+    asked = []
+
+    def judge(**situation):
+        asked.append(situation)
+        return EdgeJudgement(corrupt_holders=1, set_apart=apart, cut_bits=math.inf)
+
+    monkeypatch.setattr(module, "judge_edges", judge)
+    apart = 5
+    least = judge().least_threshold
+    asked.clear()
+    possible = replace(
+        SPARSE, threshold=least, min_survivors=max(least, 7), max_losses=8
+    )
+    exact = replace(possible, **sparse(quorum=possible.min_survivors + apart))
+    exact.check_possible()
+    assert [(each["clients"], each["losses"]) for each in asked] == [(14, 7), (20, 8)]
+    for wrong in (
+        replace(exact, threshold=least - 1),
+        replace(exact, **sparse(quorum=exact.tail.quorum - 1)),
+    ):
+        with pytest.raises(RemoteProtocolError) as caught:
+            wrong.check_possible()
+        assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+OFFER = SessionDescriptor(
+    aggregator="hub",
+    task_id="t",
+    session_number=1,
+    server_nonce=bytes(32),
+    session_end=1_800_000_500,
+    payload_hash=b"",
+    parameters=COMPLETE,
+)
+
+
+@pytest.mark.parametrize(
+    ("possible", "impossible"),
+    [
+        ({"aggregator": "a"}, {"aggregator": ""}),
+        ({"aggregator": "a" * 255}, {"aggregator": "a" * 256}),
+        ({"aggregator": "a"}, {"aggregator": "a\0"}),
+        ({"task_id": "t"}, {"task_id": ""}),
+        ({"task_id": "t" * 256}, {"task_id": "t" * 257}),
+        ({"session_number": 0}, {"session_number": -1}),
+        ({"session_number": MAX_COUNT}, {"session_number": MAX_COUNT + 1}),
+        ({"session_end": 0}, {"session_end": -1}),
+        ({"session_end": MAX_COUNT}, {"session_end": MAX_COUNT + 1}),
+        ({"payload_hash": bytes(32)}, {"payload_hash": bytes(31)}),
+        ({"parameters": COMPLETE}, {"parameters": replace(COMPLETE, modulus=1)}),
+    ],
+)
+def test_a_bound_of_the_descriptor_lies_where_it_is_said_to_lie(possible, impossible):
+    replace(OFFER, **possible).validate()
+    with pytest.raises(RemoteProtocolError) as caught:
+        replace(OFFER, **impossible).validate()
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+FLOORS = ClientPolicy(
+    profiles=frozenset(Profile),
+    graphs=frozenset(Graph),
+    min_graph_bits=1,
+    min_clients=2,
+    max_clients=20,
+    min_survivors=2,
+    require_majority=False,
+    require_noise=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "accepts", "refuses", "complaint"),
+    [
+        (
+            RING,
+            {"graphs": frozenset({Graph.RING})},
+            {"graphs": frozenset({Graph.COMPLETE})},
+            "graph is not",
+        ),
+        (RING, {"min_graph_bits": 40}, {"min_graph_bits": 41}, "graph_bits is 40"),
+        (COMPLETE, {"min_clients": 10}, {"min_clients": 11}, "min_clients is 10"),
+        (COMPLETE, {"max_clients": 20}, {"max_clients": 19}, "max_clients is 20"),
+        (COMPLETE, {"min_survivors": 6}, {"min_survivors": 7}, "min_survivors is 6"),
+        (COMPLETE, {"max_dropouts": 3}, {"max_dropouts": 2}, "max_dropouts is 3"),
+        (COMPLETE, {"min_colluders": 0}, {"min_colluders": 1}, "colluders is 0"),
+        (COMPLETE, {"max_dimension": 4}, {"max_dimension": 3}, "dimension is 4"),
+        (COMPLETE, {"max_modulus_bits": 20}, {"max_modulus_bits": 19}, "20 bits"),
+        (
+            COMPLETE,
+            {"require_majority": False},
+            {"require_majority": True},
+            "no majority of 20",
+        ),
+    ],
+)
+def test_a_floor_of_the_client_lies_where_it_is_said_to_lie(
+    parameters, accepts, refuses, complaint
+):
+    offer = replace(OFFER, parameters=parameters)
+    replace(FLOORS, **accepts).check(offer)
+    with pytest.raises(RemoteProtocolError) as caught:
+        replace(FLOORS, **refuses).check(offer)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    assert complaint in str(caught.value)
+
+
+def test_a_majority_is_more_than_half_and_matters_on_the_complete_graph_only():
+    policy = replace(FLOORS, require_majority=True)
+
+    def offered(base, threshold):
+        return replace(OFFER, parameters=replace(base, threshold=threshold))
+
+    policy.check(offered(COMPLETE, 11))
+    policy.check(offered(RING, 5))
+    with pytest.raises(RemoteProtocolError, match="at least 11"):
+        policy.check(offered(COMPLETE, 10))
+
+
+def test_colluders_are_assumed_where_the_server_may_invent_them():
+    floors = PrivacyFloors(max_epsilon=1.0, max_delta=1e-6)
+    assert floors.colluder_fraction(Profile.HONEST_CURIOUS_SERVER) == 0
+    assert floors.colluder_fraction(Profile.MALICIOUS_SERVER) > 0
+    said = replace(floors, min_colluder_fraction=0.25)
+    assert {said.colluder_fraction(profile) for profile in Profile} == {0.25}
+
+
+def test_exact_sums_are_accepted_in_words():
+    with pytest.raises(LocalProtocolError, match="one sentence"):
+        ExactSumsAccepted("I understand")
