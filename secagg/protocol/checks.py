@@ -74,6 +74,18 @@ class RosterView:
         adverts = {each: self.adverts[each] for each in shown}
         return replace(self, graph=graph, adverts=adverts, edge_root=edge_root)
 
+    def dealt(self) -> Self:
+        """Return what is needed once shares are dealt: names and masking keys.
+
+        Credentials and signatures are most of an advert, and a client waits for hours
+        with what it holds between two rounds.
+        """
+        adverts = {
+            index: Advert(advert.identity, b"", advert.masking_key, b"")
+            for index, advert in self.adverts.items()
+        }
+        return replace(self, adverts=adverts)
+
 
 def check_roster(
     parameters: ProtocolParameters,

@@ -359,7 +359,7 @@ def _dealt(
         Shared(
             facts=facts,
             accepted=accepted,
-            roster=roster,
+            roster=roster.dealt(),
             channels=dealing.channels,
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
