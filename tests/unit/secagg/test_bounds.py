@@ -357,3 +357,9 @@ def test_colluders_are_assumed_where_the_server_may_invent_them():
 def test_exact_sums_are_accepted_in_words():
     with pytest.raises(LocalProtocolError, match="one sentence"):
         ExactSumsAccepted("I understand")
+
+
+def test_a_profile_has_one_label():
+    assert [Profile.from_label(profile.label) for profile in Profile] == list(Profile)
+    with pytest.raises(ValueError, match="malicious-server-sparse"):
+        Profile.from_label("honest")

@@ -1,0 +1,183 @@
+"""What was said once may be said again in any later state, and means nothing new."""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.errors import ErrorCode
+from secagg.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.protocol import client, server
+from secagg.protocol.events import (
+    AbortRequested,
+    InputBound,
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
+    RoundClosed,
+)
+from secagg.protocol.outputs import MaskAndUpload
+from secagg.protocol.refund import Charge
+from secagg.protocol.rounds import rounds_of
+from secagg.testing.cohorts import (
+    RecordedSession,
+    any_noise,
+    one_hot,
+    parameters_for,
+    signing_parameters_for,
+)
+
+CLIENTS = 5
+PLAIN = parameters_for(
+    CLIENTS, dimension=4, threshold=3, min_survivors=4, min_clients=4
+)
+CASES = {
+    "plain": PLAIN,
+    "noised": replace(PLAIN, noise_block=b"block"),
+    "signed": signing_parameters_for(CLIENTS, dimension=4),
+}
+EVERY = pytest.mark.parametrize("name", CASES)
+
+
+class WatchedSession(RecordedSession):
+    """Keeps every state of client 0 with the messages that have led to it."""
+
+    def to_client(self, number, event):
+        outputs = super().to_client(number, event)
+        if number == 0:
+            self.told = (*getattr(self, "told", ()), event)
+            self.states = (*getattr(self, "states", ()), (self.clients[0], self.told))
+        return outputs
+
+
+def vector_of(parameters, number):
+    residues = one_hot(number, 4, parameters.modulus)
+    block = parameters.noise_block
+    return NoisedVector(residues, block) if block else residues
+
+
+def played(name, rounds=None):
+    parameters = CASES[name]
+    session = WatchedSession(
+        parameters,
+        [vector_of(parameters, number) for number in range(CLIENTS)],
+        read_noise=any_noise,
+    )
+    for which in rounds_of(parameters.profile)[:rounds]:
+        session.play(which)
+        session.close(which)
+    return session
+
+
+def step(session, state, event):
+    return client.step(state, event, policy=session._accepting)
+
+
+@EVERY
+def test_a_message_is_repeated_or_contradicted_in_every_later_state(name):
+    # R5-3
+    session, tried = played(name), set()
+    for state, told in session.states:
+        for event in told:
+            if not isinstance(event, Received):
+                continue
+            again = step(session, state, event)
+            assert again.is_repeat
+            assert again.state is state
+            assert again.outputs == ()
+            data = event.envelope.data
+            other = replace(event.envelope, data=bytes([data[0] ^ 1]) + data[1:])
+            left = step(session, state, Received(other)).state
+            assert isinstance(left, client.Failed)
+            assert left.code is ErrorCode.EQUIVOCATION
+            tried.add((type(state), event.envelope.kind))
+    table = client.TRANSITIONS[CASES[name].profile]
+    repeats = {row for row, edge in table.items() if edge.handler is client.repeat}
+    unused = (
+        client.ReadyForNoisedInput if name != "noised" else client.ReadyForPlainInput
+    )
+    assert tried == {row for row in repeats if row[0] is not unused}
+
+
+@EVERY
+def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
+    # R5.3-2, and a replay that knows the digest alone
+    session = played(name)
+    ready, masked = (
+        next(state for state, _ in session.states if isinstance(state, kind))
+        for kind in (client.ReadyForInput, client.Masked)
+    )
+    given = session.inputs[0]
+    vector = given if isinstance(given, NoisedVector) else PlainVector(given)
+    again = step(session, masked, InputReady(vector))
+    assert again.is_repeat
+    assert [type(output) for output in again.outputs] == [MaskAndUpload]
+    replayed = step(session, ready, InputBound(client.input_digest(vector)))
+    assert replayed.state == masked
+    assert replayed.outputs == ()
+
+
+def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
+    # R5.6-1: the answers of others were enough
+    session = played("signed")
+    signed = next(s for s, _ in session.states if isinstance(s, client.Signed))
+    released = Released(Fate.INCLUDED, bytes(32), 10, CLIENTS, 0)
+    ended = step(session, signed, Received(Envelope.of(released))).state
+    assert isinstance(ended, client.Completed)
+    assert ended.charge is Charge.KEPT
+    aborted = Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "late")
+    ended = step(session, signed, Received(Envelope.of(aborted))).state
+    assert isinstance(ended, client.Failed)
+    assert ended.charge is Charge.KEPT
+
+
+def test_a_sum_that_could_be_known_is_thrown_away_on_purpose_only():
+    session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
+    for which in rounds_of(PLAIN.profile):
+        session.play(which)
+        if which is not Round.UNMASKING:
+            session.close(which)
+    summing = server.step(session.server_state, RoundClosed(Round.UNMASKING)).state
+    assert isinstance(summing, server.Summing)
+    assert not server.is_round_full(summing)
+    thrown = AbortRequested(ErrorCode.CANCELLED, "meant", discard_unmasked=True)
+    ended = server.step(summing, thrown).state
+    assert isinstance(ended, server.Failed)
+    assert ended.was_unmasked
+
+
+@pytest.mark.parametrize("joined", [3, 4])
+def test_a_round_needs_as_many_as_the_sum_needs(joined):
+    # R5.3-5, R5.4-3: fewer than min_survivors, and enough to rebuild
+    session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    session.play(Round.SHARE_KEYS, range(joined))
+    now = server.progress(session.server_state)
+    assert (now.answered, now.needed) == (joined, 4)
+    assert not server.is_round_full(session.server_state)
+    session.close(Round.SHARE_KEYS)
+    ended = isinstance(session.server_state, server.Failed)
+    assert ended == (joined < 4)
+    if ended:
+        assert session.server_state.outcome.code is ErrorCode.U2_TOO_SMALL
+
+
+def test_a_round_is_full_when_everybody_has_answered():
+    session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
+    session.play(Round.ADVERTISE_KEYS, range(CLIENTS - 1))
+    assert not server.is_round_full(session.server_state)
+    session.play(Round.ADVERTISE_KEYS, [CLIENTS - 1])
+    assert server.is_round_full(session.server_state)
+
+
+@pytest.mark.parametrize(("invited", "expected"), [(None, 5), (3, 2), (4, 3), (9, 5)])
+def test_nobody_waits_for_those_who_may_not_come(invited, expected):
+    names = invited and frozenset(f"client-{n:05d}" for n in range(invited))
+    state = server.start(
+        RecordedSession(PLAIN, []).descriptor,
+        packed_bytes=10,
+        invited=names,
+        left_out=frozenset({"client-00000"}),
+    )
+    assert server.progress(state).expected == expected
