@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Complaint, Envelope, Round, Upload
+from secagg.messages import Complaint, Envelope, Round, Shares, Upload
+from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.profiles import Profile
 from secagg.protocol import client, server
 from secagg.protocol.events import InputBound, InputReady, Received
@@ -88,6 +89,15 @@ def changed(data, change):
     place, mask = change
     spoilt = bytearray(data)
     spoilt[place % len(spoilt)] ^= mask
+    return bytes(spoilt)
+
+
+def lied(answer, change):
+    """Change the same byte of every share in an answer."""
+    place, mask = change
+    spoilt = bytearray(answer)
+    for at in range(-1 - place % SHARE_SIZE, -len(spoilt), -SHARE_SIZE):
+        spoilt[at] ^= mask
     return bytes(spoilt)
 
 
@@ -176,7 +186,8 @@ class Play:
         kind = event.envelope.kind
         # What a corrupt client uploads may be anything, hence nothing is changed there.
         if self.spoils.get(number) is kind.ROUND and kind is not Upload:
-            data = changed(event.envelope.data, self.draw(ONE_BYTE, label="into"))
+            change = lied if kind is Shares else changed
+            data = change(event.envelope.data, self.draw(ONE_BYTE, label="into"))
             event = Received(Envelope(kind, data), event.sender)
         return [(number, event)] * self.draw(st.integers(1, 2), label="copies")
 
