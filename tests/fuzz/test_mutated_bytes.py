@@ -63,6 +63,7 @@ from secagg.testing.cohorts import (
     any_noise,
     one_hot,
     parameters_for,
+    sparse_parameters_for,
 )
 from secagg.transport import status
 from secagg.wire.calls import CALLS, Blob, BlobChunk, Reference, UploadStatus, Wait
@@ -176,6 +177,7 @@ CASES = {
         tail=MaliciousTail(simulated_trust()),
         deadlines=RoundDeadlines(consistency=60),
     ),
+    "drawn": sparse_parameters_for(8, dimension=4, degree=4),
 }
 PLAIN = replace(CASES["complete"], noise_layers=0, noise_block=b"")
 CASES["plain"] = PLAIN
