@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from secagg.one_process import (
         LocalCohort,
+        LocalEnrolment,
         local,
     )
     from secagg.parameters import (
@@ -162,6 +163,7 @@ __all__ = [
     "InputError",
     "IssuedCertificate",
     "LocalCohort",
+    "LocalEnrolment",
     "LocalProtocolError",
     "MaliciousTail",
     "NoiseBudget",
@@ -238,7 +240,7 @@ _MODULES: Final = {
     ),
     "messages": ("Round",),
     "noise_certificate": ("NoiseCertificate",),
-    "one_process": ("LocalCohort", "local"),
+    "one_process": ("LocalCohort", "LocalEnrolment", "local"),
     "parameters": (
         "Graph",
         "ProtocolParameters",

@@ -676,15 +676,15 @@ def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def _statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     mechanism, budget, _ = _decode_block(noise_block)
-    _check_cost(mechanism, budget.accountant)
-    # No figure for noise that this release does not draw.
-    _check_sampler(noise_block)
     try:
+        _check_cost(mechanism, budget.accountant)
+        # No figure for noise that this release does not draw.
+        _check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
         accountant.compose(Repeated(mechanism.event(), budget.sessions))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
-        # The block names the accountant: whoever offers it is at fault.
+        # The block names accountant and numbers: whoever offers it is at fault.
         raise _bad_block(str(error)) from None
 
 

@@ -22,7 +22,7 @@ from typing import ClassVar, Final, Self, TypeVar
 
 from secagg.enrolment.credential import CREDENTIAL_BYTES, Credential
 from secagg.errors import ErrorCode, RemoteProtocolError, error_code, printable
-from secagg.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS
+from secagg.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS, MAX_SPARSE_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 
 __all__ = [
@@ -35,8 +35,11 @@ __all__ = [
     "Complaint",
     "Consistency",
     "Delivery",
+    "Edges",
+    "EdgesPublished",
     "Envelope",
     "Fate",
+    "ListProof",
     "Message",
     "Neighbourhood",
     "Quorum",
@@ -69,6 +72,8 @@ BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
 MAX_REASON_BYTES: Final = 1000
 MAX_SET_BYTES: Final = -(-MAX_CLIENTS // 8)
 DIGEST_BYTES: Final = 32
+# A client can draw all others at most.
+MAX_EDGES_BYTES: Final = 4 * MAX_SPARSE_CLIENTS + SIGNATURE_BYTES
 _MAX_BYTES: Final = (1 << 32) - 1  # what a length prefix can say
 
 _Message = TypeVar("_Message")
@@ -227,6 +232,52 @@ def _read_parts(reader: Reader) -> tuple[bytes, bytes, bytes]:
     if len(signature) not in {0, SIGNATURE_BYTES}:
         raise ValueError(f"a signature has 0 or 64 bytes, not {len(signature)}")
     return id_part, key_part, signature
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """ChooseEdges, client to server: whom it has drawn (PROTOCOL §5.9).
+
+    Attributes:
+        drawn: Roster indices of those who shall hold its shares, strictly ascending.
+        signature: Ed25519 over ctx1, own index and the list, 64 bytes.
+    """
+
+    KIND: ClassVar[int] = 13
+    ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
+
+    drawn: tuple[int, ...]
+    signature: bytes = field(repr=False)
+
+    def listed(self) -> bytes:
+        """Return the list alone, as it is signed and hashed."""
+        writer = Writer()
+        for index in self.drawn:
+            writer.u32(index)
+        return writer.getvalue()
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.listed() + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; also for indices that are not strictly
+                ascending, so that nobody is drawn twice.
+        """
+        return _decode("list of drawn neighbours", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        drawn = []
+        while reader.remaining > SIGNATURE_BYTES:
+            drawn.append(reader.u32())
+        if any(a >= b for a, b in pairwise(drawn)):
+            raise ValueError("indices are not strictly ascending")
+        return cls(tuple(drawn), reader.fixed(SIGNATURE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +449,7 @@ class RosterFrame:
     Attributes:
         size: n, how many adverts there are in all.
         adverts: Those that are shown, by index, ascending, as received.
-        graph_seed: 32 bytes that order the ring, or b"" on the complete graph.
+        graph_seed: 32 bytes that order the ring, or b"" on the other graphs.
         reader: Index of whom a neighbourhood is for; None for the whole roster.
         proof: Of a neighbourhood: what of the tree the reader cannot compute.
     """
@@ -478,15 +529,16 @@ def _read_seed(reader: Reader) -> bytes:
 class Roster:
     """Opens ShareKeys: U1, the adverts of everybody by identity (PROTOCOL §5.1).
 
-    A client's index is the rank of its identity.
+    A client's index is the rank of its identity.  Where clients draw their neighbours
+    it opens the round before.
 
     Attributes:
         adverts: Strictly ascending by the UTF-8 bytes of the identity.
-        graph_seed: 32 bytes that order the ring, or b"" on the complete graph.
+        graph_seed: 32 bytes that order the ring, or b"" on the other graphs.
     """
 
     KIND: ClassVar[int] = 5
-    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+    ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
 
     adverts: tuple[Advert, ...]
     graph_seed: bytes = b""
@@ -542,7 +594,7 @@ class Neighbourhood:
     """
 
     KIND: ClassVar[int] = Roster.KIND
-    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+    ROUND: ClassVar[Round] = Roster.ROUND
 
     size: int
     reader: int
@@ -561,6 +613,107 @@ class Neighbourhood:
     def decode(data: bytes) -> "Roster | Neighbourhood":
         """Read a roster in either form; see `Roster.decode`."""
         return Roster.decode(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ListProof:
+    """That the reader stands on the list of who drew another client (PROTOCOL §5.9).
+
+    Attributes:
+        drawn_hash: Of the list that the other client has drawn, 32 bytes.
+        size: How many drew the other client.
+        place: Of the reader among them, from 0.
+        proof: Hashes of their tree that the reader cannot compute, 32 bytes each.
+    """
+
+    drawn_hash: bytes
+    size: int
+    place: int
+    proof: tuple[bytes, ...] = field(repr=False)
+
+    def encode_into(self, writer: Writer) -> None:
+        """Append the canonical encoding."""
+        writer.fixed(self.drawn_hash).u32(self.size).u32(self.place)
+        _write_proof(writer, self.proof)
+
+    @classmethod
+    def decode_from(cls, reader: Reader) -> Self:
+        """Read what `encode_into` wrote."""
+        drawn_hash, size = reader.fixed(DIGEST_BYTES), reader.u32()
+        return cls(drawn_hash, size, reader.u32(), _read_proof(reader))
+
+
+def _write_proof(writer: Writer, proof: tuple[bytes, ...]) -> None:
+    writer.u32(len(proof)).fixed(b"".join(proof))
+
+
+def _read_proof(reader: Reader) -> tuple[bytes, ...]:
+    size = _count(reader, MAX_CLIENTS)
+    return tuple(reader.fixed(DIGEST_BYTES) for _ in range(size))
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesPublished:
+    """Opens ShareKeys where clients draw their neighbours (PROTOCOL §5.9).
+
+    Attributes:
+        edge_root: Covers all that anybody has drawn, 32 bytes.
+        drawers: Who drew the reader: roster index and what it has sent, strictly
+            ascending.
+        own_proof: Of the reader's leaf.
+        lists: For each client that the reader drew, ascending, that the reader is on
+            its list; None for one that has drawn nobody, and is out of the session.
+        leaves_proof: Of the leaves of these, together.
+    """
+
+    KIND: ClassVar[int] = 14
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+
+    edge_root: bytes
+    drawers: tuple[tuple[int, Edges], ...] = field(repr=False)
+    own_proof: tuple[bytes, ...] = field(repr=False)
+    lists: tuple[ListProof | None, ...] = field(repr=False)
+    leaves_proof: tuple[bytes, ...] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer().fixed(self.edge_root).u32(len(self.drawers))
+        for index, edges in self.drawers:
+            writer.u32(index).blob(edges.encode())
+        _write_proof(writer, self.own_proof)
+        writer.u32(len(self.lists))
+        for each in self.lists:
+            writer.flag(each is not None)
+            if each is not None:
+                each.encode_into(writer)
+        _write_proof(writer, self.leaves_proof)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; also for drawers that are not strictly
+                ascending (R5.9-6).
+        """
+        return _decode("published edges", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        edge_root = reader.fixed(DIGEST_BYTES)
+        drawers = tuple(
+            (reader.u32(), Edges.decode(reader.blob(max_bytes=MAX_EDGES_BYTES)))
+            for _ in range(_count(reader, MAX_CLIENTS))
+        )
+        if any(a >= b for (a, _), (b, _) in pairwise(drawers)):
+            raise ValueError("indices are not strictly ascending")
+        own_proof = _read_proof(reader)
+        lists = tuple(
+            ListProof.decode_from(reader) if reader.flag() else None
+            for _ in range(_count(reader, MAX_CLIENTS))
+        )
+        return cls(edge_root, drawers, own_proof, lists, _read_proof(reader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -757,8 +910,17 @@ class Aborted:
         return cls(fate, code, printable(reason, max_bytes=MAX_REASON_BYTES))
 
 
-Update = Roster | Neighbourhood | Delivery | Survivors | Quorum | Released | Aborted
-Message = Advert | Bundles | Upload | Consistency | Shares | Complaint | Update
+Update = (
+    Roster
+    | Neighbourhood
+    | EdgesPublished
+    | Delivery
+    | Survivors
+    | Quorum
+    | Released
+    | Aborted
+)
+Message = Advert | Edges | Bundles | Upload | Consistency | Shares | Complaint | Update
 
 # Numbers of the journal and of the wire; none is ever given a second meaning.  A
 # roster has one in both of its forms.
@@ -777,6 +939,8 @@ KINDS: Final[Mapping[int, type[Message]]] = {
         Complaint,
         Consistency,
         Quorum,
+        Edges,
+        EdgesPublished,
     )
 }
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from typing import Final, Self
 
-from secagg.edge_odds import judge_edges
+from secagg.edge_odds import EdgeJudgement, judge_edges
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
@@ -225,7 +225,7 @@ class ProtocolParameters:
         if self.graph is Graph.RING:
             self._check_ring_odds(demanded_bits(self.graph_bits))
         if isinstance(self.tail, SparseTail):
-            self._check_edge_odds(self.tail, demanded_bits(self.graph_bits))
+            self._check_edge_odds(demanded_bits(self.graph_bits))
         return self
 
     def _ranges(self) -> Iterator[tuple[bool, str]]:
@@ -435,31 +435,60 @@ class ProtocolParameters:
                 "allowed: raise threshold and degree, or count on fewer colluders"
             )
 
-    def _check_edge_odds(self, tail: SparseTail, demanded_bits: float) -> None:
+    def _check_edge_odds(self, demanded_bits: float) -> None:
         """R3.2-9: on the smallest roster and on the largest one."""
         for clients in (self.min_clients, self.max_clients):
-            judged = judge_edges(
-                clients=clients,
-                degree=self.degree,
-                colluders=self.colluders,
-                losses=min(self.max_losses, clients - self.min_survivors),
-                demanded_bits=demanded_bits,
+            shortcoming = self.edge_shortcoming(clients, demanded_bits)
+            if shortcoming is not None:
+                raise _impossible(shortcoming)
+
+    def edge_shortcoming(self, clients: int, demanded_bits: float) -> str | None:
+        """Say why edges that so many clients draw are not safe; None if they are.
+
+        Args:
+            clients: n.
+            demanded_bits: Each of the two odds must be at most 2^-demanded_bits.
+        """
+        judged = self._judge_edges(clients, demanded_bits)
+        if self.threshold < judged.least_threshold:
+            return (
+                f"of {clients} clients that draw {self.degree} others each, "
+                f"{judged.set_apart} may stand apart with "
+                f"{judged.corrupt_holders} colluders among the holders of each, "
+                f"with probability above 2^-{demanded_bits:.2f}: threshold must be "
+                f"at least {judged.least_threshold}, not {self.threshold}"
             )
-            if self.threshold < judged.least_threshold:
-                raise _impossible(
-                    f"of {clients} clients that draw {self.degree} others each, "
-                    f"{judged.set_apart} may stand apart with "
-                    f"{judged.corrupt_holders} colluders among the holders of each, "
-                    f"with probability above 2^-{demanded_bits:.2f}: threshold must be "
-                    f"at least {judged.least_threshold}, not {self.threshold}"
-                )
-            # As many may be left out of a sum unseen by those who sign for it.
-            if tail.quorum < self.min_survivors + judged.set_apart:
-                raise _impossible(
-                    f"quorum must be at least {self.min_survivors + judged.set_apart} "
-                    f"(min_survivors and {judged.set_apart} that may stand apart), not "
-                    f"{tail.quorum}"
-                )
+        # As many may be left out of a sum unseen by those who sign for it.
+        least = self.min_survivors + judged.set_apart
+        if self.quorum < least:
+            return (
+                f"quorum must be at least {least} (min_survivors and "
+                f"{judged.set_apart} that may stand apart), not {self.quorum}"
+            )
+        return None
+
+    def most_set_apart(self, clients: int) -> int:
+        """Return how many honest clients a lying server can leave out of a sum unseen.
+
+        Args:
+            clients: n.
+
+        Returns:
+            0 in every profile but malicious-server-sparse, where it holds but with
+            probability 2^-graph_bits.
+        """
+        if self.graph is not Graph.K_OUT:
+            return 0
+        return self._judge_edges(clients, client_demand(self.graph_bits)).set_apart
+
+    def _judge_edges(self, clients: int, demanded_bits: float) -> EdgeJudgement:
+        return judge_edges(
+            clients=clients,
+            degree=self.degree,
+            colluders=self.colluders,
+            losses=min(self.max_losses, clients - self.min_survivors),
+            demanded_bits=demanded_bits,
+        )
 
     def encode(self) -> bytes:
         """Return the canonical encoding (PROTOCOL §3.2)."""

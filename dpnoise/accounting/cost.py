@@ -30,6 +30,7 @@ _SECONDS_PER_CELL: Final = {
     "mixture-pld": 1.1e-9 * 66 * 140,
 }
 _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
+_STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
 _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
@@ -74,4 +75,7 @@ def expected_seconds(event: NoiseEvent, accountant: str) -> float:
     folds = _CELLS_PER_FOLD[name] if variance < _WIDE_FROM else _CELLS_PER_WIDE_FOLD
     cells = 1.0 + largest + folds * math.log(largest / first)
     window = 2.0 * (_DEVIATIONS * deviation + 8.0 * (1.0 + largest))
+    # Vectors far shorter than the noise are judged on steep contours, whose tails are
+    # long: as many integers more as the contour is steep, for each step of a shift.
+    window += math.ceil(largest) * _STEEPEST[name] * math.sqrt(variance / norm)
     return window * cells * _SECONDS_PER_CELL[name]

@@ -21,9 +21,9 @@ from typing import Final
 from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import Advert, Quorum, Roster, RosterFrame
+from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.profiles import HonestTail
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_quorum
@@ -185,8 +185,13 @@ class _Reading:
     def read_view(self) -> None:
         """Take the roster, or what commits to it, and derive graph and ctx1."""
         parameters, view = self._parameters, self._receipt.view
-        if self._receipt.edge_root:
-            raise _flaw("it has an edge root, and nobody chose edges")
+        is_drawn = parameters.graph is Graph.K_OUT and bool(self._receipt.sharers)
+        if len(self._receipt.edge_root) != (DIGEST_BYTES if is_drawn else 0):
+            raise _flaw(
+                "nothing covers the edges that were chosen"
+                if is_drawn
+                else "it has an edge root, and nobody chose edges"
+            )
         match view:
             case None:
                 return
@@ -274,10 +279,16 @@ class _Reading:
             return
         if not self._survivors:
             raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
-        noise = noise_terms(parameters, len(self._sharers), read_noise)
+        noise = noise_terms(
+            parameters, len(self._sharers), read_noise, clients=self._clients
+        )
         suite = parameters.suite
         ctx2 = context.mask_context(
-            self._ctx1, receipt.sharers, suite, noise_context=noise.context
+            self._ctx1,
+            receipt.sharers,
+            suite,
+            edge_root=receipt.edge_root,
+            noise_context=noise.context,
         )
         quorum = Quorum.decode(receipt.quorum)
         check_quorum(
@@ -347,12 +358,14 @@ class _Reading:
         )
 
 
-def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...]:
+def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
     """Return from how many survivors each layer is said to have been subtracted."""
     try:
         given = json.loads(certificate)["given"]
     except (ValueError, RecursionError, KeyError, TypeError):
         raise _flaw("its certificate is none") from None
+    if given is None:  # a client does not hear what was subtracted
+        return None
     if not isinstance(given, list) or len(given) != layers:
         raise _flaw(f"its certificate does not count {layers} layers")
     if not all(type(count) is int and 0 <= count <= survivors for count in given):

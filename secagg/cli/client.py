@@ -39,7 +39,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--output",
             metavar="SUM.npy",
-            help="Where to write the released sum; {session} as in --input.",
+            help="Where to write the released sum; {session} as in --input. Beside "
+            "SUM.npy goes SUM.receipt.bin, for `secagg sessions verify`.",
         ),
     ] = None,
     payload_path: Annotated[
@@ -155,13 +156,23 @@ class _Files:
     sum_path: SessionPath | None
     payload_path: SessionPath | None
 
+    def receipt(self, session_number: int) -> Path | None:
+        """Return where the receipt of one session goes: beside its sum.
+
+        Named after the sum, so that clients of one directory keep their own.
+        """
+        if self.sum_path is None:
+            return None
+        return self.sum_path.of(session_number).with_suffix(".receipt.bin")
+
     def of(self, session_number: int) -> dict[str, str | None]:
         """Return the files of one session, by what is in them."""
         return {
-            name: None if path is None else str(path.of(session_number))
+            name: None if path is None else str(path)
             for name, path in (
-                ("output", self.sum_path),
-                ("payload", self.payload_path),
+                ("output", self.sum_path and self.sum_path.of(session_number)),
+                ("audit_receipt", self.receipt(session_number)),
+                ("payload", self.payload_path and self.payload_path.of(session_number)),
             )
         }
 
@@ -208,7 +219,7 @@ async def _contribute(
     """Return what was given, and the client's last part if the task is over."""
     from secagg.client.program import client_of
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.storage.vector_files import write_vector
+    from secagg.storage.vector_files import write_bytes, write_vector
 
     def show(progress: "ClientProgress") -> None:
         session = (
@@ -249,6 +260,9 @@ async def _contribute(
             _describe(given, output)
             if files.sum_path is not None and given.values is not None:
                 write_vector(files.sum_path.of(given.session_number), given.values)
+            receipt_path = files.receipt(given.session_number)
+            if receipt_path is not None:
+                write_bytes(receipt_path, given.audit)
             for path in files.of(given.session_number).values():
                 if path is not None:
                     output.line(f"wrote {path}")

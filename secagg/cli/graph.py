@@ -77,7 +77,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     from secagg.graph_choice import Adversary, GraphDemand, choose_graph
     from secagg.key_traffic import key_traffic
     from secagg.parameters import MAX_CLIENTS, Graph
-    from secagg.profiles import SUPPORTED_PROFILES
+    from secagg.profiles import SERVED_PROFILES
 
     output = Output(as_json=as_json)
     try:
@@ -103,10 +103,10 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         output.line(f"the complete graph: {chosen.why}")
     if profile is None:
         output.line("no profile defends against a semi-malicious server: figures only")
-    elif profile not in SUPPORTED_PROFILES or clients > MAX_CLIENTS:
+    elif profile not in SERVED_PROFILES or clients > MAX_CLIENTS:
         output.line(
-            f"figures only: this release has no profile {profile.label} for {clients} "
-            "clients"
+            f"figures only: this release serves no profile {profile.label} for "
+            f"{clients} clients"
         )
     shown = [
         ("graph", kind),

@@ -89,6 +89,7 @@ def server(
                 settings,
                 prepared,
                 on_sum=files.write,
+                on_aborted=files.write_aborted,
                 observer=observer,
             )
         )

@@ -87,6 +87,7 @@ def _facts(verdict: "Verdict") -> dict[str, str | int]:
         "aggregator": printable(descriptor.aggregator, max_bytes=255),
         "task": printable(descriptor.task_id, max_bytes=256),
         "session_number": descriptor.session_number,
+        "session_id": descriptor.session_id.hex(),
         "profile": descriptor.parameters.profile.label,
         "joined": verdict.clients,
         "shared": len(verdict.sharers),

@@ -1,6 +1,6 @@
 """`secagg simulate`: one session of many clients in this process, measured."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from secagg.parameters import ProtocolParameters
 
 __all__ = ["simulate"]
+
+_GRAPH_BITS: Final = 40
 
 
 def simulate(  # noqa: PLR0913 - one parameter per flag
@@ -34,7 +36,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--degree",
             min=0,
-            help="Neighbours of each client on a ring; 0: the complete graph.",
+            help="Neighbours of each client on a ring, or that each draws; 0: the "
+            "complete graph.",
         ),
     ] = 0,
     threshold: Annotated[
@@ -42,7 +45,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--threshold",
             min=0,
-            help="Shares that rebuild a secret; 0: one more than half.",
+            help="Shares that rebuild a secret; 0: one more than half, or the least "
+            "that is safe where clients draw their neighbours.",
         ),
     ] = 0,
     dropout_rate: Annotated[
@@ -97,6 +101,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     from secagg.profiles import (
         HonestTail,
         MaliciousTail,
+        Profile,
         RoundDeadlines,
         check_supported,
     )
@@ -113,6 +118,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             raise typer.BadParameter("--seed must be below 2^256") from None
         entropy = SeededEntropy(SecretBytes(key), b"simulation")
     losses = plan_losses(clients, dropout_rate, entropy)
+    is_drawn = chosen is Profile.MALICIOUS_SERVER_SPARSE
     shares = threshold or (degree or clients) // 2 + 1
     # The cohort promises no more than what the chosen losses leave.
     left = clients - len(losses.losses)
@@ -120,9 +126,11 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     try:
         check_supported(chosen)
         parameters = ProtocolParameters(
-            tail=MaliciousTail(simulated_trust())
+            tail=HonestTail()
+            if is_drawn
+            else MaliciousTail(simulated_trust())
             if chosen.has_identities
-            else HonestTail(40 if degree else 0),
+            else HonestTail(_GRAPH_BITS if degree else 0),
             deadlines=RoundDeadlines.of(chosen),
             modulus=1 << modulus_bits,
             dimension=dimension,
@@ -133,7 +141,10 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             min_survivors=survivors,
             max_dropouts=clients - shares,
             max_losses=clients - shares,
-        ).validate()
+        )
+        if is_drawn:
+            parameters = _drawn(parameters, left=left, threshold=threshold)
+        parameters.validate()
         if xnoise:
             parameters = _with_ladder(parameters)
     except RemoteProtocolError as error:
@@ -143,6 +154,12 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             code=ErrorCode.BAD_SETTINGS,
             next_step="Correct that option; see secagg simulate --help.",
         ) from None
+    unseen = parameters.most_set_apart(clients)
+    if is_drawn:
+        output.line(
+            f"{chosen.label} is experimental and unreviewed: a server that lies "
+            f"can leave {unseen} honest inputs out of the sum, and nobody sees it"
+        )
     output.line(
         f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "
         f"{len(losses.losses)} will vanish"
@@ -179,10 +196,12 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "clients": clients,
             "clients_lost": session.clients_lost,
             "survivors": session.survivors,
-            "threshold": shares,
+            "threshold": parameters.threshold,
             "degree": degree,
             "profile": chosen.label,
+            "is_experimental": is_drawn,
             "quorum": parameters.quorum,
+            "unseen": unseen,
             "client_cpu_seconds": {
                 "mean": costs.client_cpu_seconds_mean,
                 "max": costs.client_cpu_seconds_max,
@@ -198,6 +217,49 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     )
     if not session.is_exact:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _drawn(
+    parameters: "ProtocolParameters", *, left: int, threshold: int
+) -> "ProtocolParameters":
+    """Return parameters of a cohort in which clients draw their neighbours.
+
+    Args:
+        parameters: Of the same cohort on a ring.
+        left: Clients that stay until the end.
+        threshold: t; 0 for the least that is safe.
+    """
+    from dataclasses import replace
+
+    from secagg.edge_odds import judge_edges
+    from secagg.profiles import RoundDeadlines, SparseTail
+    from secagg.ring_odds import server_demand
+    from secagg.simulation.enrolled import simulated_trust
+
+    clients, degree = parameters.max_clients, parameters.degree
+    judged = [
+        judge_edges(
+            clients=size,
+            degree=degree,
+            colluders=0,
+            losses=size - left,
+            demanded_bits=server_demand(_GRAPH_BITS),
+        )
+        for size in (left, clients)
+    ]
+    quorum = max(clients // 2 + 1, left)
+    tail = SparseTail(simulated_trust(), _GRAPH_BITS, in_cap=3 * degree, quorum=quorum)
+    least = max(2, *(each.least_threshold for each in judged))
+    return replace(
+        parameters,
+        tail=tail,
+        deadlines=RoundDeadlines.of(tail.PROFILE),
+        threshold=threshold or least,
+        min_clients=left,
+        min_survivors=left - max(each.set_apart for each in judged),
+        max_dropouts=clients - left,
+        max_losses=clients - left,
+    )
 
 
 def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":

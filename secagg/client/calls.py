@@ -16,7 +16,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Envelope, Round
+from secagg.messages import Envelope, Message, Round
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy
 from secagg.runtime.clock import Clock, finish_before
@@ -36,7 +36,7 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import MAX_CHUNK_BYTES
 
-__all__ = ["ClientCalls"]
+__all__ = ["ClientCalls", "repeated"]
 
 RETRYABLE: Final = frozenset(
     {
@@ -149,6 +149,9 @@ class ClientCalls:
     ) -> Envelope:
         """Wait for the message that opens the next round for this client.
 
+        A server that lies may show one of the past: the caller compares it with what
+        it has accepted.
+
         Args:
             session_id: The session.
             after: The round that the client is in.
@@ -157,8 +160,8 @@ class ClientCalls:
                 deadline from then on.
 
         Raises:
-            RemoteProtocolError: UNEXPECTED_MESSAGE for an update of the past;
-                PAYLOAD_MISMATCH for a large one that is not what was announced.
+            RemoteProtocolError: UNEXPECTED_MESSAGE for a large update of the past;
+                PAYLOAD_MISMATCH for one that is not what was announced.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
@@ -179,14 +182,10 @@ class ClientCalls:
                     "the round was not closed",
                 )
                 continue
-            opened = answer.kind.ROUND
-            if opened <= after:
-                raise RemoteProtocolError(
-                    f"the server repeats the opening of round {opened.name} instead "
-                    "of waiting"
-                )
             if isinstance(answer, Envelope):
                 return answer
+            if after >= answer.kind.ROUND:
+                raise repeated(answer.kind)
             data = await self.fetch(
                 session_id,
                 answer.blob,
@@ -328,6 +327,13 @@ class ClientCalls:
             await self._clock.sleep_until(deadline)
             raise _too_late(reason)
         await self._clock.sleep_until(self._clock.now() + seconds)
+
+
+def repeated(kind: type[Message]) -> RemoteProtocolError:
+    """Return the complaint about an update of the past."""
+    return RemoteProtocolError(
+        f"the server repeats the opening of round {kind.ROUND.name} instead of waiting"
+    )
 
 
 def _too_late(reason: str) -> SessionAbortedError:

@@ -39,7 +39,7 @@ from secagg.client.runner import (
     SessionOutcome,
 )
 from secagg.client.storage import ClientStorage, open_storage
-from secagg.client.taken_part import TakenPart, last_part
+from secagg.client.taken_part import TakenPart, last_part, receipt_of
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import (
     ErrorCode,
@@ -90,6 +90,8 @@ class Contribution:
         noise: What noise the sum holds at least, computed by this client from the sets
             for which it has answered; None for a task that releases exact sums, and
             where it was not asked to answer.
+        audit: What `secagg sessions verify` judges: this client's own receipt of the
+            session, from what it has received and signed (docs/receipts.md).
     """
 
     session_number: int
@@ -100,6 +102,7 @@ class Contribution:
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
     noise: NoiseCertificate | None = None
+    audit: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
@@ -366,6 +369,21 @@ class Client:
         _, storage = self._parts()
         return await last_part(storage.book, self._task)
 
+    async def receipt(self, session_number: int) -> bytes | None:
+        """Return this client's receipt of a session that is over for it.
+
+        However it ended, and whatever process took part; None when there is none.
+
+        Args:
+            session_number: Number of the session.
+
+        Raises:
+            LocalProtocolError: The client is not open.
+            ServiceError: STORAGE_FAILED.
+        """
+        _, storage = self._parts()
+        return await receipt_of(storage.book, self._task, session_number)
+
     def _parts(self) -> tuple[ClientRunner, ClientStorage]:
         if self._opened is None:
             raise LocalProtocolError(
@@ -526,4 +544,5 @@ def _contribution(
         shortened_by=turn.shortened_by,
         sessions_left=None,
         noise=noise,
+        audit=outcome.audit,
     )

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.after_error import Reach
-from secagg.client.calls import ClientCalls
+from secagg.client.calls import ClientCalls, repeated
 from secagg.client.session import ClientSession
 from secagg.errors import (
     ErrorCode,
@@ -160,6 +160,8 @@ class SessionOutcome:
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
         sharers: |U2|; None for a client that was not asked to unmask.
+        audit: This client's receipt (`secagg.audit`); empty before the session is
+            scrubbed.
     """
 
     descriptor: SessionDescriptor
@@ -167,6 +169,7 @@ class SessionOutcome:
     is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
     sharers: int | None = None
+    audit: bytes = field(default=b"", repr=False)
 
     @property
     def survivors(self) -> int:
@@ -261,7 +264,11 @@ class Conductor:
         before = self._session.state
         if isinstance(before, client.Answered):
             self._sharers = before.sharers
+        is_old = self._session.round >= update.kind.ROUND
         outputs = await self._session.apply(Received(update))
+        if is_old and not client.is_over(self._session.state):
+            # The same as before.  Another one is worse, and named so (R5.4-5).
+            raise repeated(update.kind)
         if isinstance(before, client.Masked):
             await self._judge_graph(before)
         self._enter_round()

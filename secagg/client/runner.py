@@ -15,6 +15,7 @@ The application decides what to sum; `secagg.distributed_dp` makes vectors with 
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from secagg import telemetry
@@ -195,12 +196,12 @@ class ClientRunner:
             raise
         finally:
             self.reach = conductor.reach
-        await session.scrub()
+        audit = await session.scrub()
         self._log(telemetry.SESSION_COMPLETED, session)
         self._on_progress(
             ClientProgress(ClientPhase.COMPLETED, session.descriptor.session_number)
         )
-        return outcome
+        return replace(outcome, audit=audit)
 
     async def _join(self, task_id: str) -> ClientSession:
         self._on_progress(ClientProgress(ClientPhase.WAITING))

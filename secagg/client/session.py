@@ -17,6 +17,8 @@ Rule 7: a session of a book that was put back from an older state is left at onc
         nobody knows what it has sent.
 Rule 8: what signs for this client comes from its identity, never from the record of
         a session.  Another key than the one of its advert signs nothing in it.
+Rule 9: every session leaves this client's own receipt, made of what is on the disk, so
+        that it is the same after a restart.
 
 It talks to nobody: that is `secagg.client.runner`.
 """
@@ -24,8 +26,10 @@ It talks to nobody: that is `secagg.client.runner`.
 from dataclasses import replace
 from typing import Final, Self
 
+from secagg.audit.receipt import AuditReceipt
 from secagg.client.budget import charge_of, max_rosters_of, settlement_of
 from secagg.client.enrolment import EnrolledClient
+from secagg.client.evidence import concluded, seen_at_offer, seen_with
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import (
     ErrorCode,
@@ -62,12 +66,16 @@ from secagg.storage.change import (
     SessionsSpentError,
 )
 from secagg.storage.journal import (
+    Ending,
     decode_answered,
     decode_client_event,
+    decode_ending,
+    decode_evidence,
     decode_offer,
     encode_answered,
+    encode_ending,
     encode_offer,
-    encode_outcome,
+    evidence_of,
     is_answered,
     record_of,
 )
@@ -282,24 +290,49 @@ class ClientSession:
                 self._forget_seed()
         return step.outputs
 
-    async def scrub(self) -> None:
+    async def scrub(self) -> bytes:
         """Remove all records of a session that is over, and leave a receipt.
 
         What becomes of its charge is settled in the same change.
+
+        Returns:
+            The receipt (`secagg.audit`).
         """
         if not isinstance(self._state, client.Completed | client.Failed):
             raise InternalError("a session that is not over cannot be scrubbed")
-        await self._end(self._state)
+        return await self._end(self._state)
 
-    async def _end(self, ended: client.Completed | client.Failed) -> None:
+    async def _end(self, ended: client.Completed | client.Failed) -> bytes:
         self._forget_seed()
+        stored = await self._book.load(self._key)
+        if stored is None:
+            raise InternalError("a session that was begun has a record")
+        if stored.receipt is not None:
+            return decode_ending(stored.receipt).audit
+        audit = await self._workers.run(self._receipt, stored, ended)
         await self._commit(
             Change(
                 key=self._key,
-                end=encode_outcome(ended),
+                end=encode_ending(Ending(ended, audit)),
                 settle=settlement_of(self.descriptor, ended.charge),
             )
         )
+        return audit
+
+    def _receipt(
+        self, stored: StoredSession, ended: client.Completed | client.Failed
+    ) -> bytes:
+        seen = self._seen(stored)
+        return concluded(
+            seen, self._descriptor, ended, has_answered=is_answered(stored.header)
+        ).encode()
+
+    def _seen(self, stored: StoredSession, *newest: ClientEvent) -> AuditReceipt:
+        """Return what this client can show, from what is on its disk."""
+        if is_answered(stored.header):
+            return decode_evidence(stored.records[0])
+        events = (*map(decode_client_event, stored.records), *newest)
+        return seen_with(seen_at_offer(self._descriptor), self._descriptor, events)
 
     async def _change_of(self, event: ClientEvent, state: client.ClientState) -> Change:
         if isinstance(event, InputReady) and isinstance(state, client.Masked):
@@ -311,8 +344,15 @@ class ClientSession:
             )
         if isinstance(state, client.Answered):
             # The seed and what was received are overwritten on the disk: from here on
-            # nothing but the answer itself is needed (PROTOCOL §12).
-            answered = Resealed(encode_answered(self.descriptor, state))
+            # nothing but the answer itself is needed (PROTOCOL §12), and what is public
+            # of the session to show it.
+            stored = await self._book.load(self._key)
+            if stored is None:
+                raise InternalError("a session that was begun has a record")
+            seen = await self._workers.run(self._seen, stored, event)
+            answered = Resealed(
+                encode_answered(self.descriptor, state), (evidence_of(seen),)
+            )
             return Change(key=self._key, reseal=answered)
         # A roster was accepted: its ring counts, even if nothing comes of it.
         has_ring = not self.descriptor.parameters.is_complete_graph

@@ -24,10 +24,13 @@ from typing import Final
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.transcript import domain_tag
 
-__all__ = ["NODE_SIZE", "MerkleTree", "ProofError", "proven_top"]
+__all__ = ["NODE_SIZE", "ROSTER_NODE", "MerkleTree", "ProofError", "proven_top"]
 
 NODE_SIZE: Final = 32
 """Size of leaves, nodes and tops, bytes."""
+
+ROSTER_NODE: Final = "roster node"
+"""What the nodes of a tree over adverts are, for the tag of their hashes."""
 
 _LENGTH: Final = NODE_SIZE.to_bytes(4, "big")
 
@@ -44,11 +47,18 @@ class MerkleTree:
     Args:
         leaves: 32 bytes each, at least one.
         suite: The session's cipher suite; it separates the domain of the hashes.
+        node: What its nodes are, for the same purpose.
     """
 
     __slots__ = ("_levels",)
 
-    def __init__(self, leaves: Sequence[bytes], suite: CipherSuite) -> None:
+    def __init__(
+        self,
+        leaves: Sequence[bytes],
+        suite: CipherSuite,
+        *,
+        node: str = ROSTER_NODE,
+    ) -> None:
         if not leaves:
             raise ValueError("a tree has at least one leaf")
         if any(len(leaf) != NODE_SIZE for leaf in leaves):
@@ -56,7 +66,7 @@ class MerkleTree:
         # Level i holds the tops of 2^i leaves each, the last one of fewer.
         self._levels: list[Sequence[bytes]] = [leaves]
         while len(level := self._levels[-1]) > 1:
-            self._levels.append(_next_level(level, suite))
+            self._levels.append(_next_level(level, _prefix(suite, node)))
 
     def __len__(self) -> int:
         return len(self._levels[0])
@@ -91,6 +101,8 @@ def proven_top(
     leaves: Mapping[int, bytes],
     proof: Sequence[bytes],
     suite: CipherSuite,
+    *,
+    node: str = ROSTER_NODE,
 ) -> bytes:
     """Compute the top of a tree from some of its leaves and a proof (R4.1-1).
 
@@ -99,6 +111,7 @@ def proven_top(
         leaves: Some of them by place, 32 bytes each.
         proof: From `MerkleTree.proof` for the same places, as it was received.
         suite: The session's cipher suite.
+        node: What its nodes are.
 
     Returns:
         32 bytes.  Any number of hashes that fits gives some top: compare it, or what
@@ -115,7 +128,7 @@ def proven_top(
             f"the proof for {len(places)} of {count} leaves has {len(proof)} hashes"
         )
     rest = iter(proof)
-    prefix = _prefix(suite)
+    prefix = _prefix(suite, node)
 
     def top(start: int, end: int) -> bytes:
         first = bisect_left(places, start)
@@ -153,17 +166,16 @@ def _cut(start: int, end: int) -> int:
     return start + (1 << ((end - start - 1).bit_length() - 1))
 
 
-def _next_level(level: Sequence[bytes], suite: CipherSuite) -> list[bytes]:
-    prefix = _prefix(suite)
+def _next_level(level: Sequence[bytes], prefix: bytes) -> list[bytes]:
     pairs = zip(level[::2], level[1::2], strict=False)
     above = [_node(prefix, left, right) for left, right in pairs]
     return [*above, level[-1]] if len(level) % 2 else above
 
 
-def _prefix(suite: CipherSuite) -> bytes:
-    return domain_tag("hash", "roster node", suite) + _LENGTH
+def _prefix(suite: CipherSuite, node: str) -> bytes:
+    return domain_tag("hash", node, suite) + _LENGTH
 
 
 def _node(prefix: bytes, left: bytes, right: bytes) -> bytes:
-    """H("roster node"; left, right), with the constant bytes put together once."""
+    """H(node; left, right), with the constant bytes put together once."""
     return hashlib.sha256(prefix + left + _LENGTH + right).digest()

@@ -41,8 +41,11 @@ MAX_ABSCISSA: Final = PRIME - 1
 _GENERATOR: Final = 3
 _ORDER: Final = PRIME - 1
 
-# 2^22 entries of float64 are 32 MiB: the largest matrix kept or built at once.
+# 2^22 entries of float64 are 32 MiB: the largest matrix built at once.
 _MAX_ENTRIES: Final = 1 << 22
+# 2^16 entries are 512 KiB: the largest matrix kept.  A client deals once in a session,
+# and waits for hours with what is kept; larger ones cost it milliseconds.
+_KEPT_ENTRIES: Final = 1 << 16
 # 2^17 entries of int64 are 1 MiB: differences that are used once stay in the cache.
 _CACHED_ENTRIES: Final = 1 << 17
 
@@ -293,8 +296,12 @@ def _vandermonde_blocks(
     abscissae: npt.NDArray[np.int64], terms: int
 ) -> Iterator[tuple[slice, _Floats]]:
     """Yield blocks of rows of the matrix x_i^j, j < terms."""
-    if abscissae.size * terms <= _MAX_ENTRIES:
+    entries = abscissae.size * terms
+    if entries <= _KEPT_ENTRIES:
         yield slice(None), _vandermonde_cached(abscissae.tobytes(), terms)
+        return
+    if entries <= _MAX_ENTRIES:
+        yield slice(None), _vandermonde(abscissae, terms)
         return
     step = max(1, _MAX_ENTRIES // terms)
     for low in range(0, abscissae.size, step):

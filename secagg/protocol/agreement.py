@@ -32,6 +32,7 @@ __all__ = [
     "check_bundle_signature",
     "check_quorum",
     "check_signature",
+    "check_signed",
     "sign_bundles",
     "sign_context",
 ]
@@ -96,7 +97,7 @@ def check_signature(
     Raises:
         RemoteProtocolError: BAD_SIGNATURE.
     """
-    _check(
+    check_signed(
         signers,
         index,
         _context_message(ctx3, suite),
@@ -170,7 +171,7 @@ def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and wher
     Raises:
         RemoteProtocolError: BAD_SIGNATURE.
     """
-    _check(
+    check_signed(
         signers,
         index,
         _bundles_message(sealed, ctx1, index, suite),
@@ -179,9 +180,21 @@ def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and wher
     )
 
 
-def _check(
+def check_signed(
     signers: Signers, index: int, message: bytes, signature: bytes, what: str
 ) -> None:
+    """Check one client's signature.
+
+    Args:
+        signers: Of the roster.
+        index: Who is said to have signed.
+        message: What, beginning with its domain tag.
+        signature: 64 bytes.
+        what: The end of a sentence about a client whose signature does not hold.
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE.
+    """
     try:
         verify(signers.identity_key(index), message, signature)
     except SignatureError:

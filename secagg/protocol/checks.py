@@ -5,7 +5,8 @@ the check is removed.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
@@ -30,6 +31,7 @@ from secagg.ring_odds import client_demand
 __all__ = [
     "RosterView",
     "check_delivery",
+    "check_edge_odds",
     "check_layers",
     "check_noise_suffices",
     "check_overlap",
@@ -52,8 +54,11 @@ class RosterView:
         size: n.
         index: Its own roster index.
         graph: Who shares with whom.
-        adverts: Of itself and of its neighbours, by roster index.
+        adverts: Of itself and of its neighbours, by roster index; of everybody while
+            neighbours are still to be drawn.
         ctx1: Context of the roster.
+        edge_root: Covers all that clients have drawn; b"" where nobody draws, or
+            while they do.
     """
 
     size: int
@@ -61,6 +66,25 @@ class RosterView:
     graph: SharingGraph
     adverts: Mapping[int, Advert]
     ctx1: bytes
+    edge_root: bytes = b""
+
+    def along(self, graph: SharingGraph, edge_root: bytes) -> Self:
+        """Return what is left to know when edges are drawn."""
+        shown = (self.index, *graph.mask_peers(self.index))
+        adverts = {each: self.adverts[each] for each in shown}
+        return replace(self, graph=graph, adverts=adverts, edge_root=edge_root)
+
+    def dealt(self) -> Self:
+        """Return what is needed once shares are dealt: names and masking keys.
+
+        Credentials and signatures are most of an advert, and a client waits for hours
+        with what it holds between two rounds.
+        """
+        adverts = {
+            index: Advert(advert.identity, b"", advert.masking_key, b"")
+            for index, advert in self.adverts.items()
+        }
+        return replace(self, adverts=adverts)
 
 
 def check_roster(
@@ -112,9 +136,10 @@ def check_roster(
         check_overlap(parameters, len(roster))
     graph = sharing_graph(parameters, len(roster), roster.graph_seed)
     check_ring(parameters, graph)
+    check_edge_odds(parameters, len(roster))
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
-    if not parameters.is_complete_graph:
-        adverts = {i: adverts[i] for i in (index, *graph.neighbors(index))}
+    if parameters.graph is Graph.RING:
+        adverts = {i: adverts[i] for i in (index, *graph.mask_peers(index))}
     return RosterView(len(roster), index, graph, adverts, ctx1)
 
 
@@ -137,7 +162,7 @@ def _check_neighbourhood(
             code=ErrorCode.POLICY_VIOLATION,
         )
     graph = sharing_graph(parameters, roster.size, roster.graph_seed)
-    if set(roster.adverts) != {index, *graph.neighbors(index)}:
+    if set(roster.adverts) != {index, *graph.mask_peers(index)}:
         raise RemoteProtocolError(
             "the neighbourhood shows others than this client's neighbours",
             code=ErrorCode.BAD_PROOF,
@@ -257,6 +282,20 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
         )
 
 
+def check_edge_odds(parameters: ProtocolParameters, clients: int) -> None:
+    """Check the odds of the edges to be drawn at the roster's own size (R5.9-2).
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if parameters.graph is not Graph.K_OUT:
+        return
+    demanded = client_demand(parameters.graph_bits)
+    shortcoming = parameters.edge_shortcoming(clients, demanded)
+    if shortcoming is not None:
+        raise RemoteProtocolError(shortcoming, code=ErrorCode.POLICY_VIOLATION)
+
+
 def check_unique_keys(adverts: Iterable[Advert]) -> None:
     """Check that no public key occurs twice, all kinds taken together.
 
@@ -290,7 +329,7 @@ def check_delivery(
     sharers = check_sharers(
         parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
     )
-    senders = sharers.intersection(graph.neighbors(index))
+    senders = sharers.intersection(graph.senders(index))
     # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
     holders = sharers.intersection(graph.holders(index))
     if len(holders) < parameters.threshold:

@@ -31,6 +31,7 @@ from secagg.messages import (
     Aborted,
     Consistency,
     Delivery,
+    EdgesPublished,
     Envelope,
     Message,
     Quorum,
@@ -48,6 +49,7 @@ from secagg.protocol import noise_terms
 from secagg.protocol.client_rounds import (
     advertise,
     agree,
+    choose_edges,
     complaints_of,
     complete,
     fail,
@@ -64,6 +66,7 @@ from secagg.protocol.client_rounds import (
     reveal,
     reveal_agreed,
     session_facts,
+    share_along_edges,
     share_keys,
 )
 from secagg.protocol.client_states import (
@@ -72,6 +75,7 @@ from secagg.protocol.client_states import (
     ClientState,
     ClientStep,
     Completed,
+    EdgesChosen,
     Failed,
     Idle,
     Masked,
@@ -100,6 +104,7 @@ __all__ = [
     "Answered",
     "ClientState",
     "Completed",
+    "EdgesChosen",
     "Failed",
     "Idle",
     "Masked",
@@ -176,9 +181,20 @@ _AGREEING: Final[_Table] = {
     (Answered,    Quorum):             Edge(repeat,       {Answered}),
     (Signed,      Released):           Edge(complete,     {Completed}),
 }
+# Where clients draw their neighbours, the roster only tells them among whom.
+_DRAWING: Final[_Table] = {
+    (Advertised,  Roster):             Edge(choose_edges, {EdgesChosen}),
+    (EdgesChosen, Roster):             Edge(repeat,       {EdgesChosen}),
+    (EdgesChosen, EdgesPublished):     Edge(share_along_edges, {Shared}),
+    (EdgesChosen, Aborted):            Edge(fail,         {Failed}),
+    (EdgesChosen, AbortRequested):     Edge(give_up,      {Failed}),
+    **{(state,    EdgesPublished):     Edge(repeat,       {state})
+       for state in (Shared, _Plain, _Noised, Masked, Signed, Answered)},
+}
 TRANSITIONS: Final[Mapping[Profile, _Table]] = {
-    each: {**_ROWS_OF_ALL, **(_AGREEING if each.has_identities else _BELIEVING)}
-    for each in Profile
+    Profile.HONEST_CURIOUS_SERVER:     {**_ROWS_OF_ALL, **_BELIEVING},
+    Profile.MALICIOUS_SERVER:          {**_ROWS_OF_ALL, **_AGREEING},
+    Profile.MALICIOUS_SERVER_SPARSE:   {**_ROWS_OF_ALL, **_AGREEING, **_DRAWING},
 }
 # fmt: on
 
@@ -251,20 +267,24 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
 
     In `Masked` that needs the input, which is not stored: supply it again as an event.
     """
+    said: Message
     match state:
-        case Advertised():
-            return (Send(Envelope.of(state.advert)),)
-        case Shared():
-            return (Send(Envelope.of(state.bundles)),)
         case ReadyForInput():
             # Also in `Masked`: the round may still be open, and repeats do no harm.
             return complaints_of(state.delivered.held)
+        case Advertised():
+            said = state.advert
+        case EdgesChosen():
+            said = state.edges
+        case Shared():
+            said = state.bundles
         case Signed():
-            return (Send(Envelope.of(Consistency(state.signature))),)
+            said = Consistency(state.signature)
         case Answered():
-            return (Send(Envelope.of(Shares(state.answer))),)
+            said = Shares(state.answer)
         case _:
             return ()
+    return (Send(Envelope.of(said)),)
 
 
 def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:

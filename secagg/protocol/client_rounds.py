@@ -21,6 +21,7 @@ from secagg.messages import (
     Advert,
     Bundles,
     Delivery,
+    EdgesPublished,
     Envelope,
     Fate,
     Quorum,
@@ -43,6 +44,7 @@ from secagg.protocol.agreement import (
     sign_context,
 )
 from secagg.protocol.checks import (
+    RosterView,
     check_delivery,
     check_noise_suffices,
     check_ring_survivors,
@@ -58,6 +60,7 @@ from secagg.protocol.client_states import (
     ClientStep,
     Completed,
     Delivered,
+    EdgesChosen,
     Failed,
     Idle,
     Masked,
@@ -68,6 +71,7 @@ from secagg.protocol.client_states import (
     Shared,
     Signed,
 )
+from secagg.protocol.edges import check_published, draw_neighbors, sign_edges
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -86,6 +90,7 @@ from secagg.protocol.refund import Charge, Standing, charge_after
 __all__ = [
     "advertise",
     "agree",
+    "choose_edges",
     "complaints_of",
     "complete",
     "fail",
@@ -102,6 +107,7 @@ __all__ = [
     "reveal",
     "reveal_agreed",
     "session_facts",
+    "share_along_edges",
     "share_keys",
 ]
 
@@ -216,11 +222,13 @@ def _stream(
     return SeededEntropy(seed, label + b"/" + facts.session_id + context)
 
 
-# --- ShareKeys ----------------------------------------------------------------------
+# --- the roster ---------------------------------------------------------------------
 
 
-def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
-    """Check the roster and deal shares (PROTOCOL §5.2)."""
+def _checked_roster(
+    state: Advertised, event: Received, policy: ClientPolicy
+) -> tuple[RosterView, Agreement | None]:
+    """Check U1 before anything is made for it (PROTOCOL §5.2)."""
     facts = state.facts
     if policy.whole_roster and is_neighbourhood(event.envelope):
         raise RemoteProtocolError(
@@ -234,7 +242,98 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
         ctx0=facts.ctx0,
         member=state.member,
     )
-    encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, state.seed)
+    if state.member is None:
+        return roster, None
+    signers = Signers.of(tuple(roster.adverts.values()))
+    return roster, Agreement(state.member.key, signers)
+
+
+# --- ChooseEdges --------------------------------------------------------------------
+
+
+def choose_edges(
+    state: Advertised, event: Received, policy: ClientPolicy
+) -> ClientStep:
+    """Check the roster and draw neighbours (PROTOCOL §5.9)."""
+    facts = state.facts
+    parameters = facts.parameters
+    roster, agreement = _checked_roster(state, event, policy)
+    if agreement is None:
+        raise InternalError("no profile with this round goes without signatures")
+    drawn = draw_neighbors(
+        roster.size,
+        roster.index,
+        parameters.degree,
+        # R5.9-1: after the roster is fixed, and other ones for another roster.
+        _stream(facts, state.seed, b"edges", roster.ctx1),
+    )
+    edges = sign_edges(
+        agreement.key,
+        drawn,
+        ctx1=roster.ctx1,
+        index=roster.index,
+        suite=parameters.suite,
+    )
+    return Step(
+        EdgesChosen(
+            facts,
+            _with({}, event),
+            seed=state.seed,
+            roster=roster,
+            edges=edges,
+            agreement=agreement,
+        ),
+        (Send(Envelope.of(edges)),),
+    )
+
+
+def share_along_edges(
+    state: EdgesChosen, event: Received, _: ClientPolicy
+) -> ClientStep:
+    """Check who drew whom and deal shares (PROTOCOL §5.9)."""
+    shown = EdgesPublished.decode(event.envelope.data)
+    graph = check_published(
+        state.facts.parameters,
+        shown,
+        size=state.roster.size,
+        index=state.roster.index,
+        own=state.edges,
+        signers=state.agreement.signers,
+        ctx1=state.roster.ctx1,
+    )
+    return _dealt(
+        state.facts,
+        _with(state.accepted, event),
+        seed=state.seed,
+        roster=state.roster.along(graph, shown.edge_root),
+        agreement=state.agreement,
+    )
+
+
+# --- ShareKeys ----------------------------------------------------------------------
+
+
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
+    """Check the roster and deal shares (PROTOCOL §5.2)."""
+    roster, agreement = _checked_roster(state, event, policy)
+    return _dealt(
+        state.facts,
+        _with({}, event),
+        seed=state.seed,
+        roster=roster,
+        agreement=agreement,
+    )
+
+
+def _dealt(
+    facts: SessionFacts,
+    accepted: Accepted,
+    *,
+    seed: SecretBytes,
+    roster: RosterView,
+    agreement: Agreement | None,
+) -> ClientStep:
+    encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, seed)
     dealing = share_bundles.deal(
         facts.parameters,
         session_id=facts.session_id,
@@ -244,14 +343,12 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
         self_mask_seed=self_mask_seed,
         # R7.1-2: one roster, one polynomial.  Shares that a client dealt on another
         # roster of the same session must not add up to t with these.
-        polynomials=_stream(facts, state.seed, b"polynomials", roster.ctx1),
+        polynomials=_stream(facts, seed, b"polynomials", roster.ctx1),
     )
-    agreement, signature = None, b""
-    if state.member is not None:
-        key = state.member.key
-        agreement = Agreement(key, Signers.of(tuple(roster.adverts.values())))
+    signature = b""
+    if agreement is not None:
         signature = sign_bundles(
-            key,
+            agreement.key,
             dealing.bundles,
             ctx1=roster.ctx1,
             index=roster.index,
@@ -261,13 +358,13 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
     return Step(
         Shared(
             facts=facts,
-            accepted=_with({}, event),
-            roster=roster,
+            accepted=accepted,
+            roster=roster.dealt(),
             channels=dealing.channels,
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,
             self_mask_seed=self_mask_seed,
-            layer_seeds=_layer_seeds(facts, state.seed),
+            layer_seeds=_layer_seeds(facts, seed),
             bundles=bundles,
             agreement=agreement,
         ),
@@ -300,11 +397,14 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         own_shares=state.own_shares,
         bundles=delivery.bundles,
     )
-    noise = noise_terms(facts.parameters, len(sharers), facts.read_noise)
+    noise = noise_terms(
+        facts.parameters, len(sharers), facts.read_noise, clients=roster.size
+    )
     ctx2 = context.mask_context(
         roster.ctx1,
         delivery.sharers,
         facts.parameters.suite,
+        edge_root=roster.edge_root,  # R5.9-12
         noise_context=noise.context,
     )
     job = MaskJob(
@@ -317,7 +417,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         mask_private_key=state.mask_private_key,
         peers=tuple(
             (peer, roster.adverts[peer].masking_key)
-            for peer in roster.graph.neighbors(roster.index)
+            for peer in roster.graph.mask_peers(roster.index)
             if peer in sharers
         ),
     )
@@ -538,7 +638,8 @@ def _with(accepted: Accepted, event: Received) -> Accepted:
 
 
 def repeat(
-    state: Shared
+    state: EdgesChosen
+    | Shared
     | ReadyForPlainInput
     | ReadyForNoisedInput
     | Masked

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from secagg.errors import ErrorCode
-from secagg.messages import Advert, Bundles, Released, Round
+from secagg.messages import Advert, Bundles, Edges, Released, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
@@ -31,6 +31,7 @@ __all__ = [
     "ClientStep",
     "Completed",
     "Delivered",
+    "EdgesChosen",
     "Failed",
     "Idle",
     "Masked",
@@ -82,6 +83,20 @@ class Agreement:
 
     key: IdentityKey = field(repr=False, compare=False)
     signers: Signers
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesChosen:
+    """ChooseEdges is done: neighbours are drawn, and what others drew is awaited."""
+
+    ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
+
+    facts: SessionFacts
+    accepted: Accepted
+    seed: SecretBytes
+    roster: RosterView
+    edges: Edges
+    agreement: Agreement
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +263,7 @@ class Failed:
 ClientState = (
     Idle
     | Advertised
+    | EdgesChosen
     | Shared
     | ReadyForPlainInput
     | ReadyForNoisedInput

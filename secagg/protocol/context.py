@@ -56,18 +56,30 @@ def roster_context(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> byte
     Raises:
         RemoteProtocolError: BAD_PROOF; it covers another number of adverts (R5.2-24).
     """
+    top = roster_top(ctx0, roster, suite)
+    return committed_roster(ctx0, roster.size, top, roster.graph_seed, suite)
+
+
+def roster_top(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> bytes:
+    """Return the top of the tree over a roster's adverts, 32 bytes.
+
+    Args:
+        ctx0: Of the session.
+        roster: In either form, as received.
+        suite: Of the session.
+
+    Raises:
+        RemoteProtocolError: BAD_PROOF; it covers another number of adverts (R5.2-24).
+    """
     if roster.reader is None:
-        return context_of_tree(
-            ctx0, roster_tree(ctx0, roster, suite), roster.graph_seed, suite
-        )
+        return roster_tree(ctx0, roster, suite).top
     leaves = {i: _leaf(ctx0, i, raw, suite) for i, raw in roster.adverts.items()}
     try:
-        top = proven_top(roster.size, leaves, roster.proof, suite)
+        return proven_top(roster.size, leaves, roster.proof, suite)
     except ProofError as error:
         raise RemoteProtocolError(
             f"the neighbourhood is not proven: {error}", code=ErrorCode.BAD_PROOF
         ) from None
-    return committed_roster(ctx0, roster.size, top, roster.graph_seed, suite)
 
 
 def context_of_tree(

@@ -6,27 +6,37 @@
   ring in an order drawn by the server after the roster is fixed, and share with the
   k/2 next on either side.  A dealer holds no share of its own secrets, so each secret
   has k holders (PROTOCOL §11).
+* The drawn graph, for profile malicious-server-sparse only: each client draws k others,
+  after the roster is fixed, who hold the shares of its secrets.  Masks join the two
+  ends of every edge, whoever drew it (PROTOCOL §11.4).
 
 Source:
     [Bell20] section 3; [Bon17] for the complete graph.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.transcript import domain_tag
 
-__all__ = ["CompleteGraph", "HararyRing", "SharingGraph", "sharing_graph"]
+__all__ = [
+    "CompleteGraph",
+    "DrawnGraph",
+    "HararyRing",
+    "SharingGraph",
+    "sharing_graph",
+]
 
 
 class SharingGraph(Protocol):
-    """A symmetric graph over roster indices 0..n-1."""
+    """Who shares what with whom, over roster indices 0..n-1."""
 
-    def neighbors(self, index: int) -> tuple[int, ...]:
-        """Return the clients that `index` shares masks and secrets with, ascending."""
+    def mask_peers(self, index: int) -> tuple[int, ...]:
+        """Return the clients that `index` shares masks with, ascending; symmetric."""
 
     def holders(self, dealer: int) -> tuple[int, ...]:
         """Return who holds a share of the secrets of `dealer`, ascending."""
@@ -38,8 +48,14 @@ class SharingGraph(Protocol):
     def has_common_holders(self) -> bool:
         """Whether all secrets have the same holders."""
 
-    def rank(self, index: int, neighbor: int) -> int:
-        """Return the place of `neighbor` in `neighbors(index)`."""
+    def receivers(self, dealer: int) -> tuple[int, ...]:
+        """Return whom `dealer` sends bundles to: its holders but itself, ascending."""
+
+    def senders(self, holder: int) -> tuple[int, ...]:
+        """Return who sends `holder` bundles: its dealers but itself, ascending."""
+
+    def place(self, dealer: int, receiver: int) -> int:
+        """Return the place of `receiver` in `receivers(dealer)`."""
 
     def abscissa(self, dealer: int, holder: int) -> int:
         """Return where `holder` stands on the polynomials of `dealer` (PROTOCOL §7).
@@ -63,7 +79,7 @@ class CompleteGraph:
         """See `SharingGraph`."""
         return True
 
-    def neighbors(self, index: int) -> tuple[int, ...]:
+    def mask_peers(self, index: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
         return tuple(other for other in range(self.size) if other != index)
 
@@ -75,9 +91,17 @@ class CompleteGraph:
         """See `SharingGraph`."""
         return tuple(range(self.size))
 
-    def rank(self, index: int, neighbor: int) -> int:
+    def receivers(self, dealer: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
-        return neighbor if neighbor < index else neighbor - 1
+        return self.mask_peers(dealer)
+
+    def senders(self, holder: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.mask_peers(holder)
+
+    def place(self, dealer: int, receiver: int) -> int:
+        """See `SharingGraph`."""
+        return receiver if receiver < dealer else receiver - 1
 
     def abscissa(self, dealer: int, holder: int) -> int:  # noqa: ARG002 - all hold
         """See `SharingGraph`."""
@@ -115,7 +139,7 @@ class HararyRing:
         """See `SharingGraph`."""
         return False
 
-    def neighbors(self, index: int) -> tuple[int, ...]:
+    def mask_peers(self, index: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
         known = self._known.get(index)
         if known is None:
@@ -133,23 +157,85 @@ class HararyRing:
 
     def holders(self, dealer: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
-        return self.neighbors(dealer)
+        return self.mask_peers(dealer)
 
     def dealers(self, holder: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
-        return self.neighbors(holder)
+        return self.mask_peers(holder)
 
-    def rank(self, index: int, neighbor: int) -> int:
+    def receivers(self, dealer: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
-        return self.neighbors(index).index(neighbor)
+        return self.mask_peers(dealer)
+
+    def senders(self, holder: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.mask_peers(holder)
+
+    def place(self, dealer: int, receiver: int) -> int:
+        """See `SharingGraph`."""
+        return self.mask_peers(dealer).index(receiver)
 
     def abscissa(self, dealer: int, holder: int) -> int:
         """See `SharingGraph`."""
-        return self.rank(dealer, holder) + 1
+        return self.place(dealer, holder) + 1
 
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
         """See `SharingGraph`."""
-        return len(alive.intersection(self.neighbors(dealer)))
+        return len(alive.intersection(self.mask_peers(dealer)))
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnGraph:
+    """Every client has drawn who holds its shares; masks go along every edge.
+
+    A client knows what touches itself: its own list, who drew it, and the lists of
+    those.  A server knows all.  Of a client about which nothing is known, nobody is a
+    neighbour.
+
+    Attributes:
+        drawn: Whom each client drew, k indices, ascending.
+        drawers: Who drew each client, ascending.
+    """
+
+    drawn: Mapping[int, tuple[int, ...]] = field(repr=False)
+    drawers: Mapping[int, tuple[int, ...]] = field(repr=False)
+
+    @property
+    def has_common_holders(self) -> bool:
+        """See `SharingGraph`."""
+        return False
+
+    def mask_peers(self, index: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return tuple(sorted({*self.holders(index), *self.dealers(index)}))
+
+    def holders(self, dealer: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.drawn.get(dealer, ())
+
+    def dealers(self, holder: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.drawers.get(holder, ())
+
+    def receivers(self, dealer: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.holders(dealer)
+
+    def senders(self, holder: int) -> tuple[int, ...]:
+        """See `SharingGraph`."""
+        return self.dealers(holder)
+
+    def place(self, dealer: int, receiver: int) -> int:
+        """See `SharingGraph`."""
+        return self.holders(dealer).index(receiver)
+
+    def abscissa(self, dealer: int, holder: int) -> int:
+        """See `SharingGraph`."""
+        return self.place(dealer, holder) + 1
+
+    def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
+        """See `SharingGraph`."""
+        return len(alive.intersection(self.holders(dealer)))
 
 
 def sharing_graph(
@@ -166,16 +252,22 @@ def sharing_graph(
         size: n, size of the roster.
         graph_seed: As in the roster.
 
+    Returns:
+        Where clients draw their neighbours, a graph without edges: none is drawn yet.
+
     Raises:
         RemoteProtocolError: POLICY_VIOLATION (R5.2-10) if the seed is missing on a ring
-            or present on the complete graph, or the ring would overlap itself.
+            or present on another graph, or the ring would overlap itself.
     """
-    if parameters.is_complete_graph:
+    if parameters.graph is not Graph.RING:
         if graph_seed:
             raise RemoteProtocolError(
-                "the roster carries a graph seed, but the session's graph is complete",
+                "the roster carries a graph seed, but the session's graph is "
+                f"{parameters.graph}",
                 code=ErrorCode.POLICY_VIOLATION,
             )
+        if parameters.graph is Graph.K_OUT:
+            return DrawnGraph({}, {})
         return CompleteGraph(size)
     if not graph_seed:
         raise RemoteProtocolError(

@@ -7,7 +7,8 @@ parties that would draw other noise make masks that do not cancel (PROTOCOL §4)
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from secagg.errors import LocalProtocolError
 from secagg.parameters import ProtocolParameters
@@ -42,6 +43,19 @@ class NoiseTerms:
     context: bytes
     tolerated_losses: int
     reveals: tuple[tuple[int, ...], ...] = ()
+
+    def after(self, losses: int) -> Self:
+        """Return what is left of it when some are lost whom nobody counts.
+
+        Returns:
+            Terms that tolerate so many losses less; a negative number refuses every
+            session.
+        """
+        return replace(
+            self,
+            tolerated_losses=self.tolerated_losses - losses,
+            reveals=self.reveals[losses:],
+        )
 
     def revealed(self, losses: int) -> tuple[int, ...]:
         """Return the layers that survivors give away after so many losses."""
@@ -123,9 +137,21 @@ def no_noise(_: ProtocolParameters, __: int) -> NoiseTerms:
 
 
 def noise_terms(
-    parameters: ProtocolParameters, sharers: int, read_noise: NoiseReader
+    parameters: ProtocolParameters,
+    sharers: int,
+    read_noise: NoiseReader,
+    *,
+    clients: int,
 ) -> NoiseTerms:
-    """Return what |U2| settles; every loss is tolerable where there is no noise."""
+    """Return what |U2| settles; every loss is tolerable where there is no noise.
+
+    Args:
+        parameters: Of the session.
+        sharers: |U2|.
+        read_noise: Reads the noise block.
+        clients: n.
+    """
     if not parameters.noise_block:
         return NoiseTerms(b"", tolerated_losses=sharers)
-    return read_noise(parameters, sharers)
+    # R5.9-13: whom a server can leave out of the sum is as good as lost.
+    return read_noise(parameters, sharers).after(parameters.most_set_apart(clients))

@@ -190,7 +190,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
                 secrets[index],
                 tuple(
                     (peer, roster.adverts[peer].masking_key)
-                    for peer in graph.neighbors(index)
+                    for peer in graph.mask_peers(index)
                     if peer in survivors
                 ),
             )

@@ -19,6 +19,8 @@ from secagg.messages import (
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Message,
     Quorum,
     Released,
@@ -66,15 +68,18 @@ class RoundRow:
 
 
 _SIGNED: Final = frozenset(each for each in Profile if each.has_identities)
+_DRAWN: Final = frozenset({Profile.MALICIOUS_SERVER_SPARSE})
 
 # fmt: off
 ROUNDS: Final[Mapping[Round, RoundRow]] = {
     # round: what opens it, what clients send, its deadline, its title
-    # (where there is no round 5, the same message opens round 6)
+    # (where there is no round 2 or 5, the same message opens the next one)
     Round.ADVERTISE_KEYS:
         RoundRow((), Advert, "advertise_keys", "joining"),
+    Round.CHOOSE_EDGES:
+        RoundRow((Roster,), Edges, "choose_edges", "choosing neighbours", _DRAWN),
     Round.SHARE_KEYS:
-        RoundRow((Roster,), Bundles, "share_keys", "sharing keys"),
+        RoundRow((Roster, EdgesPublished), Bundles, "share_keys", "sharing keys"),
     Round.MASKED_INPUT_COLLECTION:
         RoundRow((Delivery,), Upload, "masked_input", "uploading"),
     Round.CONSISTENCY_CHECK:
@@ -109,6 +114,7 @@ FROM_SERVER: Final[frozenset[type[Message]]] = frozenset(
 class DropReason(StrEnum):
     """Why a client is no longer part of a session."""
 
+    NO_EDGES = "chose no neighbours in time"
     NO_SHARES = "sent no shares in time"
     NO_INPUT = "sent no masked input in time"
     NO_SIGNATURE = "did not sign the sets of clients in time"

@@ -40,6 +40,7 @@ from secagg.messages import (
     Complaint,
     Consistency,
     Delivery,
+    Edges,
     Envelope,
     Fate,
     Message,
@@ -65,6 +66,7 @@ from secagg.protocol.server_rounds import (
     abort_requested,
     abort_summing,
     close_advertise_keys,
+    close_choose_edges,
     close_consistency,
     close_masked_input,
     close_share_keys,
@@ -73,12 +75,14 @@ from secagg.protocol.server_rounds import (
     record_advert,
     record_bundles,
     record_complaint,
+    record_edges,
     record_shares,
     record_signature,
     record_upload,
 )
 from secagg.protocol.server_states import (
     AdvertiseKeys,
+    ChooseEdges,
     Completed,
     ConsistencyCheck,
     Enrolment,
@@ -97,6 +101,7 @@ from secagg.ring_odds import server_demand
 __all__ = [
     "TRANSITIONS",
     "AdvertiseKeys",
+    "ChooseEdges",
     "Completed",
     "ConsistencyCheck",
     "Failed",
@@ -158,9 +163,16 @@ _AGREED: Final[_Table] = {
     (ConsistencyCheck,      Consistency):    Edge(record_signature,     {ConsistencyCheck}),
     (ConsistencyCheck,      RoundClosed):    Edge(close_consistency,    {Unmasking, Failed}),
 }
+_DRAWN: Final[_Table] = {
+    (AdvertiseKeys,         RoundClosed):    Edge(close_advertise_keys, {ChooseEdges, Failed}),
+    (ChooseEdges,           Edges):          Edge(record_edges,         {ChooseEdges}),
+    (ChooseEdges,           RoundClosed):    Edge(close_choose_edges,   {ShareKeys, Failed}),
+    (ChooseEdges,           AbortRequested): Edge(abort_requested,      {Failed}),
+}
 TRANSITIONS: Final[Mapping[Profile, _Table]] = {
-    each: {**_ROWS_OF_ALL, **(_AGREED if each.has_identities else _BELIEVED)}
-    for each in Profile
+    Profile.HONEST_CURIOUS_SERVER:   {**_ROWS_OF_ALL, **_BELIEVED},
+    Profile.MALICIOUS_SERVER:        {**_ROWS_OF_ALL, **_AGREED},
+    Profile.MALICIOUS_SERVER_SPARSE: {**_ROWS_OF_ALL, **_AGREED, **_DRAWN},
 }
 # fmt: on
 
@@ -279,21 +291,23 @@ def fork(state: ServerState) -> ServerState:
     It copies what the open round collects, so that steps which may yet have to be
     forgotten leave the durable state as it was.
     """
-    session = state.session.fork(state.ROUND)
+    grown: dict[str, Any]
     match state:
         case AdvertiseKeys():
-            adverts, keys = dict(state.adverts), set(state.keys)
-            return replace(state, session=session, adverts=adverts, keys=keys)
+            grown = {"adverts": dict(state.adverts), "keys": set(state.keys)}
+        case ChooseEdges():
+            grown = {"edges": dict(state.edges)}
         case ShareKeys():
-            return replace(state, session=session, bundles=dict(state.bundles))
+            grown = {"bundles": dict(state.bundles)}
         case MaskedInputCollection():
-            return replace(state, session=session, uploads=dict(state.uploads))
+            grown = {"uploads": dict(state.uploads)}
         case ConsistencyCheck():
-            return replace(state, session=session, signatures=dict(state.signatures))
+            grown = {"signatures": dict(state.signatures)}
         case Unmasking():
-            return replace(state, session=session, answers=dict(state.answers))
+            grown = {"answers": dict(state.answers)}
         case Summing() | Completed() | Failed():
             return state  # nothing grows any more
+    return replace(state, session=state.session.fork(state.ROUND), **grown)
 
 
 def is_over(state: ServerState) -> bool:
@@ -334,8 +348,10 @@ def progress(state: ServerState) -> Progress:
             if state.invited is not None:
                 expected = min(expected, len(state.invited - state.left_out))
             counts = (len(state.adverts), expected, limits.min_clients)
+        case ChooseEdges():
+            counts = (len(state.edges), len(state.cohort.roster), _needed(state))
         case ShareKeys():
-            counts = (len(state.bundles), len(state.cohort.roster), _needed(state))
+            counts = (len(state.bundles), len(state.expected), _needed(state))
         case MaskedInputCollection():
             counts = (len(state.uploads), len(state.sharers), _needed(state))
         case ConsistencyCheck():
@@ -421,20 +437,37 @@ def ending_for(
 
 
 def _opening(
-    state: ShareKeys | MaskedInputCollection | ConsistencyCheck | Unmasking | Summing,
+    state: ChooseEdges
+    | ShareKeys
+    | MaskedInputCollection
+    | ConsistencyCheck
+    | Unmasking
+    | Summing,
     index: int,
     after: Round | None,
 ) -> Envelope | None:
     """Return what opens the current round for a client of the roster."""
     match state:
-        case ShareKeys():
-            if state.session.descriptor.parameters.graph is Graph.RING:
-                return state.cohort.neighbourhood(index)
+        case ChooseEdges():
             return state.opening
+        case ShareKeys():
+            return _shared_among(state, index)
         case MaskedInputCollection():
             return _delivery(state, index)
         case ConsistencyCheck() | Unmasking() | Summing():
             return _unmask_request(state, index, after)
+
+
+def _shared_among(state: ShareKeys, index: int) -> Envelope:
+    """Tell one client with whom it shares."""
+    cohort = state.cohort
+    if index not in state.expected:  # R5.9-11
+        return _left_out("this client chose no neighbours in time")
+    if cohort.edges is not None:
+        return Envelope.of(cohort.edges.published(index))
+    if state.session.descriptor.parameters.graph is Graph.RING:
+        return cohort.neighbourhood(index)
+    return state.opening
 
 
 def _left_out(reason: str) -> Envelope:
@@ -450,9 +483,9 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     if index not in state.sharers:
         return _left_out("this client's shares did not arrive in time")
     cohort, parts = state.cohort, []
-    for dealer in cohort.graph.neighbors(index):
+    for dealer in cohort.graph.senders(index):
         if dealer in state.sharers:
-            place = cohort.graph.rank(dealer, index) * BUNDLE_BYTES
+            place = cohort.graph.place(dealer, index) * BUNDLE_BYTES
             parts.append(state.bundles[dealer][place : place + BUNDLE_BYTES])
     return Envelope.of(Delivery(state.bitmap, b"".join(parts)))
 

@@ -7,6 +7,7 @@ that it refuses, and then the state is as before.
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 from secagg.errors import (
@@ -22,6 +23,7 @@ from secagg.messages import (
     Bundles,
     Complaint,
     Consistency,
+    Edges,
     Envelope,
     Fate,
     Quorum,
@@ -33,7 +35,7 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
@@ -43,6 +45,7 @@ from secagg.protocol.agreement import (
     check_bundle_signature,
     check_signature,
 )
+from secagg.protocol.edges import EdgeTrees, check_edges, check_edges_signature
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
@@ -60,6 +63,7 @@ from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import (
     AdvertiseKeys,
+    ChooseEdges,
     Cohort,
     Completed,
     ConsistencyCheck,
@@ -79,6 +83,7 @@ __all__ = [
     "abort_requested",
     "abort_summing",
     "close_advertise_keys",
+    "close_choose_edges",
     "close_consistency",
     "close_masked_input",
     "close_share_keys",
@@ -87,6 +92,7 @@ __all__ = [
     "record_advert",
     "record_bundles",
     "record_complaint",
+    "record_edges",
     "record_shares",
     "record_signature",
     "record_upload",
@@ -177,11 +183,12 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
             "advertised keys",
             ErrorCode.ROSTER_TOO_SMALL,
         )
-    if not parameters.is_complete_graph and len(event.graph_seed) != _SEED_BYTES:
+    is_ring = parameters.graph is Graph.RING
+    if is_ring and len(event.graph_seed) != _SEED_BYTES:
         raise LocalProtocolError("closing AdvertiseKeys on a ring takes a 32-byte seed")
     roster = Roster(
         tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
-        b"" if parameters.is_complete_graph else event.graph_seed,
+        event.graph_seed if is_ring else b"",
     )
     opening = Envelope.of(roster)
     frame = RosterFrame.decode(opening.data)
@@ -196,13 +203,77 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
         graph=sharing_graph(parameters, len(roster), roster.graph_seed),
         ctx1=context.context_of_tree(ctx0, tree, roster.graph_seed, parameters.suite),
     )
+    if parameters.graph is Graph.K_OUT:
+        return Step(
+            ChooseEdges(
+                state.session.opening(Round.CHOOSE_EDGES),
+                cohort,
+                opening=opening,
+                edges={},
+            )
+        )
     return Step(
         ShareKeys(
             state.session.opening(Round.SHARE_KEYS),
             cohort,
             opening=opening,
+            expected=frozenset(range(len(roster))),
             bundles={},
         )
+    )
+
+
+# --- ChooseEdges --------------------------------------------------------------------
+
+
+def record_edges(state: ChooseEdges, event: Received) -> ServerStep:
+    """Record whom one client has drawn (PROTOCOL §5.9)."""
+    cohort, sender = state.cohort, event.sender
+    size = len(cohort.roster)
+    index = _member(cohort, sender, range(size))
+    edges = Edges.decode(event.envelope.data)
+    parameters = state.session.descriptor.parameters
+    # R5.9-3
+    check_edges(edges, size=size, index=index, degree=parameters.degree, name=sender)
+    if cohort.signers is None:
+        raise InternalError("no profile with this round goes without signatures")
+    check_edges_signature(  # R5.9-4
+        edges,
+        signers=cohort.signers,
+        ctx1=cohort.ctx1,
+        index=index,
+        suite=parameters.suite,
+    )
+    state.edges[index] = edges
+    state.session.accept(sender, event.envelope)
+    return Step(state)
+
+
+def close_choose_edges(state: ChooseEdges, _: RoundClosed) -> ServerStep:
+    """Fix who has drawn, and show each what touches it (PROTOCOL §5.9)."""
+    cohort, parameters = state.cohort, state.session.descriptor.parameters
+    size, chosen = len(cohort.roster), frozenset(state.edges)
+    silent = _drops(cohort, frozenset(range(size)) - chosen, DropReason.NO_EDGES)
+    needed = max(parameters.threshold, parameters.min_survivors)
+    if len(chosen) < needed:  # R5.9-11
+        return _too_few(
+            state.session,
+            len(chosen),
+            needed,
+            "chose neighbours",
+            ErrorCode.U2_TOO_SMALL,
+            silent,
+        )
+    edges = EdgeTrees(cohort.ctx1, size, state.edges, parameters.suite)
+    return Step(
+        ShareKeys(
+            state.session.opening(Round.SHARE_KEYS),
+            replace(cohort, graph=edges.graph, edges=edges),
+            opening=state.opening,
+            expected=chosen,
+            bundles={},
+        ),
+        silent,
     )
 
 
@@ -212,10 +283,10 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
 def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     """Record one client's sealed bundles (PROTOCOL §5.2)."""
     cohort, sender = state.cohort, event.sender
-    index = _member(cohort, sender, range(len(cohort.roster)))
+    index = _member(cohort, sender, state.expected)
     bundles = Bundles.decode(event.envelope.data)
     parameters = state.session.descriptor.parameters
-    expected = len(cohort.graph.neighbors(index)) * BUNDLE_BYTES
+    expected = len(cohort.graph.receivers(index)) * BUNDLE_BYTES
     is_signed = parameters.profile.has_identities
     if len(bundles.sealed) != expected or bool(bundles.signature) != is_signed:
         raise RemoteProtocolError(
@@ -241,9 +312,8 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
 def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     """Fix U2 and deliver the bundles (PROTOCOL §5.2)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
-    everybody = frozenset(range(len(cohort.roster)))
     sharers = frozenset(state.bundles)
-    dropped = _drops(cohort, everybody - sharers, DropReason.NO_SHARES)
+    dropped = _drops(cohort, state.expected - sharers, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(sharers) < needed:  # R5.2-12
         return _too_few(
@@ -266,7 +336,12 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             dropped,
         )
     bitmap = encode_set(sharers, len(cohort.roster))
-    noise = noise_terms(parameters, len(sharers), state.session.read_noise)
+    noise = noise_terms(
+        parameters,
+        len(sharers),
+        state.session.read_noise,
+        clients=len(cohort.roster),
+    )
     return Step(
         MaskedInputCollection(
             state.session.opening(Round.MASKED_INPUT_COLLECTION),
@@ -278,6 +353,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
                 cohort.ctx1,
                 bitmap,
                 parameters.suite,
+                edge_root=cohort.edge_root,
                 noise_context=noise.context,
             ),
             bundles={index: state.bundles[index] for index in sharers},
@@ -312,7 +388,7 @@ def record_complaint(state: MaskedInputCollection, event: Received) -> ServerSte
     sender = event.sender
     index = _member(state.cohort, sender, state.sharers)
     accused = Complaint.decode(event.envelope.data).accused
-    others = state.sharers.intersection(state.cohort.graph.neighbors(index))
+    others = state.sharers.intersection(state.cohort.graph.senders(index))
     if accused not in others:
         raise RemoteProtocolError(
             f"{sender!r} accuses client {accused}, which has sent it nothing",

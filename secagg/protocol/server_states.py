@@ -16,6 +16,7 @@ from secagg.messages import (
     Bundles,
     Complaint,
     Consistency,
+    Edges,
     Envelope,
     Message,
     Released,
@@ -28,6 +29,7 @@ from secagg.messages import (
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.merkle import MerkleTree
 from secagg.protocol.agreement import Signers
+from secagg.protocol.edges import EdgeTrees
 from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
@@ -35,6 +37,7 @@ from secagg.protocol.share_bundles import Answer
 
 __all__ = [
     "AdvertiseKeys",
+    "ChooseEdges",
     "Cohort",
     "Completed",
     "ConsistencyCheck",
@@ -52,6 +55,7 @@ __all__ = [
 
 _NAME_OF: Final[Mapping[type[Message], str]] = {
     Advert: "advert",
+    Edges: "list of neighbours",
     Bundles: "set of share bundles",
     Upload: "masked input",
     Consistency: "signature",
@@ -136,6 +140,7 @@ class Cohort:
         graph: Who shares with whom.
         ctx1: Context of the roster.
         signers: Who can sign, in profiles that distrust the server.
+        edges: What clients have drawn, where they draw their neighbours.
     """
 
     roster: Roster
@@ -145,6 +150,12 @@ class Cohort:
     graph: SharingGraph
     ctx1: bytes
     signers: Signers | None = None
+    edges: EdgeTrees | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def edge_root(self) -> bytes:
+        """What covers all that clients have drawn; b"" where nobody draws."""
+        return b"" if self.edges is None else self.edges.root
 
     def has(self, identity: str) -> bool:
         """Whether a client is in the roster."""
@@ -152,7 +163,7 @@ class Cohort:
 
     def neighbourhood(self, index: int) -> Envelope:
         """Return what one client needs of the roster, with its proof (R5.2-23)."""
-        shown = sorted((index, *self.graph.neighbors(index)))
+        shown = sorted((index, *self.graph.mask_peers(index)))
         frame = replace(
             self.frame,
             adverts={each: self.frame.adverts[each] for each in shown},
@@ -204,12 +215,23 @@ class Rostered:
 
 
 @dataclass(frozen=True, slots=True)
+class ChooseEdges(Rostered):
+    """Round 2: clients of U1 draw their neighbours."""
+
+    ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
+
+    opening: Envelope  # the roster, encoded once for everybody
+    edges: dict[int, Edges] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ShareKeys(Rostered):
-    """Clients of U1 send sealed shares to their neighbours."""
+    """Clients send sealed shares to their neighbours."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
     opening: Envelope  # the roster, encoded once for everybody
+    expected: frozenset[int]  # U1, or who of it has drawn neighbours
     bundles: dict[int, bytes] = field(repr=False)  # U2, so far
 
 
@@ -306,6 +328,7 @@ class Failed:
 
 ServerState = (
     AdvertiseKeys
+    | ChooseEdges
     | ShareKeys
     | MaskedInputCollection
     | ConsistencyCheck

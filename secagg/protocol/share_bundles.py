@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, Complaint
+from secagg.messages import BUNDLE_BYTES, Advert, Complaint
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.aead import AuthenticationError, open_sealed, seal
 from secagg.primitives.canonical import Reader, Writer
@@ -39,8 +39,9 @@ class Dealing:
     """What dealing leaves behind.
 
     Attributes:
-        bundles: One sealed bundle per neighbour, ascending by index, concatenated.
-        channels: X25519 secret with each neighbour, for opening its bundle later.
+        bundles: One sealed bundle per holder, ascending by index, concatenated.
+        channels: X25519 secret with each of them and with each dealer, for opening
+            the dealer's bundle later.
         own_shares: The dealer's own pair of shares on the complete graph, else b"".
     """
 
@@ -178,15 +179,7 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
         if holder == index:
             own_shares = pair.tobytes()
             continue
-        advert = roster.adverts[holder]
-        try:
-            channels[holder] = encryption_keys.agree(advert.encryption_key)
-        except BadPublicKeyError as error:
-            raise RemoteProtocolError(
-                f"no key can be agreed with {advert.identity!r}: {error}",
-                code=ErrorCode.BAD_PUBLIC_KEY,
-                sender=advert.identity,
-            ) from None
+        channels[holder] = _agreed(encryption_keys, roster.adverts[holder])
         header = Writer().u32(index).u32(holder).u32(abscissa).getvalue()
         bundles.append(
             seal(
@@ -202,7 +195,21 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
                 _associated_data(ctx1, index, holder, parameters.suite),
             )
         )
+    for dealer in roster.graph.senders(index):  # they may be others than the holders
+        if dealer not in channels:
+            channels[dealer] = _agreed(encryption_keys, roster.adverts[dealer])
     return Dealing(b"".join(bundles), channels, own_shares)
+
+
+def _agreed(encryption_keys: KeyPair, advert: Advert) -> SecretBytes:
+    try:
+        return encryption_keys.agree(advert.encryption_key)
+    except BadPublicKeyError as error:
+        raise RemoteProtocolError(
+            f"no key can be agreed with {advert.identity!r}: {error}",
+            code=ErrorCode.BAD_PUBLIC_KEY,
+            sender=advert.identity,
+        ) from None
 
 
 def collect(  # noqa: PLR0913 - everything that opening depends on

@@ -43,7 +43,7 @@ from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
-from secagg.server.task import NextPayload, OnSum, TaskDefinition
+from secagg.server.task import NextPayload, OnAborted, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
 from secagg.storage.spool import PAYLOAD, SUM, Spool
@@ -95,6 +95,7 @@ class Aggregator:
         workers: Threads for blocking calls.
         masks: Removes masks; one thread by default.
         limits: How much clients may use.
+        on_aborted: Takes the audit receipt of each session that released no sum.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -108,6 +109,7 @@ class Aggregator:
         workers: Workers | None = None,
         masks: MaskExecutor | None = None,
         limits: AggregatorLimits | None = None,
+        on_aborted: OnAborted | None = None,
     ) -> None:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
@@ -129,6 +131,7 @@ class Aggregator:
             name,
             self._context,
             kept_sessions=self._limits.kept_sums,
+            on_aborted=on_aborted,
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from secagg.config import ServerSettings, end_of_task
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.patience import until
@@ -92,12 +93,13 @@ async def plan_task(
         await storage.close()
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 - who is told what, and what is run
     settings: ServerSettings,
     prepared: PreparedTask,
     *,
     on_sum: Callable[[ReleasedSum], Awaitable[None]],
     observer: Observer,
+    on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
     payload: Callable[[int], bytes] | None = None,
 ) -> ServedTask:
     """Run the task of `settings` to its end.
@@ -107,6 +109,7 @@ async def serve(
         prepared: What the task runs, from `plan_task`.
         on_sum: Called with each sum; repeated with the same session after a crash.
         observer: Told what happens.
+        on_aborted: As for `Server`.
         payload: As in `Server.add_task`.
 
     Returns:
@@ -138,6 +141,7 @@ async def serve(
             keep_receipts=settings.server.keep_receipts,
         ),
         on_progress=observer.progress,
+        on_aborted=on_aborted,
     )
     async with server:
         task = await server.add_task(

@@ -14,7 +14,7 @@ It handles no signals and prints nothing: that is `secagg.server.program`.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
@@ -235,6 +236,8 @@ class Server:
             10 000 of each task by default.
         on_progress: Told of every change of a session; called on the event loop, must
             not block.
+        on_aborted: Takes the audit receipt of each session that released no sum;
+            called again with the same session after a crash.
         insecure_for_tests: Serve plaintext and believe whatever name a client gives.
             Only without `identity`, only on loopback.
 
@@ -268,6 +271,7 @@ class Server:
         keep_seconds: float = 600.0,
         retention: Retention | None = None,
         on_progress: Callable[[SessionProgress], None] | None = None,
+        on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
         insecure_for_tests: bool = False,
     ) -> None:
         if listen is None and (identity or health_listen or insecure_for_tests):
@@ -295,6 +299,7 @@ class Server:
         self._retention = retention or Retention()
         self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
         self._on_progress = on_progress
+        self._on_aborted = on_aborted
         self._insecure_for_tests = insecure_for_tests
         self._tasks: dict[str, RunningTask] = {}
         self._is_draining = False
@@ -329,6 +334,7 @@ class Server:
                 workers=workers,
                 masks=MaskExecutor(masks, workers, parts=cores),
                 limits=AggregatorLimits(keep_seconds=self._keep_seconds),
+                on_aborted=self._on_aborted,
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})

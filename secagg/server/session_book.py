@@ -27,7 +27,7 @@ from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
 from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
-from secagg.server.task import SessionSum, TaskDefinition
+from secagg.server.task import OnAborted, SessionSum, TaskDefinition
 from secagg.server.task_facts import TaskFacts
 from secagg.storage.change import (
     Change,
@@ -52,6 +52,7 @@ class SessionBook:
     Args:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
+        on_aborted: Takes the audit receipts of sessions without a sum; None drops them.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class SessionBook:
         context: RunnerContext,
         *,
         kept_sessions: int,
+        on_aborted: OnAborted | None,
     ) -> None:
         self._aggregator = aggregator
         self._book = context.book
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
+        self._on_aborted = on_aborted
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
@@ -304,6 +307,8 @@ class SessionBook:
     async def finish(self, runner: SessionRunner) -> None:
         """Scrub a session that is over, and leave its receipt and what it tells."""
         session_id, task_id = runner.session_id, runner.descriptor.task_id
+        if self._on_aborted is not None and not isinstance(runner.outcome(), Released):
+            await self._on_aborted(runner.descriptor, runner.audit().encode())
         known = await self.facts(task_id)
         facts = await self._workers.run(known.after, runner.receipt())
         await runner.finish(facts.encode())

@@ -88,7 +88,9 @@ class SessionFacts:
         if isinstance(state, server.MaskedInputCollection):
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
-            self._seen = replace(self._seen, sharers=state.bitmap)
+            self._seen = replace(
+                self._seen, sharers=state.bitmap, edge_root=state.cohort.edge_root
+            )
         self.is_spent = self.is_spent or server.spends_session(state)
         if isinstance(state, server.ConsistencyCheck | server.Unmasking):
             survivors = encode_set(state.survivors, len(state.cohort.roster))

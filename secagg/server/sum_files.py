@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 
 from secagg.graph_choice import odds_of
+from secagg.parameters import SessionDescriptor
 from secagg.protocol.ring_safety import RingRisk
 from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask
@@ -20,6 +21,8 @@ __all__ = ["SumFiles"]
 
 class SumFiles:
     """Writes ``sum-<n>.npy``, ``report-<n>.json`` and ``receipt-<n>.bin``.
+
+    Of a session that was aborted there is a receipt alone.
 
     Attributes:
         written: Every file written by this process, in order.
@@ -38,11 +41,24 @@ class SumFiles:
         """
         await asyncio.to_thread(self._write, released)
 
+    async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
+        """Write the receipt of a session that released no sum.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        """
+        path = self._receipt_path(session.session_number)
+        await asyncio.to_thread(write_bytes, path, audit)
+        self.written.append(path)
+
+    def _receipt_path(self, number: int) -> Path:
+        return self._directory / f"receipt-{number}.bin"
+
     def _write(self, released: ReleasedSum) -> None:
         number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
-        receipt_path = self._directory / f"receipt-{number}.bin"
+        receipt_path = self._receipt_path(number)
         write_vector(sum_path, values)
         write_bytes(receipt_path, released.audit)
         write_json(

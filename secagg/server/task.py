@@ -65,3 +65,5 @@ NextPayload = Callable[[int], Awaitable[bytes | None]]
 # Called with each sum before the session's records are scrubbed.  A crash in between
 # calls it again with the same session number: make it safe to repeat.
 OnSum = Callable[[SessionSum], Awaitable[None]]
+# Called likewise with the audit receipt of each session that released no sum.
+OnAborted = Callable[[SessionDescriptor, bytes], Awaitable[None]]

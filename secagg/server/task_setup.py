@@ -42,7 +42,7 @@ from secagg.profiles import (
     Profile,
     RoundDeadlines,
     Tail,
-    check_supported,
+    check_served,
 )
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
@@ -123,7 +123,7 @@ class Cohort:
             RemoteProtocolError: BAD_CONFIG; this release does not have the profile.
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
-        check_supported(self.profile)
+        check_served(self.profile)
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)

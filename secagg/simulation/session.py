@@ -20,7 +20,7 @@ from secagg.distributed_dp import NoisedTask, subtract_layers
 from secagg.errors import SessionAbortedError
 from secagg.messages import Advert, Envelope, Round, Shares, Upload
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import (
     UnsignedArray,
@@ -208,8 +208,15 @@ class _MeasuredSession(InProcessSession):
         if number == _WEIGHED:
             kept = held_bytes(state)
             self.meter.client_state_bytes = max(kept, self.meter.client_state_bytes)
-        if isinstance(state, client.Shared):
-            # Equal views of n clients would take O(n^2) memory in one process.
+        # Equal views of n clients would take O(n^2) memory in one process.
+        if isinstance(state, client.EdgesChosen):
+            self._adverts = self._adverts or state.roster.adverts
+            roster = replace(state.roster, adverts=self._adverts)
+            self.clients[number] = replace(state, roster=roster)
+        if (
+            isinstance(state, client.Shared)
+            and self.parameters.graph is not Graph.K_OUT  # where each has its own
+        ):
             self._graph = self._graph or state.roster.graph
             shared = replace(state.roster, graph=self._graph)
             if self.parameters.is_complete_graph:

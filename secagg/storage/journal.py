@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from secagg.audit.receipt import AuditReceipt
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.rules import VerifiedCredentials
@@ -59,15 +60,18 @@ from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.change import Record
 
 __all__ = [
+    "Ending",
     "StoredOffer",
     "decode_answered",
     "decode_client_event",
+    "decode_ending",
+    "decode_evidence",
     "decode_offer",
-    "decode_outcome",
     "decode_server_event",
     "encode_answered",
+    "encode_ending",
     "encode_offer",
-    "encode_outcome",
+    "evidence_of",
     "is_answered",
     "record_of",
 ]
@@ -83,6 +87,7 @@ _ABORT_REQUESTED: Final = 66
 _SESSION_OFFERED: Final = 67
 _INPUT_BOUND: Final = 68
 _ANSWERED: Final = 69
+_EVIDENCE: Final = 70
 
 _Event = TypeVar("_Event")
 _Readers = Mapping[int, Callable[[Reader, str], _Event]]
@@ -211,8 +216,9 @@ def decode_offer(header: bytes) -> StoredOffer:
 def encode_answered(descriptor: SessionDescriptor, state: Answered) -> bytes:
     """Return the header of a client's session that has answered; it holds no secret.
 
-    It replaces header and records: what is left can send the answer again and judge how
-    the session ends, and nothing else (PROTOCOL §12).
+    It replaces header and records: what is left can send the answer again, judge how
+    the session ends and show what it was (`evidence_of`), and nothing else
+    (PROTOCOL §12).
     """
     writer = Writer().u16(_ANSWERED).blob(descriptor.encode())
     writer.text(state.facts.identity).u8(len(state.accepted))
@@ -251,26 +257,58 @@ def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
     )
 
 
-def encode_outcome(ended: Completed | Failed) -> bytes:
-    """Return the receipt of how a session ended for a client."""
-    writer = Writer()
-    match ended:
-        case Completed():
-            writer.u16(Released.KIND).text(ended.charge)
-            writer.fixed(ended.outcome.encode())
-        case Failed():
-            writer.u16(Aborted.KIND).text(ended.charge)
-            writer.u16(ended.code).text(_shown(ended.reason))
-    return writer.getvalue()
+def evidence_of(seen: AuditReceipt) -> Record:
+    """Return the record of what a client can show of a session that it answered."""
+    return Record(_EVIDENCE, None, seen.encode())
 
 
-def decode_outcome(receipt: bytes) -> Completed | Failed:
-    """Read what `encode_outcome` wrote.
+def decode_evidence(record: Record) -> AuditReceipt:
+    """Read what `evidence_of` wrote.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
-    return _read(_tagged(receipt), "outcome of a session", _OUTCOMES)
+    return _read(record, "evidence", {_EVIDENCE: _evidence})
+
+
+def _evidence(reader: Reader, _: str) -> AuditReceipt:
+    return AuditReceipt.decode(reader.fixed(reader.remaining))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a client's session leaves behind.
+
+    Attributes:
+        state: How it ended.
+        audit: Bytes of this client's receipt (`secagg.audit`).
+    """
+
+    state: Completed | Failed
+    audit: bytes = field(repr=False)
+
+
+def encode_ending(ending: Ending) -> bytes:
+    """Return the bytes that a client's book keeps of a session that is over."""
+    ended = ending.state
+    writer = Writer()
+    match ended:
+        case Completed():
+            writer.u16(Released.KIND).text(ended.charge)
+            writer.blob(ended.outcome.encode())
+        case Failed():
+            writer.u16(Aborted.KIND).text(ended.charge)
+            writer.u16(ended.code).text(_shown(ended.reason))
+    return writer.blob(ending.audit).getvalue()
+
+
+def decode_ending(receipt: bytes) -> Ending:
+    """Read what `encode_ending` wrote.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
+    """
+    return _read(_tagged(receipt), "ending of a session", _ENDINGS)
 
 
 def _tagged(data: bytes) -> Record:
@@ -355,17 +393,18 @@ def _offer(reader: Reader, _: str) -> StoredOffer:
 _OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _offer}
 
 
-def _completed(reader: Reader, _: str) -> Completed:
+def _completed(reader: Reader, _: str) -> Ending:
     charge = Charge(_text(reader))
-    return Completed(Released.decode(reader.fixed(reader.remaining)), charge)
+    return Ending(Completed(Released.decode(_blob(reader)), charge), _blob(reader))
 
 
-def _failed(reader: Reader, _: str) -> Failed:
+def _failed(reader: Reader, _: str) -> Ending:
     charge = Charge(_text(reader))
-    return Failed(ErrorCode(reader.u16()), _text(reader), charge)
+    state = Failed(ErrorCode(reader.u16()), _text(reader), charge)
+    return Ending(state, _blob(reader))
 
 
-_OUTCOMES: Final[_Readers[Completed | Failed]] = {
+_ENDINGS: Final[_Readers[Ending]] = {
     Released.KIND: _completed,
     Aborted.KIND: _failed,
 }

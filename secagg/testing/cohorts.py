@@ -6,13 +6,21 @@ from hashlib import sha256
 from typing import Any
 
 from secagg.distributed_dp import NoisedTask, plan
+from secagg.edge_odds import judge_edges
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.profiles import HonestTail, MaliciousTail, Profile, RoundDeadlines
+from secagg.profiles import (
+    HonestTail,
+    MaliciousTail,
+    Profile,
+    RoundDeadlines,
+    SparseTail,
+)
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import ClientOutput, ServerOutput
+from secagg.ring_odds import server_demand
 from secagg.simulation.driver import InProcessSession
 from secagg.simulation.enrolled import simulated_trust
 
@@ -24,6 +32,7 @@ __all__ = [
     "one_hot",
     "parameters_for",
     "signing_parameters_for",
+    "sparse_parameters_for",
     "with_noise",
 ]
 
@@ -85,6 +94,55 @@ def signing_parameters_for(
     fewest = max(fields["threshold"], colluders + 2)
     fields = {"min_survivors": fewest, "min_clients": fewest} | fields
     return parameters_for(clients, dimension=dimension, colluders=colluders, **fields)
+
+
+def sparse_parameters_for(
+    clients: int,
+    *,
+    dimension: int,
+    degree: int,
+    colluders: int = 0,
+    losses: int = 0,
+    **overrides: Any,  # noqa: ANN401 - any field of the parameters
+) -> ProtocolParameters:
+    """Return parameters of profile malicious-server-sparse for a roster of one size.
+
+    Args:
+        clients: n; nobody may be missing when clients draw their neighbours.
+        dimension: d.
+        degree: k.
+        colluders: c.
+        losses: Of the whole roster.
+        overrides: Any field.  Threshold and quorum are the least of R3.2-9 for one bit
+            unless they are given.
+    """
+    left = clients - losses
+    judged = judge_edges(
+        clients=clients,
+        degree=degree,
+        colluders=colluders,
+        losses=losses,
+        demanded_bits=server_demand(1),
+    )
+    quorum = max((clients + colluders) // 2 + 1, left)
+    fields: dict[str, Any] = {
+        "threshold": max(2, judged.least_threshold),
+        "degree": degree,
+        "tail": SparseTail(
+            simulated_trust(),
+            graph_bits=1,
+            in_cap=3 * degree,
+            quorum=quorum,
+        ),
+        "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER_SPARSE),
+        "min_clients": clients,
+        "min_survivors": left - judged.set_apart,
+        "max_dropouts": losses,
+        "max_losses": losses,
+    }
+    return parameters_for(
+        clients, dimension=dimension, colluders=colluders, **(fields | overrides)
+    )
 
 
 @cache

@@ -143,6 +143,7 @@ class Deployment:
     aggregator: Aggregator | None = None
     server_process: CrashSwitch = field(default_factory=CrashSwitch)
     sums: list[SessionSum] = field(default_factory=list)
+    aborted: dict[int, bytes] = field(default_factory=dict)
     server_error: SecAggError | None = None
     server_restarts: int = 0
 
@@ -197,6 +198,7 @@ class Deployment:
             workers=workers,
             masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
             limits=self.limits,
+            on_aborted=self._on_aborted,
         )
         await aggregator.recover()
         released = await self._released()
@@ -237,6 +239,9 @@ class Deployment:
 
     async def _next_payload(self, _count: int) -> bytes:
         return self.payload
+
+    async def _on_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
+        self.aborted[session.session_number] = audit
 
     async def _on_sum(self, released: SessionSum) -> None:
         known = {s.descriptor.session_id for s in self.sums}

@@ -126,7 +126,7 @@ def test_every_abort_code_has_a_vector_that_must_fail():
         ErrorCode.REPLAYED_SESSION,  # numbers that a client has seen
         ErrorCode.INTERNAL,
         ErrorCode.BAD_NOISE_REVEAL,  # ends no session
-        ErrorCode.BAD_EDGES,  # reserved
+        ErrorCode.BAD_EDGES,  # of the experimental profile, which has no vectors
         ErrorCode.SHARE_CONFUSION,  # said in a complaint
     }
     known = {code for code in ErrorCode if code < 40}

@@ -432,10 +432,12 @@ def _encodings(vectors, kind):
 
 def _outcomes(session):
     failed = client.Failed(ErrorCode.DEADLINE, "late", session.clients[0].charge)
-    ended = (session.clients[0], failed)
+    endings = [
+        journal.Ending(ended, b"a receipt") for ended in (session.clients[0], failed)
+    ]
     return {
-        "stored outcome": of_storage(
-            journal.decode_outcome, tuple(map(journal.encode_outcome, ended))
+        "stored ending": of_storage(
+            journal.decode_ending, tuple(map(journal.encode_ending, endings))
         )
     }
 

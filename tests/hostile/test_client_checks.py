@@ -232,7 +232,7 @@ def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
         session.play(which)
         session.close(which)
     honest = session.fetch(0).open()
-    near = session.clients[0].roster.graph.neighbors(0)
+    near = session.clients[0].roster.graph.mask_peers(0)
     kept = set(range(10)) - set(near[2:])  # two of four neighbours are left
     thin = Delivery(encode_set(kept, 10), honest.bundles[: 2 * BUNDLE_BYTES])
     assert refusal(session, 0, received(thin)) is ErrorCode.U2_TOO_SMALL

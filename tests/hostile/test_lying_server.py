@@ -296,9 +296,9 @@ LIES = {
         {GetUpdate: instead(Delivery, lambda _: Survivors(b"\x0f"))},
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
-    "the past instead of the future": (
+    "another past instead of the future": (
         {GetUpdate: instead(Survivors, lambda _: Delivery(b"\x0f", b""))},
-        ErrorCode.UNEXPECTED_MESSAGE,
+        ErrorCode.EQUIVOCATION,
     ),
     # the sum
     "a sum of another size": (
@@ -461,7 +461,7 @@ def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
         return answer
 
     deployment, endings = run({GetUpdate: again})
-    assert endings[VICTIM].code is ErrorCode.UNEXPECTED_MESSAGE
+    assert endings[VICTIM].code is ErrorCode.EQUIVOCATION
     assert_left_cleanly(deployment, endings[VICTIM])
 
 

@@ -16,6 +16,7 @@ from secagg.messages import (
     BUNDLE_BYTES,
     Aborted,
     Bundles,
+    Complaint,
     Consistency,
     Delivery,
     Envelope,
@@ -25,6 +26,7 @@ from secagg.messages import (
     Roster,
     Round,
     Survivors,
+    Upload,
 )
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
@@ -458,6 +460,21 @@ def quorum(signatures):
     return Quorum(tuple(sorted(signatures.items())))
 
 
+def test_bundles_that_were_swapped_name_their_dealers_and_cost_nobody_the_session():
+    """A21: each opens for one pair, in one direction."""
+    session = played(Round.SHARE_KEYS)
+    for number in HONEST:
+        told = session.fetch(number).open()
+        first, second = (
+            told.bundles[i * BUNDLE_BYTES :][:BUNDLE_BYTES] for i in (0, 1)
+        )
+        rest = told.bundles[2 * BUNDLE_BYTES :]
+        said = tell(session, number, Delivery(told.sharers, second + first + rest))
+        code = ErrorCode.BAD_SHARE_CIPHERTEXT
+        dealers = [n for n in session.clients if n != number][:2]
+        assert said == [Complaint(code, dealer) for dealer in dealers]
+
+
 # All but client 0 see a U2 without client 1, which is then called lost.
 OTHER_U2 = dict.fromkeys(range(2, CLIENTS), 1)
 WITHOUT_1 = encode_set({0, 2, 3, 4, 5}, CLIENTS)
@@ -764,6 +781,20 @@ def test_the_server_takes_no_bundles_that_their_dealer_has_not_signed():
         (Bundles(said.sealed[:-1], said.signature), ErrorCode.BAD_ENCODING),
     ):
         assert refused(session, COLLUDER, bundles) is code
+
+
+def test_an_upload_is_counted_once_and_not_exchanged():
+    session = played(Round.SHARE_KEYS)
+    session.play(Round.MASKED_INPUT_COLLECTION)
+    session.play(Round.MASKED_INPUT_COLLECTION)
+    size = session.packed_bytes
+    again = refused(session, COLLUDER, Upload(size, bytes(32)))
+    assert again is ErrorCode.EQUIVOCATION
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    for which in (Round.CONSISTENCY_CHECK, Round.UNMASKING):
+        session.play(which)
+        session.close(which)
+    assert session.total.tolist() == honest_sum(range(CLIENTS))
 
 
 def test_the_server_counts_one_signature_of_each_client_of_u3():

@@ -112,7 +112,7 @@ def test_both_forms_of_a_roster_are_one_session():
 def test_a_client_keeps_the_adverts_of_its_neighbours_only():
     session = sharing()
     state = told(session, 0, session.server_state.opening.data)
-    near = session.server_state.cohort.graph.neighbors(0)
+    near = session.server_state.cohort.graph.mask_peers(0)
     assert set(state.roster.adverts) == {0, *near}
 
 

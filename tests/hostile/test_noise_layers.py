@@ -1,5 +1,6 @@
 """Noise that losses have not made necessary is taken back, to the last bit (R6.7-1)."""
 
+import hmac
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -10,11 +11,14 @@ import pytest
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Envelope, Round, Shares
+from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.modular import add_into, subtract_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import domain_tag
 from secagg.profiles import MaliciousTail, RoundDeadlines
 from secagg.protocol import client, server
 from secagg.protocol.events import InputReady, Received
+from secagg.protocol.noise_terms import layer_secret, noise_secrets
 from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.rounds import DropReason
 from secagg.simulation import InProcessSession, run_session
@@ -248,6 +252,22 @@ def test_a_roster_that_may_lose_nobody_has_nothing_to_take_back(task):
     certificate = task.certificate(sharers=6, survivors=6, given={})
     assert certificate.suffices
     assert certificate.layers == ()
+
+
+def test_a_layer_is_drawn_from_what_section_6_7_says():
+    """Base and layers never share a seed, whichever g_i is whose."""
+    suite, ctx2, seed = CipherSuite.AES_256_CTR, b"c" * 32, b"g" * 32
+    for layer in (0, 4):
+        info = domain_tag("client", "noise", suite)
+        info += len(ctx2).to_bytes(4, "big") + ctx2 + (layer + 1).to_bytes(4, "big")
+        expected = hmac.digest(seed, info + b"\x01", "sha256")
+        found = layer_secret(SecretBytes(seed), layer, context=ctx2, suite=suite)
+        assert found.reveal() == expected
+    all_alike = noise_secrets(
+        SecretBytes(seed), [SecretBytes(seed)] * 2, sharers=3, context=ctx2, suite=suite
+    )
+    drawn_from = {all_alike.seed.reveal(), *(s.reveal() for s in all_alike.layers)}
+    assert len(drawn_from) == 3
 
 
 def test_without_a_ladder_nothing_changes_hands():

@@ -16,11 +16,11 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
-from secagg.storage.journal import decode_offer, decode_outcome
+from secagg.storage.journal import decode_ending, decode_offer
 from secagg.storage.spool import MemorySpool
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, signing_parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask, inline_book
@@ -31,6 +31,7 @@ CLIENTS = 3
 VICTIM = 1
 ANSWERED = "answered"
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=2)
+SIGNED = signing_parameters_for(CLIENTS, dimension=7)
 
 
 class CopyingBook(CrashingBook):
@@ -66,9 +67,9 @@ def put_back(path, copy):
     return inline_book(path, mark=mark, accept_restored=True)
 
 
-def run(**options):
+def run(parameters=PARAMETERS, **options):
     async def main(clock):
-        deployment = Deployment(clock, PARAMETERS, CLIENTS, **options)
+        deployment = Deployment(clock, parameters, CLIENTS, **options)
         return deployment, await deployment.run()
 
     return manual_clock.run(main)
@@ -122,11 +123,20 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     ask(restored.close())
 
 
-@pytest.mark.parametrize("records", [1, 2, 3, ANSWERED])
-def test_a_client_that_was_put_back_never_answers_from_memory(tmp_path, records):
+# roster, delivery, input, and where sets are signed, what was signed
+@pytest.mark.parametrize(
+    ("parameters", "records"),
+    [
+        *((PARAMETERS, records) for records in (1, 2, 3, ANSWERED)),
+        *((SIGNED, records) for records in (3, 4, ANSWERED)),
+    ],
+)
+def test_a_client_that_was_put_back_never_answers_from_memory(
+    tmp_path, parameters, records
+):
     path, copy = tmp_path / "book.db", tmp_path / "copy.db"
     book = CopyingBook(path, copy, records=records)
-    first, _ = run(client_books={VICTIM: book})
+    first, _ = run(parameters, client_books={VICTIM: book})
     ask(book.inner.close())
     # Whoever steals the disk of a client that has answered finds no seed any more.
     (seed,) = book.seeds
@@ -134,6 +144,7 @@ def test_a_client_that_was_put_back_never_answers_from_memory(tmp_path, records)
 
     restored = put_back(path, copy)
     again, endings = run(
+        parameters,
         sessions=2,
         server_book=first.server_book,
         spool=first.spool,
@@ -143,7 +154,7 @@ def test_a_client_that_was_put_back_never_answers_from_memory(tmp_path, records)
     forsaken = first.sums[0].descriptor.session_id
     assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
     rows = ask(restored.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-    ended = decode_outcome(ask(restored.load(rows[-1].key)).receipt)
+    ended = decode_ending(ask(restored.load(rows[-1].key)).receipt).state
     assert isinstance(ended, client.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
     assert ended.charge is refund.Charge.KEPT

@@ -431,7 +431,7 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
     def lose_two_neighbours(number, event):
         if not is_a(Upload, event):
             return event
-        near[:] = session.server_state.cohort.graph.neighbors(0)[:2]
+        near[:] = session.server_state.cohort.graph.mask_peers(0)[:2]
         return None if number in near else event
 
     run_until(session, Round.MASKED_INPUT_COLLECTION, lose_two_neighbours)

@@ -184,6 +184,10 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
     assert np.abs(released - true).max() < 8 * report["privacy"]["expected_rmse"]
     received = np.load(programs.directory / "received-2.npy")
     np.testing.assert_array_equal(received, released)
+    receipt = (programs.directory / "sums" / "receipt-1.bin").read_bytes()
+    for number in (1, 2, 3):
+        own = programs.directory / f"received-{number}.receipt.bin"
+        assert own.read_bytes() == receipt
     finish(programs.start("compare.py"))
 
 

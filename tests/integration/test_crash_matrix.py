@@ -19,7 +19,7 @@ from secagg.protocol.events import PlainVector
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
-from secagg.storage.journal import decode_outcome
+from secagg.storage.journal import decode_ending
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, signing_parameters_for
@@ -158,7 +158,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
             (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-            outcome = decode_outcome(ask(book.load(row.key)).receipt)
+            outcome = decode_ending(ask(book.load(row.key)).receipt).state
             assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)

@@ -4,27 +4,51 @@ What the state machines check is tested beside them; here it is what stands arou
 them: who judges the offer, which list is read, what is stored and sent again.
 """
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from secagg.client.conductor import SessionOutcome
+from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import Envelope, Quorum, Roster, Survivors
 from secagg.profiles import MaliciousTail
-from secagg.simulation.enrolled import TRUST_DOMAIN, published_in_simulation
+from secagg.simulation import identity_of
+from secagg.simulation.enrolled import (
+    TRUST_DOMAIN,
+    identity_in_simulation,
+    issued_to,
+    published_in_simulation,
+)
+from secagg.storage.change import Role
+from secagg.storage.charges import ChargeState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import signing_parameters_for
-from secagg.testing.deployment import Deployment
+from secagg.testing.cohorts import signing_parameters_for, with_noise
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection, instead
+from secagg.wire.calls import (
+    BlobChunk,
+    FetchChunk,
+    GetUpdate,
+    RevealShares,
+    SignConsistency,
+    WatchSession,
+)
 
 CLIENTS = 5
 
 
-def deploy(*, published=None, parameters=None, **options):
+def deploy(kind=Deployment, *, published=None, parameters=None, **options):
     published = published or published_in_simulation()
     parameters = parameters or signing_parameters_for(
         CLIENTS, dimension=7, colluders=1, tail=MaliciousTail(published.trust)
     )
 
     async def main(clock):
-        deployment = Deployment(
+        deployment = kind(
             clock,
             parameters,
             CLIENTS,
@@ -58,3 +82,249 @@ def test_a_list_is_read_and_remembered_by_every_client():
     for book in deployment.client_books.values():
         seen = ask(book.seen_revocations(published.enrolment_key, TRUST_DOMAIN))
         assert seen == published.trust
+
+
+# --- who may take part ----------------------------------------------------------------
+
+
+def own_identity(number):
+    return identity_in_simulation(identity_of(number), number + 1)
+
+
+def of_another_issuer(number):
+    own = own_identity(number)
+    signed = own.issued.credential.signed_by(own.key, TRUST_DOMAIN)
+    return replace(own, issued=replace(own.issued, credential=signed))
+
+
+def expired(number):
+    own = own_identity(number)
+    soon = manual_clock.ManualClock().date() + 60
+    issued = issued_to(identity_of(number), number + 1, not_after=int(soon))
+    return replace(own, issued=replace(own.issued, credential=issued))
+
+
+@pytest.mark.parametrize(
+    ("identity", "published"),
+    [
+        (of_another_issuer, published_in_simulation()),
+        (expired, published_in_simulation()),
+        (own_identity, published_in_simulation(1, 3)),  # client 2 has serial 3
+    ],
+    ids=["foreign", "expired", "revoked"],
+)
+def test_a_credential_that_will_not_do_keeps_its_client_out(identity, published):
+    deployment, endings = deploy(
+        published=published,
+        identity_files=lambda n: identity(n) if n == 2 else own_identity(n),
+    )
+    assert_exact(deployment, set(range(CLIENTS)) - {2})
+    assert endings[2].code is ErrorCode.BAD_CREDENTIAL
+    # It is found before the advert leaves.
+    assert not deployment.links[2].distinct_messages()
+
+
+def test_a_client_without_identity_takes_no_part():
+    deployment, endings = deploy(
+        identity_files=lambda n: None if n == 2 else own_identity(n)
+    )
+    assert_exact(deployment, set(range(CLIENTS)) - {2})
+    assert endings[2].code is ErrorCode.POLICY_VIOLATION
+    assert "no credential" in str(endings[2])
+
+
+def test_one_forged_credential_in_the_roster_ends_the_session_for_every_client():
+    def forge(roster):
+        first, *others = roster.adverts
+        forged = replace(first.credential, signature=bytes(64))
+        return replace(roster, adverts=(replace(first, credential=forged), *others))
+
+    lie = instead(Roster, forge)
+    _, endings = deploy(
+        tamper=lambda _, link: LyingConnection(
+            link, {GetUpdate: lie, WatchSession: lie}
+        ),
+        max_attempts=1,
+    )
+    codes = {ending.code for number, ending in endings.items() if number}
+    assert codes == {ErrorCode.BAD_CREDENTIAL}
+
+
+# --- which list counts ----------------------------------------------------------------
+
+
+def test_another_list_than_the_offer_names_ends_it():
+    other = published_in_simulation(3, 99, 101).revocations
+    lie = instead(BlobChunk, lambda _: BlobChunk(other, len(other)))
+    _, endings = deploy(
+        published=published_in_simulation(3, 99, 100),
+        tamper=lambda n, link: (
+            LyingConnection(link, {FetchChunk: lie}) if n == 1 else link
+        ),
+    )
+    assert endings[1].code is ErrorCode.BAD_CREDENTIAL
+    assert isinstance(endings[0], SessionOutcome)
+
+
+@pytest.mark.parametrize(
+    "later", [published_in_simulation(), published_in_simulation(2, 99)]
+)
+def test_a_server_that_goes_back_behind_a_list_gets_nobody(later):
+    first, _ = deploy(published=published_in_simulation(3, 98, 99))
+    deployment, endings = deploy(
+        published=later,
+        client_books=first.client_books,
+        server_book=first.server_book,
+        spool=first.spool,
+        sessions=2,
+        ends_at=2000.0,
+    )
+    assert not deployment.sums
+    assert {ending.code for ending in endings.values()} == {ErrorCode.POLICY_VIOLATION}
+
+
+OLDER, NEWER = published_in_simulation(3, 98), published_in_simulation(4, 98, 99)
+
+
+class Republished(Deployment):
+    """Its aggregator finds a newer list when it starts again."""
+
+    async def _serve_once(self, switch):
+        if self.server_restarts:
+            self.parameters = self.parameters.under(NEWER.trust)
+            self.revocations = NEWER.revocations
+        await super()._serve_once(switch)
+
+
+def test_a_newer_list_ends_a_session_that_waits_and_no_other():
+    switch = CrashSwitch()
+    deploy(published=OLDER, server_crash=switch)
+    lists = []
+    for at, point in enumerate(switch.points):
+        if point != "after append":
+            continue
+        deployment, endings = deploy(
+            Republished, published=OLDER, server_crash=CrashSwitch(at)
+        )
+        assert_exact(deployment, range(CLIENTS))
+        assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+        descriptor = deployment.sums[0].descriptor
+        number = descriptor.parameters.trust.revocation_number
+        lists.append((descriptor.session_number, number))
+    assert lists == sorted(lists, reverse=True)
+    assert set(lists) == {(2, 4), (1, 3)}
+
+
+# --- what is signed, and when ---------------------------------------------------------
+
+
+def points_of_client(number=2):
+    switch = CrashSwitch()
+    deploy(client_crash={number: switch})
+    return switch.points
+
+
+def test_another_u3_after_a_restart_is_equivocation():
+    """R5.4-5: what was signed before the crash is compared first."""
+    signed = points_of_client().index("after SignConsistency")
+
+    def lie(answer):
+        # In place of the quorum: U3 once more, and it is another one.
+        if isinstance(answer, Envelope) and answer.kind is Quorum:
+            return Envelope.of(Survivors(bytes([0b11110000])))
+        return answer
+
+    deployment, endings = deploy(
+        client_crash={2: CrashSwitch(signed)},
+        tamper=lambda number, link: (
+            LyingConnection(link, {GetUpdate: lie, WatchSession: lie})
+            if number == 2
+            else link
+        ),
+    )
+    assert endings[2].code is ErrorCode.EQUIVOCATION
+    assert deployment.contradictions() == {}
+    sent = {call for _, call in deployment.links[2].distinct_messages()}
+    assert SignConsistency in sent
+    assert RevealShares not in sent
+
+
+def test_the_same_u3_again_instead_of_the_quorum_is_a_violation_too():
+    shown = []
+
+    def lie(answer):
+        if isinstance(answer, Envelope) and answer.kind is Survivors:
+            shown.append(answer)
+        if isinstance(answer, Envelope) and answer.kind is Quorum:
+            return shown[0]
+        return answer
+
+    _, endings = deploy(
+        tamper=lambda number, link: (
+            LyingConnection(link, {GetUpdate: lie, WatchSession: lie})
+            if number == 2
+            else link
+        ),
+    )
+    assert endings[2].code is ErrorCode.UNEXPECTED_MESSAGE
+
+
+def test_another_key_than_the_one_of_its_advert_signs_nothing():
+    points = points_of_client()
+    for point in ("after AdvertiseKeys", "after UploadChunk", "after SignConsistency"):
+        starts = []
+
+        def changed(number, starts=starts):
+            if number == 2:
+                starts.append(number)
+            if len(starts) == 2 and number == 2:
+                return identity_in_simulation("another", 3)
+            return own_identity(number)
+
+        deployment, endings = deploy(
+            client_crash={2: CrashSwitch(points.index(point))}, identity_files=changed
+        )
+        assert len(starts) == 2
+        assert isinstance(endings[2], ServiceError)
+        assert endings[2].code is ErrorCode.BAD_CREDENTIAL
+        assert "another identity" in str(endings[2])
+        assert deployment.contradictions() == {}
+        # Its session waits for the right key.
+        assert len(ask(deployment.client_books[2].sessions(role=Role.CLIENT))) == 1
+
+
+def test_who_signs_too_late_answers_all_the_same():
+    def slow(number, call, count):
+        late = number == 2 and call is SignConsistency and count < 8
+        return Fault.LOSE_REQUEST if late else Fault.NONE
+
+    deployment, endings = deploy(fault_of=slow)
+    assert_exact(deployment, range(CLIENTS))
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+    receipt = deployment.sums[0].receipt
+    assert receipt.revealed == CLIENTS
+
+
+def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():
+    parameters = with_noise(
+        signing_parameters_for(CLIENTS, dimension=8, colluders=1), spare=1
+    )
+
+    def silent(number, call, _count):
+        mute = call is SignConsistency and number < 2  # Q = 4 of 5
+        return Fault.LOSE_REQUEST if mute else Fault.NONE
+
+    deployment, endings = deploy(
+        parameters=parameters, fault_of=silent, max_attempts=1, allowed=2
+    )
+    assert not deployment.sums
+    assert deployment.server_error.code is ErrorCode.NO_QUORUM
+    assert {endings[n].code for n in range(2, CLIENTS)} == {ErrorCode.NO_QUORUM}
+    for link in deployment.links.values():
+        sent = {call for _, call in link.distinct_messages()}
+        assert RevealShares not in sent
+    for book in deployment.client_books.values():
+        (charge,) = ask(book.charges(TASK_ID))
+        assert charge.state is ChargeState.KEPT
+    tally = ask(deployment.server_book.tally(Role.SERVER, TASK_ID))
+    assert tally.spent == 1

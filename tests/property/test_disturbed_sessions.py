@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Complaint, Envelope, Round, Upload
+from secagg.messages import Complaint, Envelope, Round, Shares, Upload
+from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.profiles import Profile
 from secagg.protocol import client, server
 from secagg.protocol.events import InputBound, InputReady, Received
@@ -91,6 +92,15 @@ def changed(data, change):
     return bytes(spoilt)
 
 
+def lied(answer, change):
+    """Change the same byte of every share in an answer."""
+    place, mask = change
+    spoilt = bytearray(answer)
+    for at in range(-1 - place % SHARE_SIZE, -len(spoilt), -SHARE_SIZE):
+        spoilt[at] ^= mask
+    return bytes(spoilt)
+
+
 ONE_BYTE = st.tuples(st.integers(-1 << 12, 1 << 12), st.integers(1, 255))
 
 
@@ -110,9 +120,17 @@ class Play:
         corrupt = self.draw(
             st.frozensets(number, max_size=parameters.colluders), label="corrupt"
         )
+        # One round each, mostly the last, or they would seldom get to that.
+        spoilt = st.sampled_from([*self.rounds, *[Round.UNMASKING] * 5])
+        self.spoils = {n: self.draw(spoilt, label="spoils") for n in sorted(corrupt)}
         told = st.dictionaries(st.tuples(number, which), ONE_BYTE, max_size=2)
         is_trusted = parameters.profile is Profile.HONEST_CURIOUS_SERVER
-        self.lost = self.draw(st.dictionaries(number, which, max_size=3), label="lost")
+        # Most stay to the end; of the others, most leave it to them to be unmasked.
+        last = [*[Round.FINISHED] * 12, *self.rounds, *[Round.SHARE_KEYS] * 3]
+        ends = st.sampled_from(last)
+        self.lasts = self.draw(
+            st.tuples(*[ends] * parameters.max_clients), label="last word"
+        )
         self.restarts = self.draw(
             st.sets(st.tuples(number, which), max_size=3), label="restarts"
         )
@@ -144,7 +162,7 @@ class Play:
 
     def alive(self, which):
         """Return who is there in a round."""
-        return [n for n in self.numbers if self.lost.get(n, Round.FINISHED) >= which]
+        return [n for n in self.numbers if self.lasts[n] >= which]
 
     def play(self, which):
         """Let everybody act, and deliver what they say in any order."""
@@ -165,14 +183,12 @@ class Play:
 
     def said(self, number, event):
         """Return what arrives of a message, once or more often."""
-        is_spoilt = (
-            number in self.session.corrupt
-            and event.envelope.kind is not Upload  # its input is what it likes
-            and self.draw(st.booleans(), label="spoilt")
-        )
-        if is_spoilt:
-            data = changed(event.envelope.data, self.draw(ONE_BYTE, label="into"))
-            event = Received(Envelope(event.envelope.kind, data), event.sender)
+        kind = event.envelope.kind
+        # What a corrupt client uploads may be anything, hence nothing is changed there.
+        if self.spoils.get(number) is kind.ROUND and kind is not Upload:
+            change = lied if kind is Shares else changed
+            data = change(event.envelope.data, self.draw(ONE_BYTE, label="into"))
+            event = Received(Envelope(kind, data), event.sender)
         return [(number, event)] * self.draw(st.integers(1, 2), label="copies")
 
     def complaints(self, number):

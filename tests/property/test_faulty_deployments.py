@@ -16,7 +16,11 @@ from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import SecAggError
 from secagg.storage.change import Role
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
 from secagg.testing.inline_book import ask
@@ -29,6 +33,7 @@ from secagg.wire.calls import (
     GetUploadStatus,
     RevealShares,
     ShareKeys,
+    SignConsistency,
     UploadChunk,
     WatchSession,
 )
@@ -40,6 +45,7 @@ METHODS = (
     ShareKeys,
     GetUploadStatus,
     UploadChunk,
+    SignConsistency,
     RevealShares,
     GetUpdate,
     WatchSession,
@@ -54,7 +60,7 @@ faults = st.dictionaries(
     max_size=8,
 )
 silences = st.dictionaries(
-    st.integers(0, CLIENTS - 1), st.sampled_from(METHODS[1:6]), max_size=2
+    st.integers(0, CLIENTS - 1), st.sampled_from(METHODS[1:7]), max_size=2
 )
 crashes = st.dictionaries(st.integers(0, CLIENTS - 1), st.integers(0, 40), max_size=2)
 colluders = st.frozensets(st.integers(0, CLIENTS - 1), max_size=2)
@@ -65,7 +71,22 @@ def survivors_in(total, modulus):
     return {n for n in range(CLIENTS) if int(total[n]) == modulus - 1}
 
 
-@pytest.mark.parametrize("noise", [False, True], ids=["plain", "noise"])
+def parameters_of(kind, colluders):
+    """Return parameters of a task: with exact sums, with noise, or signed."""
+    if kind == "signed":
+        return signing_parameters_for(
+            CLIENTS, dimension=CLIENTS + 1, colluders=colluders
+        )
+    parameters = parameters_for(
+        CLIENTS,
+        dimension=CLIENTS + 1,
+        threshold=2 + colluders,
+        colluders=colluders,
+    )
+    return with_noise(parameters) if kind == "noise" else parameters
+
+
+@pytest.mark.parametrize("kind", ["plain", "noise", "signed"])
 @pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
 @given(
     faults=faults,
@@ -76,16 +97,9 @@ def survivors_in(total, modulus):
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR0917 - kinds of faults
-    watch, noise, faults, silences, crashes, server_crash, corrupt
+    watch, kind, faults, silences, crashes, server_crash, corrupt
 ):
-    parameters = parameters_for(
-        CLIENTS,
-        dimension=CLIENTS + 1,
-        threshold=2 + len(corrupt),
-        colluders=len(corrupt),
-    )
-    if noise:
-        parameters = with_noise(parameters)
+    parameters = parameters_of(kind, len(corrupt))
     silent = set()
 
     def fault_of(number, method, count):

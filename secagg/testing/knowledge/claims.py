@@ -1,7 +1,8 @@
 """What the adversary may know at most, checked after every run, aborted ones too.
 
 1. One sum: a session reveals at most one combination of honest inputs.
-2. Honest part: it adds up each honest client of U3 once, and nobody else.
+2. Honest part: it adds up each honest client of U3 once, and nobody else; in profile
+   malicious-server-sparse all but so few as the parameters concede.
 3. Size: at least min_survivors - c honest inputs are in it.
 4. Noise: beside an observed client it holds as many honest noise shares as the privacy
    report of the task counts.
@@ -168,7 +169,12 @@ def _honest_part(closure: Closure, revealed: RevealedSum) -> Iterator[Violation]
         {view.roster.identity(index) for index in survivors} - set(closure.facts.seeds)
         for survivors in closure.facts.survivors.get(view.ctx2, ())
     ]
-    if revealed.is_plain_sum and revealed.members in stated:
+    # PROTOCOL §11.4: where clients draw their neighbours, a few may stay out.
+    apart = view.roster.session.parameters.most_set_apart(view.roster.size)
+    if revealed.is_plain_sum and any(
+        revealed.members <= part and len(part - revealed.members) <= apart
+        for part in stated
+    ):
         return
     told = " or ".join(f"{{{shortened(sorted(part))}}}" for part in stated) or "nobody"
     yield Violation(

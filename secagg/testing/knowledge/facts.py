@@ -19,7 +19,7 @@ Source:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from secagg.distributed_dp import read_noise_terms
@@ -29,6 +29,8 @@ from secagg.messages import (
     Bundles,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Neighbourhood,
     Quorum,
@@ -44,7 +46,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import SignatureError, verify
 from secagg.primitives.transcript import decode_set, domain_tag, encode_set
 from secagg.protocol import context
-from secagg.protocol.neighbors import SharingGraph, sharing_graph
+from secagg.protocol.neighbors import DrawnGraph, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, noise_terms
 
 __all__ = [
@@ -111,6 +113,11 @@ class RosterView:
     size: int
     graph: SharingGraph
     ctx1: bytes
+    # Where edges are drawn: what covers them, whom each was heard to draw, and who
+    # each was told had drawn it.
+    edge_root: bytes = b""
+    drawn: dict[int, tuple[int, ...]] = field(repr=False, default_factory=dict)
+    drawers: dict[int, tuple[int, ...]] = field(repr=False, default_factory=dict)
     adverts: dict[int, Advert] = field(repr=False, default_factory=dict)
     index_of: dict[str, int] = field(repr=False, default_factory=dict)
 
@@ -135,7 +142,7 @@ class MaskView:
     def masks_of(self, client: int) -> dict[MaskName, int]:
         """Return the masks that a client adds to its input, with their signs."""
         masks: dict[MaskName, int] = {SelfMask(client): 1}
-        for peer in self.roster.graph.neighbors(client):
+        for peer in self.roster.graph.mask_peers(client):
             if peer in self.sharers:
                 pair = PairMask(min(client, peer), max(client, peer))
                 masks[pair] = 1 if client == pair.low else -1
@@ -210,6 +217,7 @@ class _Told:
     roster: RosterView | None = None
     masks: MaskView | None = None
     survivors: frozenset[int] | None = None
+    drawn: tuple[int, ...] | None = None  # by itself
     # Every U3 so far, for which it may have signed.
     shown: dict[tuple[bytes, frozenset[int]], MaskView] = field(default_factory=dict)
 
@@ -242,6 +250,7 @@ class Facts:
         self._sessions: dict[bytes, Session] = {}
         self._roster_of: dict[tuple[bytes, bytes], RosterView | None] = {}
         self._view_of_roster: dict[bytes, RosterView] = {}
+        self._view_of_edges: dict[tuple[bytes, bytes], RosterView] = {}
         self._view_of: dict[bytes, MaskView] = {}
         self._told: dict[tuple[bytes, str], _Told] = {}
         self._heard: set[tuple[bytes, str, str, bytes]] = set()
@@ -286,6 +295,8 @@ class Facts:
         match message:
             case Roster() | Neighbourhood():
                 self.said_roster(session_id, receiver, envelope.data)
+            case EdgesPublished():
+                self.said_edges(session_id, receiver, message)
             case Delivery(sharers, _):
                 self.said_sharers(session_id, receiver, sharers)
             case Survivors(bitmap):
@@ -297,8 +308,29 @@ class Facts:
         """Note the canonical bytes of a roster, as this client was told it."""
         told = self._told_to(session_id, receiver)
         view = self._roster(self._session(session_id), roster)
-        usable = view is not None and receiver in view.index_of
-        if usable and view is not told.roster:
+        if view is None or receiver not in view.index_of:
+            return  # rule 4
+        # What has been drawn since is drawn on the same roster.
+        if told.roster is None or view.ctx1 != told.roster.ctx1:
+            told.roster, told.masks, told.survivors = view, None, None
+
+    def said_edges(
+        self, session_id: bytes, receiver: str, shown: EdgesPublished
+    ) -> None:
+        """Note who drew this client, as it was told.
+
+        What it shares and masks with follows from that and from what it drew itself,
+        whatever others were told.
+        """
+        told = self._told_to(session_id, receiver)
+        if told.roster is None or told.drawn is None:
+            return  # rule 4
+        view = self._edges(told.roster, shown.edge_root)
+        own = view.index_of[receiver]
+        view.drawn.update((index, edges.drawn) for index, edges in shown.drawers)
+        view.drawn[own] = told.drawn
+        view.drawers[own] = tuple(index for index, _ in shown.drawers)
+        if view is not told.roster:
             told.roster, told.masks, told.survivors = view, None, None
 
     def said_sharers(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
@@ -338,6 +370,8 @@ class Facts:
         match envelope.open():
             case Advert() as advert:
                 self.adverts.setdefault((session_id, sender), set()).add(advert)
+            case Edges(drawn):
+                self._told_to(session_id, sender).drawn = drawn
             case Bundles(sealed):
                 self.heard_bundles(session_id, sender, sealed)
             case Consistency(signature):
@@ -435,16 +469,41 @@ class Facts:
             self._roster_of[key] = view
         return self._roster_of[key]
 
+    def _edges(self, roster: RosterView, edge_root: bytes) -> RosterView:
+        """Return the view of a roster in which edges have been drawn."""
+        key = (roster.ctx1, edge_root)
+        if key not in self._view_of_edges:
+            drawn: dict[int, tuple[int, ...]] = {}
+            drawers: dict[int, tuple[int, ...]] = {}
+            view = replace(
+                roster,
+                graph=DrawnGraph(drawn, drawers),
+                edge_root=edge_root,
+                drawn=drawn,
+                drawers=drawers,
+            )
+            self.rosters.append(self._view_of_edges.setdefault(key, view))
+        return self._view_of_edges[key]
+
     def _masks(
         self, roster: RosterView, sharers: frozenset[int], bitmap: bytes
     ) -> MaskView:
         parameters = roster.session.parameters
         try:
-            noise = noise_terms(parameters, len(sharers), roster.session.read_noise)
+            noise = noise_terms(
+                parameters,
+                len(sharers),
+                roster.session.read_noise,
+                clients=roster.size,
+            )
         except RemoteProtocolError:
             noise = NoiseTerms(b"", tolerated_losses=0)  # nobody masks for such a U2
         ctx2 = context.mask_context(
-            roster.ctx1, bitmap, parameters.suite, noise_context=noise.context
+            roster.ctx1,
+            bitmap,
+            parameters.suite,
+            edge_root=roster.edge_root,
+            noise_context=noise.context,
         )
         return self._view_of.setdefault(ctx2, MaskView(roster, sharers, ctx2))
 

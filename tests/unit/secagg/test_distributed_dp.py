@@ -370,6 +370,16 @@ def test_a_certificate_follows_from_the_sets():
         task.certificate(sharers=6, survivors=3)
 
 
+def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
+    """The mechanism is built, and states no release: found by whoever judges it."""
+    mechanism = json.loads(task.parameters.noise_block)["mechanism"]
+    lying = mechanism | {"rounding_bias": 5e-324}
+    offered = NoisedTask.from_parameters(with_block(task, mechanism=lying))
+    with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:
+        offered.check(LENIENT)
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])
 def test_an_accountant_that_cannot_judge_the_mechanism_is_the_servers_fault(
     task, accountant

@@ -14,8 +14,11 @@ from secagg.messages import (
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Fate,
+    ListProof,
     Neighbourhood,
     Quorum,
     Released,
@@ -60,6 +63,14 @@ SAMPLES = [
     Complaint(ErrorCode.SHARE_CONFUSION, 7),
     Consistency(b"s" * 64),
     Quorum(((0, b"a" * 64), (7, b"b" * 64))),
+    Edges((1, 4), b"s" * 64),
+    EdgesPublished(
+        b"r" * 32,
+        ((1, Edges((0, 3), b"s" * 64)),),
+        (b"h" * 32,) * 2,
+        (ListProof(b"d" * 32, 3, 1, (b"i" * 32,)), None),
+        (b"l" * 32,),
+    ),
 ]
 # The other form of a roster has no number of its own.
 NEIGHBOURHOOD = Neighbourhood(
@@ -81,7 +92,7 @@ def test_the_numbers_of_messages_never_change():
     assert [kind.__name__ for _, kind in sorted(KINDS.items())] == [
         type(sample).__name__ for sample in SAMPLES
     ]
-    assert sorted(KINDS) == list(range(1, 13))
+    assert sorted(KINDS) == list(range(1, 15))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +100,7 @@ def test_the_numbers_of_messages_never_change():
     [
         sample
         for sample in (*SAMPLES, NEIGHBOURHOOD)
-        if not isinstance(sample, Bundles | Shares | Survivors)
+        if not isinstance(sample, Bundles | Edges | Shares | Survivors)
     ],
     ids=lambda m: type(m).__name__,
 )
@@ -220,8 +231,12 @@ def test_every_message_stands_in_one_row_of_its_own_round():
     assert not FROM_CLIENTS & FROM_SERVER
     for which, row in ROUNDS.items():
         for kind in (*row.opened_by, row.message):
-            # The set that is agreed on opens Unmasking where nobody signs it.
-            both = kind is Survivors and which is Round.UNMASKING
+            # The set that is agreed on opens Unmasking where nobody signs it, and the
+            # roster ShareKeys where nobody draws on it.
+            both = (kind, which) in {
+                (Survivors, Round.UNMASKING),
+                (Roster, Round.SHARE_KEYS),
+            }
             assert kind is None or kind.ROUND is which or both
 
 
@@ -234,4 +249,7 @@ def test_every_round_takes_place_where_it_has_time():
 
 def test_every_deadline_belongs_to_one_round():
     deadlines = RoundDeadlines(1, 2, 3, 4, 5, 6)
-    assert [row.seconds(deadlines) for row in ROUNDS.values()] == [1, 3, 4, 5, 6, 0]
+    assert [row.seconds(deadlines) for row in ROUNDS.values()] == [
+        *(1, 2, 3, 4, 5, 6),
+        0,
+    ]

@@ -17,18 +17,18 @@ def ring(size=20, degree=6, seed=b"g" * 32):
 def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
     graph = ring()
     for index in range(20):
-        near = graph.neighbors(index)
+        near = graph.mask_peers(index)
         assert len(set(near)) == 6
         assert index not in near
         assert list(near) == sorted(near)
         assert graph.holders(index) == graph.dealers(index) == near
-        assert all(index in graph.neighbors(other) for other in near)
-        assert [graph.rank(index, other) for other in near] == list(range(6))
+        assert all(index in graph.mask_peers(other) for other in near)
+        assert [graph.place(index, other) for other in near] == list(range(6))
         assert graph.count_holders(index, frozenset(near[:4])) == 4
 
 
 def test_another_seed_gives_another_ring():
-    lists = {ring(seed=bytes([n]) * 32).neighbors(0) for n in range(20)}
+    lists = {ring(seed=bytes([n]) * 32).mask_peers(0) for n in range(20)}
     assert len(lists) > 10
 
 
@@ -46,9 +46,9 @@ def test_the_order_of_the_ring_is_pinned_for_other_implementations():
 
 def test_the_complete_graph_keeps_a_share_of_its_own():
     graph = CompleteGraph(4)
-    assert graph.neighbors(1) == (0, 2, 3)
+    assert graph.mask_peers(1) == (0, 2, 3)
     assert graph.holders(1) == graph.dealers(1) == (0, 1, 2, 3)
-    assert [graph.rank(2, other) for other in graph.neighbors(2)] == [0, 1, 2]
+    assert [graph.place(2, other) for other in graph.mask_peers(2)] == [0, 1, 2]
     assert graph.count_holders(2, frozenset({0, 2})) == 2
 
 

@@ -101,3 +101,52 @@ async def test_as_many_clients_are_opened_as_a_session_takes(clients):
     with pytest.raises(secagg.LocalProtocolError, match=f"not {clients}"):
         async with secagg.local(prepared(), clients=clients, floors=floors):
             pass
+
+
+async def test_enrolled_clients_of_one_process_trust_no_server():
+    everybody = secagg.LocalEnrolment()
+    made = secagg.plan(
+        clients=4,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        colluder_fraction=0.1,
+    )
+    cohort = secagg.Cohort(
+        profile=secagg.Profile.MALICIOUS_SERVER,
+        enrolment=everybody.published,
+        min_clients=4,
+        max_clients=4,
+        min_survivors=4,
+    )
+    task = secagg.PreparedTask.from_plan(made, cohort)
+    assert task.parameters.threshold == 3  # 2t > n + c
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    opened = secagg.local(task, clients=4, floors=floors, enrolment=everybody)
+    async with opened as people:
+        total = await people.sum([np.ones(4)] * 4)
+    assert total.inputs == 4
+    for other in (None, secagg.LocalEnrolment()):
+        with pytest.raises(secagg.LocalProtocolError, match="another enrolment"):
+            async with secagg.local(task, clients=4, floors=floors, enrolment=other):
+                pass
+
+
+def test_profile_and_enrolment_of_a_cohort_belong_together():
+    waiver = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+    published = secagg.LocalEnrolment().published
+    for profile, enrolment in (
+        (secagg.Profile.MALICIOUS_SERVER, None),
+        (secagg.Profile.HONEST_CURIOUS_SERVER, published),
+    ):
+        cohort = secagg.Cohort(
+            min_clients=3,
+            max_clients=3,
+            min_survivors=3,
+            profile=profile,
+            enrolment=enrolment,
+        )
+        with pytest.raises(secagg.LocalProtocolError, match=profile.label):
+            secagg.PreparedTask.exact(waiver, cohort, dimension=4)

@@ -10,6 +10,7 @@ from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.primitives.canonical import CanonicalEncodingError, Reader
 from secagg.profiles import (
+    SERVED_PROFILES,
     SUPPORTED_PROFILES,
     HonestTail,
     MaliciousTail,
@@ -17,6 +18,7 @@ from secagg.profiles import (
     RoundDeadlines,
     SparseTail,
     Trust,
+    check_served,
 )
 
 TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)
@@ -84,13 +86,23 @@ def test_the_fixed_part_has_87_bytes(parameters):
     assert len(replace(parameters, noise_block=b"x" * 9).encode()) == 96 + len(tail)
 
 
-def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name():
+def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name(monkeypatch):
     # R2-1
-    assert frozenset(Profile) - {Profile.MALICIOUS_SERVER_SPARSE} == SUPPORTED_PROFILES
+    assert frozenset(Profile) == SUPPORTED_PROFILES
+    monkeypatch.setattr("secagg.profiles.SUPPORTED_PROFILES", SERVED_PROFILES)
     with pytest.raises(RemoteProtocolError, match="is not part") as caught:
         ProtocolParameters.decode_from(Reader(SPARSE.encode(), "parameters"))
     assert caught.value.code is ErrorCode.BAD_CONFIG
     assert SPARSE.profile.label in str(caught.value)
+
+
+def test_the_experimental_profile_is_served_to_nobody():
+    # R2-1
+    for profile in SERVED_PROFILES:
+        check_served(profile)
+    with pytest.raises(RemoteProtocolError, match="experimental") as caught:
+        check_served(SPARSE.profile)
+    assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
 def test_parameters_under_a_newer_list_differ_in_nothing_else():
@@ -104,20 +116,13 @@ def test_parameters_under_a_newer_list_differ_in_nothing_else():
         HONEST.under(trust)
 
 
-@pytest.fixture
-def every_profile(monkeypatch):
-    monkeypatch.setattr("secagg.profiles.SUPPORTED_PROFILES", frozenset(Profile))
-
-
 @EVERY
-@pytest.mark.usefixtures("every_profile")
 def test_an_offer_of_every_profile_survives_its_encoding(parameters):
     original = offer(parameters, payload_hash=b"\2" * 32)
     assert SessionDescriptor.decode(original.encode()) == original
 
 
 @EVERY
-@pytest.mark.usefixtures("every_profile")
 def test_a_tail_has_no_byte_too_many_and_none_too_few(parameters):
     encoded, tail = parameters.encode(), parameters.tail.encode()
     head = encoded[: -len(tail) - 4]

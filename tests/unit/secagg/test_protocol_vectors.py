@@ -246,7 +246,7 @@ def test_rings(case):
     )
     graph = sharing_graph(parameters, clients, bytes_of(case, "graph_seed"))
     assert list(graph.order) == case["order"]
-    assert list(graph.neighbors(0)) == case["neighbours_of_0"]
+    assert list(graph.mask_peers(0)) == case["neighbours_of_0"]
 
 
 # --- secrets -------------------------------------------------------------------------

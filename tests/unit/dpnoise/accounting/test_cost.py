@@ -29,6 +29,12 @@ def test_what_a_hostile_description_asks_for_takes_minutes():
     assert expected_seconds(mixture(1 << 30, 2.0**40, 2.0**20), "mixture-rdp") > 1000.0
 
 
+def test_vectors_far_shorter_than_the_noise_take_long_tails():
+    short = mixture(315, 2.5e-7, 1.0)
+    assert expected_seconds(short, "mixture-pld") > 60.0
+    assert expected_seconds(mixture(315, 0.01, 1.0), "mixture-pld") < 20.0
+
+
 def test_a_name_that_counts_sampling_takes_as_long():
     for name in ("mixture-pld", "mixture-rdp"):
         assert expected_seconds(mixture(), "hypothetical-" + name) == expected_seconds(

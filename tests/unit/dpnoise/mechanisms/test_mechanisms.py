@@ -493,6 +493,13 @@ def test_a_layer_is_drawn_again_from_its_seed_in_any_stretches():
     np.testing.assert_array_equal(left, base)
 
 
+def test_a_ladder_is_charged_for_the_base_and_every_layer():
+    flat = mechanism("skellam", noise_rule=rule("skellam", **(LADDER | {"ladder": 0})))
+    layered = mechanism("skellam", noise_rule=rule("skellam", **LADDER))
+    assert layered.session(12).draws == 2 + 3
+    assert layered.sampler_distance == (2 + 3) * flat.sampler_distance
+
+
 @pytest.mark.parametrize("seeds", [[], [seed(1)] * 3, [seed(1)] * 5])
 def test_layers_and_their_seeds_are_equally_many(seeds):
     chosen = mechanism("skellam", noise_rule=rule("skellam", **LADDER))

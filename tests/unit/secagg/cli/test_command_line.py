@@ -173,10 +173,24 @@ def test_options_that_no_session_can_have_are_refused_before_anything_is_said(
     assert expected in captured.err
 
 
-@pytest.mark.parametrize("profile", ["malicious-server-sparse", "no-such-profile"])
-def test_a_profile_that_is_not_built_is_refused_by_name(profile, capsys):
-    assert main(["simulate", "--profile", profile, "--json"]) in (12, 72)
-    assert profile in error_of(capsys)["message"]
+def test_a_profile_that_nobody_has_is_refused_by_name(capsys):
+    assert main(["simulate", "--profile", "no-such-profile", "--json"]) in (12, 72)
+    assert "no-such-profile" in error_of(capsys)["message"]
+
+
+@pytest.mark.parametrize("extra", [[], ["--xnoise"]], ids=["plain", "xnoise"])
+def test_a_simulation_with_drawn_neighbours_says_that_it_is_experimental(capsys, extra):
+    words = ["simulate", "--clients", "30", "--dimension", "16", "--seed", "4"]
+    words += ["--profile", "malicious-server-sparse", "--degree", "16", *extra]
+    words += ["--dropout-rate", "0.1"]
+    assert main([*words, "--json"]) == 0
+    result = last_line(capsys)
+    assert result["exact"]
+    assert result["is_experimental"]
+    assert (result["threshold"], result["quorum"], result["unseen"]) == (2, 27, 0)
+    assert "choose_edges" in result["server_cpu_seconds"]
+    assert main(words) == 0
+    assert "experimental and unreviewed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extra", [[], ["--xnoise"]], ids=["plain", "xnoise"])
@@ -422,7 +436,7 @@ def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
 )
 def test_graph_says_what_this_release_cannot_run(words, capsys):
     assert main(["graph", *words]) == 0
-    assert "figures only: this release has no profile" in capsys.readouterr().out
+    assert "figures only: this release serves no profile" in capsys.readouterr().out
     assert main(["graph", "--clients", "65535"]) == 0
     assert "figures only" not in capsys.readouterr().out
 

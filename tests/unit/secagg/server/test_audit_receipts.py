@@ -247,12 +247,21 @@ def _layered():
     return session.facts.audit(session.server_state)
 
 
+def layered_parameters(receipt):
+    return SessionDescriptor.decode(receipt.offer).parameters
+
+
 def test_a_certificate_of_noise_is_computed_again(layered):
     stated = json.loads(layered.certificate)
     assert stated["survivors"] == 7
     assert stated["removed"]
     assert stated["given"] == [6] * len(stated["removed"])
     assert verify_receipt(layered.encode(), certify=certify).receipt == layered
+    # A client writes what it knows: all but what was subtracted.
+    unknown = certify(layered_parameters(layered), 8, 7)
+    assert unknown.given is None
+    of_client = replace(layered, certificate=unknown.encode())
+    assert verify_receipt(of_client.encode(), certify=certify).receipt == of_client
     bare = replace(layered, certificate=b"")
     assert verify_receipt(bare.encode()).finding is Finding.STATED
     with pytest.raises(LocalProtocolError, match="nothing to compute it"):

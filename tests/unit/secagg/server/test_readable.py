@@ -111,7 +111,7 @@ def test_on_a_ring_everybody_reads_its_part_and_may_read_the_whole():
             assert own.reader == number
             assert set(own.adverts) == {
                 number,
-                *sharing.cohort.graph.neighbors(number),
+                *sharing.cohort.graph.mask_peers(number),
             }
         for blob in (Blob.ROSTER, Blob.NEIGHBOURHOOD):
             with pytest.raises(RemoteProtocolError) as caught:

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.audit.receipt import AuditReceipt, Outcome
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import (
@@ -13,6 +14,8 @@ from secagg.messages import (
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Fate,
     Quorum,
@@ -67,6 +70,7 @@ SERVER_EVENTS = [
     Received(Envelope(Bundles, b"\x00" * 1000), "c"),
     Received(Envelope.of(Complaint(ErrorCode.SHARE_CONFUSION, 3)), "c"),
     Received(Envelope.of(Upload((1 << 40) + 1, b"\x02" * 32)), "c"),
+    Received(Envelope.of(Edges((1, 5), b"\x06" * 64)), "c"),
     Received(Envelope.of(Consistency(b"\x06" * 64)), "c"),
     Received(Envelope(Shares, b""), "c"),
     *(RoundClosed(closed) for closed in Round),
@@ -85,6 +89,7 @@ CLIENT_EVENTS = [
     Received(Envelope.of(Delivery(b"\x07", b"bundles"))),
     InputBound(b"\x08" * 32),
     Received(Envelope(Survivors, b"\x03")),
+    Received(Envelope(EdgesPublished, b"edges")),
     Received(Envelope.of(Quorum(((1, b"\x07" * 64),)))),
     Received(Envelope.of(Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000))),
     Received(Envelope.of(Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"))),
@@ -226,10 +231,21 @@ def test_an_enrolled_client_stores_what_it_has_judged_and_not_its_key():
             journal.decode_offer(header[:size])
 
 
-def test_an_outcome_survives_the_journal():
+def test_an_ending_survives_the_journal():
     released = Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000)
     for outcome in (
         Completed(released, Charge.KEPT),
         Failed(ErrorCode.TOO_FEW_ANSWERS, "ü", Charge.KEPT),
     ):
-        assert journal.decode_outcome(journal.encode_outcome(outcome)) == outcome
+        ending = journal.Ending(outcome, b"a receipt")
+        assert journal.decode_ending(journal.encode_ending(ending)) == ending
+
+
+def test_evidence_survives_the_journal_and_is_no_event_of_a_client():
+    seen = AuditReceipt(offer=b"an offer", sharers=b"\x07", outcome=Outcome.ABORTED)
+    record = journal.evidence_of(seen)
+    assert journal.decode_evidence(record) == seen
+    with pytest.raises(ServiceError):
+        journal.decode_client_event(record)
+    with pytest.raises(ServiceError):
+        journal.decode_evidence(replace(record, body=record.body[:-1]))

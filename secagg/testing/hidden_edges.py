@@ -1,0 +1,33 @@
+"""A server that tells some clients nothing of who has drawn them."""
+
+from collections.abc import Set as AbstractSet
+
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.protocol.edges import EdgeTrees
+from secagg.protocol.server_states import Cohort
+
+__all__ = ["hiding_trees"]
+
+
+def hiding_trees(
+    cohort: Cohort, hidden: AbstractSet[tuple[int, int]], suite: CipherSuite
+) -> EdgeTrees:
+    """Return trees that cover what clients drew, and hide some of it.
+
+    Who has drawn whom stands in two leaves: that of the drawer has it, that of the one
+    who was drawn has not.
+
+    Args:
+        cohort: Of a state after ChooseEdges.
+        hidden: Edges, as drawer and drawn.
+        suite: Of the session.
+    """
+    if cohort.edges is None:
+        raise ValueError("nobody has drawn anybody in this session")
+    lists, whole = cohort.edges.lists, cohort.edges.graph
+    drawers = {
+        drawn: tuple(d for d in whole.dealers(drawn) if (d, drawn) not in hidden)
+        for drawn in lists
+    }
+    size = len(cohort.roster)
+    return EdgeTrees(cohort.ctx1, size, lists, suite, drawers=drawers)

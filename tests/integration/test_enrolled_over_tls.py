@@ -1,0 +1,117 @@
+"""Profile `malicious-server` over mutual TLS, with keys and credentials in files."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+import secagg
+from secagg.enrolment.development import DevelopmentEnrolment
+from secagg.enrolment.issuer import Issuer
+from secagg.enrolment.keys import key_text
+from secagg.primitives.entropy import SystemEntropy
+from secagg.testing.tls_deployment import TLSDeployment
+
+NAMES = ("ada", "bob", "cyd", "dan")
+WAIVER = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+MALICIOUS = secagg.Profile.MALICIOUS_SERVER
+POLICY = secagg.ClientPolicy(profiles=frozenset({MALICIOUS}), require_noise=False)
+
+
+@pytest.fixture
+def tls(tmp_path):
+    return TLSDeployment(tmp_path)
+
+
+@pytest.fixture
+def enrolled(tmp_path):
+    return DevelopmentEnrolment.create(
+        tmp_path,
+        trust_domain="ours.example",
+        names=NAMES,
+        now=int(time.time()),
+        entropy=SystemEntropy(),
+    )
+
+
+def client_of(tls, enrolled, name, server, state, **changes):
+    made, key = enrolled
+    files = {
+        "seed": made.seed(name),
+        "credential": made.credential(name),
+        "enrolment_key": key_text(key),
+        "max_revocation_days": 30.0,
+    }
+    return secagg.Client(
+        str(server.address),
+        task="sum",
+        floors=WAIVER,
+        identity=tls.client(name),
+        enrolment=secagg.ClientEnrolment(**files | changes),
+        cohort=POLICY,
+        state_dir=state / name,
+        rollback_mark=state / f"{name}.mark",
+        attempts=1,
+    )
+
+
+async def test_who_was_revoked_is_told_so_and_the_others_get_their_sum(
+    tls, enrolled, tmp_path
+):
+    made, key = enrolled
+    with Issuer.open(made.issuer) as issuer:
+        issuer.revoke([2], now=int(time.time()))
+    cohort = secagg.Cohort(
+        profile=MALICIOUS,
+        enrolment=secagg.PublishedEnrolment.load(
+            trust_domain="ours.example",
+            enrolment_key=key,
+            revocations=made.issuer / "revocations.bin",
+        ),
+        min_clients=3,
+        max_clients=3,
+        min_survivors=3,
+    )
+    prepared = secagg.PreparedTask.exact(WAIVER, cohort, dimension=4)
+    server = secagg.Server(
+        "127.0.0.1:0",
+        identity=tls.server(),
+        state_dir=tmp_path / "server",
+        rollback_mark=tmp_path / "server.mark",
+        keep_seconds=5.0,
+    )
+
+    async def give(name):
+        async with client_of(tls, enrolled, name, server, tmp_path) as client:
+            return await client.contribute(np.arange(4))
+
+    async with server:
+        task = await server.add_task("sum", prepared)
+        with pytest.raises(secagg.RemoteProtocolError, match="revoked") as refused:
+            await give("bob")
+        assert refused.value.code is secagg.ErrorCode.BAD_CREDENTIAL
+        released = asyncio.ensure_future(task.next_sum())
+        given = await asyncio.gather(*(give(name) for name in ("ada", "cyd", "dan")))
+        total = await released
+        task.take()
+    np.testing.assert_array_equal(total.values, 3 * np.arange(4))
+    assert [each.inputs for each in given] == [3, 3, 3]
+
+
+async def test_files_that_do_not_belong_together_are_found_before_anything_is_said(
+    tls, enrolled, tmp_path
+):
+    made, _ = enrolled
+    server = secagg.Server(None)  # nobody is asked
+    server.transport = type("", (), {"address": "127.0.0.1:9"})
+    for changes in (
+        {"credential": made.credential("bob")},
+        {"seed": made.seed("bob")},
+        {"enrolment_key": key_text(secagg.LocalEnrolment().published.enrolment_key)},
+    ):
+        client = client_of(tls, enrolled, "ada", server, tmp_path, **changes)
+        with pytest.raises(secagg.SecAggError) as refused:
+            async with client:
+                pass
+        assert refused.value.code is secagg.ErrorCode.BAD_CREDENTIAL

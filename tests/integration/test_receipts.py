@@ -1,0 +1,358 @@
+"""Receipts of clients: what each of them can show, whatever its server says later."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
+from secagg.client.conductor import SessionOutcome
+from secagg.client.evidence import concluded, seen_at_offer
+from secagg.client.taken_part import receipt_of
+from secagg.distributed_dp import certify
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Delivery, Fate, Quorum, Released
+from secagg.noise_certificate import NoiseCertificate
+from secagg.policy import ClientPolicy
+from secagg.profiles import HonestTail, MaliciousTail
+from secagg.protocol import refund
+from secagg.protocol.client_states import Completed
+from secagg.protocol.events import Received
+from secagg.server.sum_files import SumFiles
+from secagg.server.task_setup import PreparedTask
+from secagg.simulation.enrolled import published_in_simulation
+from secagg.storage.journal import decode_client_event, decode_offer
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import (
+    LENIENT_POLICY,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection, instead
+from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession
+
+CLIENTS = 12
+VICTIM = 2
+POLICY: ClientPolicy = replace(LENIENT_POLICY, min_graph_bits=1)
+PUBLISHED = published_in_simulation()
+COMPLETE = parameters_for(CLIENTS, dimension=7, threshold=6, colluders=1)
+RING = replace(
+    parameters_for(
+        CLIENTS, dimension=4, threshold=6, min_clients=CLIENTS, min_survivors=10
+    ),
+    degree=4,
+    threshold=4,
+    tail=HonestTail(40),
+    colluders=1,
+)
+SIGNED = signing_parameters_for(
+    5, dimension=7, colluders=1, tail=MaliciousTail(PUBLISHED.trust)
+)
+SESSIONS = pytest.mark.parametrize(
+    ("parameters", "clients"),
+    [(COMPLETE, CLIENTS), (RING, CLIENTS), (SIGNED, 5)],
+    ids=["complete", "ring", "signed"],
+)
+
+
+def run(parameters, clients, **options):
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            parameters,
+            clients,
+            policy=POLICY,
+            revocations=PUBLISHED.revocations,
+            **options,
+        )
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def verified(data):
+    return verify_receipt(data, enrolment_key=PUBLISHED.enrolment_key)
+
+
+def stored_receipt(deployment, number=VICTIM):
+    return ask(receipt_of(deployment.client_books[number], TASK_ID, 1))
+
+
+@SESSIONS
+def test_every_client_shows_what_the_server_shows(parameters, clients):
+    deployment, endings = run(parameters, clients)
+    (released,) = deployment.sums
+    for number, ending in endings.items():
+        assert ending.audit == stored_receipt(deployment, number)
+        own, server = verified(ending.audit), verified(released.audit)
+        assert own.descriptor == server.descriptor
+        assert own.finding is server.finding
+        assert (own.clients, own.sharers, own.survivors, own.signers) == (
+            server.clients,
+            server.sharers,
+            server.survivors,
+            server.signers,
+        )
+        if parameters is RING:
+            # Which of both views a client has does not change what was committed.
+            assert isinstance(own.receipt.view, RosterCommitment)
+            assert replace(own.receipt, view=server.receipt.view) == server.receipt
+        else:
+            assert ending.audit == released.audit
+    assert verified(released.audit).finding is (
+        Finding.AGREED if parameters is SIGNED else Finding.STATED
+    )
+
+
+def test_a_client_that_reads_the_whole_roster_of_a_ring_keeps_it():
+    whole = replace(POLICY, whole_roster=True)
+
+    async def main(clock):
+        deployment = Deployment(clock, RING, CLIENTS, policy=whole)
+        return deployment, await deployment.run()
+
+    deployment, endings = manual_clock.run(main)
+    assert {each.audit for each in endings.values()} == {deployment.sums[0].audit}
+
+
+@SESSIONS
+def test_every_flipped_byte_is_refused(parameters, clients):
+    _, endings = run(parameters, clients)
+    data = endings[VICTIM].audit
+    verified(data)
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        with pytest.raises(ReceiptError):
+            verified(bytes(flipped))
+
+
+def test_no_signed_set_can_be_exchanged_by_who_makes_the_hash_anew():
+    _, endings = run(SIGNED, 5)
+    receipt = AuditReceipt.decode(endings[VICTIM].audit)
+    others = (
+        replace(receipt, survivors=bytes([receipt.survivors[0] ^ 1])),
+        replace(
+            receipt,
+            sharers=bytes([receipt.sharers[0] ^ 1]),
+            survivors=bytes([receipt.survivors[0] ^ 1]),
+        ),
+    )
+    for other in others:
+        with pytest.raises(ReceiptError) as caught:
+            verified(other.encode())
+        assert caught.value.step is Step.QUORUM
+    quorum = bytearray(receipt.quorum)
+    quorum[-1] ^= 1
+    with pytest.raises(ReceiptError) as caught:
+        verified(replace(receipt, quorum=bytes(quorum)).encode())
+    assert caught.value.step is Step.QUORUM
+
+
+# --- restarts -------------------------------------------------------------------------
+
+
+def points():
+    found = []
+    for name, parameters, clients in (("ring", RING, CLIENTS), ("signed", SIGNED, 5)):
+        switch = CrashSwitch()
+        run(parameters, clients, client_crash={VICTIM: switch})
+        for at, point in enumerate(switch.points):
+            found.append(
+                pytest.param(parameters, clients, at, id=f"{name} {at} {point}")
+            )
+    return found
+
+
+@pytest.mark.parametrize(("parameters", "clients", "at"), points())
+def test_a_receipt_is_the_same_whenever_its_client_was_killed(parameters, clients, at):
+    switch = CrashSwitch(at)
+    deployment, endings = run(parameters, clients, client_crash={VICTIM: switch})
+    assert switch.is_dead
+    (other,) = {ending.audit for number, ending in endings.items() if number != VICTIM}
+    # A client that died after its last word has no outcome, its book has the receipt.
+    assert stored_receipt(deployment) == other
+    if isinstance(endings[VICTIM], SessionOutcome):
+        assert endings[VICTIM].audit == other
+
+
+# --- lies -----------------------------------------------------------------------------
+
+
+def both(lie):
+    return {GetUpdate: lie, WatchSession: lie}
+
+
+def told(kind, lie, parameters, clients):
+    changes = both(instead(kind, lie))
+
+    def tamper(number, connection):
+        return LyingConnection(connection, changes) if number == VICTIM else connection
+
+    return run(parameters, clients, tamper=tamper, max_attempts=1)
+
+
+def test_a_server_that_counts_other_survivors_meets_what_the_client_signed():
+    deployment, endings = told(
+        Released, lambda it: replace(it, survivors=it.survivors - 1), SIGNED, 5
+    )
+    assert isinstance(endings[VICTIM], RemoteProtocolError)
+    own = verified(stored_receipt(deployment))
+    true = verified(deployment.sums[0].audit)
+    assert own.receipt.outcome is Outcome.ABORTED
+    assert own.receipt.code == ErrorCode.U3_INVALID
+    assert own.finding is Finding.AGREED
+    assert (own.survivors, own.receipt.quorum) == (true.survivors, true.receipt.quorum)
+
+
+def test_a_server_that_names_another_sum_has_it_in_the_clients_receipt():
+    deployment, endings = told(
+        Released, lambda it: replace(it, sum_hash=b"\x07" * 32), SIGNED, 5
+    )
+    assert not isinstance(endings[VICTIM], SessionOutcome)  # no such sum is fetched
+    own = AuditReceipt.decode(stored_receipt(deployment))
+    true = AuditReceipt.decode(deployment.sums[0].audit)
+    assert own.sum_hash == b"\x07" * 32
+    assert replace(own, sum_hash=true.sum_hash) == true
+
+
+def test_a_refused_quorum_is_in_no_receipt_and_what_was_signed_is():
+    deployment, endings = told(Quorum, lambda it: Quorum(it.signatures[:1]), SIGNED, 5)
+    assert endings[VICTIM].code is ErrorCode.NO_QUORUM
+    own = verified(stored_receipt(deployment))
+    assert own.finding is Finding.STATED
+    assert own.receipt.code == ErrorCode.NO_QUORUM
+    assert own.receipt.quorum == b""
+    assert own.survivors == frozenset(range(5))
+
+
+def test_an_aborted_session_leaves_a_receipt_of_how_far_it_came():
+    deployment, endings = told(
+        Delivery, lambda it: replace(it, sharers=b"\x00"), SIGNED, 5
+    )
+    assert not isinstance(endings[VICTIM], SessionOutcome)
+    own = verified(stored_receipt(deployment))
+    assert own.finding is Finding.NO_SUM
+    assert own.receipt.outcome is Outcome.ABORTED
+    assert own.receipt.code == endings[VICTIM].code
+    assert (own.clients, own.receipt.sharers) == (5, b"")
+
+
+def test_a_sum_without_this_clients_answer_is_not_vouched_for():
+    _, endings = run(SIGNED, 5)
+    whole = AuditReceipt.decode(endings[VICTIM].audit)
+    descriptor = endings[VICTIM].descriptor
+    released = Released(Fate.INCLUDED, bytes(32), whole.size, 5, 1_800_000_000)
+    ended = Completed(released, refund.Charge.KEPT)
+    seen = replace(seen_at_offer(descriptor), view=whole.view, sharers=whole.sharers)
+    own = concluded(seen, descriptor, ended, has_answered=False)
+    assert (own.outcome, own.code) == (Outcome.ABORTED, ErrorCode.SESSION_OVER)
+    assert verified(own.encode()).finding is Finding.NO_SUM
+
+
+def test_a_client_computes_its_own_certificate_of_noise():
+    parameters = with_noise(COMPLETE, ladder=2)
+    _, endings = run(COMPLETE, CLIENTS)
+    whole = AuditReceipt.decode(endings[VICTIM].audit)
+    descriptor = replace(endings[VICTIM].descriptor, parameters=parameters)
+    seen = replace(
+        seen_at_offer(descriptor), sharers=b"\x0f\xff", survivors=b"\x0f\xf7"
+    )
+    released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
+    ended = Completed(released, refund.Charge.KEPT)
+    own = concluded(seen, descriptor, ended, has_answered=True)
+    stated = NoiseCertificate.from_dict(json.loads(own.certificate))
+    assert stated == certify(parameters, 12, 11)
+    assert stated.given is None  # only the server knows what it has subtracted
+    assert stated.removed
+
+
+# --- secrets --------------------------------------------------------------------------
+
+
+class Disk(CrashingBook):
+    """A book that notes what it was told to keep, and when what was replaced."""
+
+    def __init__(self):
+        super().__init__(inline_book(), CrashSwitch())
+        self.secrets = []
+        self.left = []
+
+    async def commit(self, change):
+        if change.create is not None:
+            seed = decode_offer(change.create.header).offered.seed
+            self.secrets.append(seed.reveal())
+        for record in change.records:
+            event = decode_client_event(record)
+            if isinstance(event, Received) and event.envelope.kind is Delivery:
+                self.secrets.append(Delivery.decode(event.envelope.data).bundles)
+        if change.reseal is not None:
+            bodies = (record.body for record in change.reseal.records)
+            self.left.append(change.reseal.header + b"".join(bodies))
+        if change.end is not None:
+            self.left.append(change.end)
+        return await super().commit(change)
+
+
+@SESSIONS
+def test_what_stays_for_the_receipt_holds_no_seed_and_no_bundle(parameters, clients):
+    disk = Disk()
+    _, endings = run(parameters, clients, client_books={VICTIM: disk})
+    seed, bundles = disk.secrets
+    answered, ended = disk.left
+    assert endings[VICTIM].audit in ended
+    for left in (answered, ended):
+        assert seed not in left
+        for start in range(0, len(bundles), 16):
+            assert bundles[start : start + 16] not in left
+
+
+# --- the server's receipts of sessions without a sum ----------------------------------
+
+
+def nobody_uploads(_number, call, _count):
+    return Fault.LOSE_REQUEST if call is UploadChunk else Fault.NONE
+
+
+@SESSIONS
+def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clients):
+    deployment, _ = run(parameters, clients, fault_of=nobody_uploads, max_attempts=1)
+    assert deployment.sums == []
+    server = verified(deployment.aborted[1])
+    assert server.finding is Finding.NO_SUM
+    assert server.receipt.outcome is Outcome.ABORTED
+    assert server.receipt.code == ErrorCode.U3_TOO_SMALL
+    own = verified(stored_receipt(deployment))
+    assert own.descriptor == server.descriptor
+    assert (own.clients, own.sharers) == (server.clients, server.sharers)
+
+
+def test_a_server_that_is_killed_writes_the_same_receipt_again():
+    def ended(**options):
+        deployment, _ = run(
+            SIGNED, 5, fault_of=nobody_uploads, max_attempts=1, **options
+        )
+        return deployment.aborted[1]
+
+    switch = CrashSwitch()
+    whole = ended(server_crash=switch)
+    last = max(i for i, name in enumerate(switch.points) if name == "before end")
+    again = ended(server_crash=CrashSwitch(last))
+    assert verified(again).receipt == verified(whole).receipt
+
+
+def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
+    deployment, _ = run(SIGNED, 5, fault_of=nobody_uploads, max_attempts=1)
+    data = deployment.aborted[1]
+    files = SumFiles(tmp_path, PreparedTask(SIGNED, None, None, None))
+    descriptor = verified(data).descriptor
+    asyncio.run(files.write_aborted(descriptor, data))
+    assert files.written == [tmp_path / "receipt-1.bin"]
+    assert (tmp_path / "receipt-1.bin").read_bytes() == data
