@@ -203,6 +203,8 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
+    if verified is None:  # an empty one is the caller's too
+        verified = VerifiedCredentials()
     descriptor.validate(demanded_bits=server_demand)
     return AdvertiseKeys(
         Session(
@@ -215,7 +217,7 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
         left_out=left_out,
         adverts={},
         keys=set(),
-        enrolment=_enrolment(descriptor, revoked, verified or VerifiedCredentials()),
+        enrolment=_enrolment(descriptor, revoked, verified),
     )
 
 

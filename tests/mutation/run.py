@@ -523,8 +523,7 @@ def main() -> int:
         os.chdir(_copy_of_the_tree(folder))
         sys.path[:] = [str(Path.cwd()), *(p for p in sys.path if Path(p) != ROOT)]
         _try_all(mutants, chosen, results, options)
-    if not options.files:
-        PAGE.write_text(page(everything, results))
+    PAGE.write_text(page(everything, results))
     return _verdict(mutants, chosen, results)
 
 

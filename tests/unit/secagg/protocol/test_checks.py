@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -18,7 +19,7 @@ from secagg.errors import (
 from secagg.messages import BUNDLE_BYTES, Delivery, Envelope, Round
 from secagg.primitives.transcript import encode_set
 from secagg.profiles import HonestTail, Profile
-from secagg.protocol import checks
+from secagg.protocol import checks, server
 from secagg.protocol.agreement import Signers
 from secagg.protocol.client_states import Masked
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
@@ -287,3 +288,17 @@ def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
     assert session.clients[0] is before
     session.to_client(0, InputReady(fitting))
     assert isinstance(session.clients[0], Masked)
+
+
+def test_what_the_server_has_verified_is_remembered_for_the_next_session():
+    # R2.1-8: the caller's cache is filled, also when it is empty at first
+    parameters = signing_parameters_for(CLIENTS, dimension=4)
+    session = InProcessSession(
+        parameters, [one_hot(n, 4, 1 << 20) for n in range(CLIENTS)]
+    )
+    verified = VerifiedCredentials()
+    session.server_state = server.start(
+        session.descriptor, packed_bytes=session.packed_bytes, verified=verified
+    )
+    session.play(Round.ADVERTISE_KEYS)
+    assert len(verified) == CLIENTS
