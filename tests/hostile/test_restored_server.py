@@ -104,7 +104,7 @@ def test_the_ledger_finds_a_server_that_believes_its_old_book(tmp_path, monkeypa
     monkeypatch.setattr(
         SessionRunner,
         "_update_for",
-        lambda self, identity, after: server.update_for(self._state, identity),
+        lambda self, identity, _after: server.update_for(self._state, identity),
     )
     with pytest.raises(ForbiddenKnowledgeError) as caught:
         run(tmp_path)
