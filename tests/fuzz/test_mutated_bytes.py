@@ -63,6 +63,7 @@ from secagg.testing.cohorts import (
     any_noise,
     one_hot,
     parameters_for,
+    sparse_parameters_for,
 )
 from secagg.transport import status
 from secagg.wire.calls import CALLS, Blob, BlobChunk, Reference, UploadStatus, Wait
@@ -177,6 +178,7 @@ CASES = {
         deadlines=RoundDeadlines(consistency=60),
     ),
 }
+CASES["sparse"] = sparse_parameters_for(CLIENTS, dimension=4, degree=4)
 PLAIN = replace(CASES["complete"], noise_layers=0, noise_block=b"")
 CASES["plain"] = PLAIN
 

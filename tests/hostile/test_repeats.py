@@ -25,6 +25,7 @@ from secagg.testing.cohorts import (
     one_hot,
     parameters_for,
     signing_parameters_for,
+    sparse_parameters_for,
 )
 
 CLIENTS = 5
@@ -35,6 +36,7 @@ CASES = {
     "plain": PLAIN,
     "noised": replace(PLAIN, noise_block=b"block"),
     "signed": signing_parameters_for(CLIENTS, dimension=4),
+    "drawn": sparse_parameters_for(CLIENTS, dimension=4, degree=4),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
 
