@@ -77,7 +77,7 @@ def step(session, state, event):
 
 @EVERY
 def test_a_message_is_repeated_or_contradicted_in_every_later_state(name):
-    # R5-3
+    # R5-8
     session, tried = played(name), set()
     for state, told in session.states:
         for event in told:
@@ -120,7 +120,7 @@ def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
 
 
 def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
-    # R5.6-1: the answers of others were enough
+    # the answers of others were enough
     session = played("signed")
     signed = next(s for s, _ in session.states if isinstance(s, client.Signed))
     released = Released(Fate.INCLUDED, bytes(32), 10, CLIENTS, 0)
