@@ -179,6 +179,7 @@ CASES = {
     ),
     "drawn": sparse_parameters_for(8, dimension=4, degree=4),
 }
+CASES["sparse"] = sparse_parameters_for(CLIENTS, dimension=4, degree=4)
 PLAIN = replace(CASES["complete"], noise_layers=0, noise_block=b"")
 CASES["plain"] = PLAIN
 

@@ -25,6 +25,7 @@ from secagg.testing.cohorts import (
     one_hot,
     parameters_for,
     signing_parameters_for,
+    sparse_parameters_for,
 )
 
 CLIENTS = 5
@@ -35,6 +36,7 @@ CASES = {
     "plain": PLAIN,
     "noised": replace(PLAIN, noise_block=b"block"),
     "signed": signing_parameters_for(CLIENTS, dimension=4),
+    "drawn": sparse_parameters_for(CLIENTS, dimension=4, degree=4),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
 
@@ -75,7 +77,7 @@ def step(session, state, event):
 
 @EVERY
 def test_a_message_is_repeated_or_contradicted_in_every_later_state(name):
-    # R5-3
+    # R5-8
     session, tried = played(name), set()
     for state, told in session.states:
         for event in told:
@@ -118,7 +120,7 @@ def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
 
 
 def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
-    # R5.6-1: the answers of others were enough
+    # the answers of others were enough
     session = played("signed")
     signed = next(s for s, _ in session.states if isinstance(s, client.Signed))
     released = Released(Fate.INCLUDED, bytes(32), 10, CLIENTS, 0)

@@ -152,9 +152,9 @@ def test_the_noise_of_those_who_are_left_has_to_suffice():
 def test_a_client_keeps_as_many_holders_as_rebuild_its_secrets():
     # R5.3-10: U2 is large enough, but not around this client
     parameters, graph = ring(1)
-    own, far = 0, [i for i in range(12) if i not in graph.neighbors(0)]
+    own, far = 0, [i for i in range(12) if i not in graph.holders(0)]
     assert own in far
-    near = graph.neighbors(0)
+    near = graph.holders(0)
 
     def code(neighbours):
         sharers = frozenset([*far, *near[:neighbours]])
