@@ -43,7 +43,9 @@ class Cohort:
 
     Attributes:
         killed: How many were killed in the middle of a session so far.
-        failure: What a client said that could not go on; None while all is well.
+        failure: Why the latest of those that cannot go on cannot; None while all can.
+        is_stuck: Set when too few are left that can go on: the aggregator would wait
+            for the others for ever.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class Cohort:
         self._background: set[asyncio.Task[None]] = set()
         self.killed = 0
         self.failure: ServiceError | None = None
+        self.is_stuck = asyncio.Event()
+        self._failed: set[str] = set()
 
     async def start(self, address: str, losses: Mapping[str, Loss]) -> None:
         """Start every client, a few at a time."""
@@ -130,6 +134,23 @@ class Cohort:
         )
         self._children[name] = child
         self._started.append(child)
+        self._spawn(self._watch(name, child))
+
+    async def _watch(self, name: str, child: Child) -> None:
+        """Notice a client that ends with a fault of which it has said nothing."""
+        if await child.wait() > 0 and name not in self._failed:  # a kill is below zero
+            self._fail(name, "it ended unexpectedly", ErrorCode.INTERNAL, "")
+
+    def _fail(self, name: str, why: str, code: ErrorCode, next_step: str) -> None:
+        self._tell(f"{name} cannot go on: {why}")
+        self.failure = ServiceError(
+            f"{name} cannot go on: {why}",
+            code=code,
+            next_step=next_step or f"See {self._layout.log(name)}.",
+        )
+        self._failed.add(name)
+        if self._planned.clients - len(self._failed) < self._planned.min_survivors:
+            self.is_stuck.set()
 
     def _hear(self, name: str, said: Mapping[str, Any]) -> None:
         match said["event"]:
@@ -142,13 +163,8 @@ class Cohort:
                 self.killed += 1
                 self._fallen.setdefault(session, []).append(name)
             case "failed":
-                self._tell(f"{name} cannot go on: {said['message']}")
-                self.failure = ServiceError(
-                    f"{name} cannot go on: {said['message']}",
-                    code=ErrorCode[str(said["code"])],
-                    next_step=str(said["next_step"])
-                    or f"See {self._layout.log(name)}.",
-                )
+                code = ErrorCode[str(said["code"])]
+                self._fail(name, str(said["message"]), code, str(said["next_step"]))
 
     def _spawn(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
         task = asyncio.create_task(work)

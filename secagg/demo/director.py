@@ -206,7 +206,11 @@ class _Direction:
             self._view.tell(f"the aggregator listens on {address.result()}")
             planned = {loss.name: loss for loss in self._losses}
             await self._cohort.start(address.result(), planned)
-            await ended
+            stuck = asyncio.create_task(self._cohort.is_stuck.wait())
+            await asyncio.wait({ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
+            stuck.cancel()
+            if not ended.done() and self._cohort.failure is not None:
+                raise self._cohort.failure
             self._check_failure()
             await self._cohort.say_farewell(_FAREWELL_SECONDS)
         finally:

@@ -42,6 +42,7 @@ from secagg.demo.digits import load_shard
 from secagg.demo.layout import TASK_ID, DemoLayout
 from secagg.demo.reports import say
 from secagg.demo.softmax_model import DIMENSION, SoftmaxModel
+from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.storage.vector_files import write_vector
 from secagg.testing.pausing_connection import PAUSES, PausingConnection
 from secagg.testing.recording_client import RecordingClient
@@ -100,7 +101,7 @@ async def _take_part(given: argparse.Namespace) -> int:
         seeds = b"".join(seed.reveal() for seed in secrets.layers)
         write_vector(
             layout.layers(given.name, number),
-            np.frombuffer(seeds, np.uint8).reshape(len(secrets.layers), -1),
+            np.frombuffer(seeds, np.uint8).reshape(-1, NOISE_SEED_BYTES),
         )
 
     async with GrpcConnection(

@@ -28,7 +28,14 @@ from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
 from secagg.primitives.transcript import decode_set, domain_tag, encode_set
 from secagg.protocol.checks import RosterView
 
-__all__ = ["Answer", "Dealing", "HeldShares", "collect", "deal"]
+__all__ = [
+    "NOISE_SEED_BYTES",
+    "Answer",
+    "Dealing",
+    "HeldShares",
+    "collect",
+    "deal",
+]
 
 NOISE_SEED_BYTES: Final = 32
 _PAIR_BYTES: Final = 2 * SHARE_SIZE
