@@ -116,7 +116,8 @@ def clip_l2(vector: npt.ArrayLike, l2_clip: float) -> npt.NDArray[np.float64]:
     # both, so that ‖unit·factor‖ ≤ norm·factor·(1 + 2^-53) < limit.
     factor = limit / norm * (1.0 - 2.0**-48)
     unit *= factor
-    return unit
+    # An entry far below the others may have been rounded up where floats are sparse.
+    return np.copysign(np.minimum(np.abs(unit), np.abs(values)), values)
 
 
 def require_positive(parameter: str, value: float, least: float, most: float) -> float:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpnoise.encoding.clipping import check_vector, clip_l2, require_positive
@@ -111,6 +111,7 @@ def test_no_clipped_vector_is_longer_than_the_clip_in_exact_arithmetic(name, l2_
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30),
     st.floats(min_value=1e-100, max_value=1e100),
 )
+@example([2.187250724783012e99, 8.518632479979071e-219], 2.1872483915165933e99)
 def test_any_finite_vector_ends_inside_the_ball(entries, l2_clip):
     clipped = clip_l2(entries, l2_clip)
     assert exact_squared_norm(clipped) <= Fraction(l2_clip) ** 2
