@@ -82,11 +82,10 @@ class _Loop:
         running = asyncio.run_coroutine_threadsafe(whole(), self._loop)
         try:
             return running.result()
-        except BaseException:  # Ctrl-C, too: nothing goes on unseen
-            if not running.done():
+        finally:
+            if not running.done():  # Ctrl-C: nothing goes on unseen
                 running.cancel()
                 has_ended.wait()
-            raise
 
 
 class _Blocking(Generic[_Opened]):

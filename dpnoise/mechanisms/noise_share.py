@@ -226,7 +226,7 @@ class NoiseRule:
         check_integer("roster", roster, self.min_survivors, MAX_CLIENTS)
         shares = self.counted_shares(roster)
         if shares < 1:
-            raise self._no_share_left(roster)
+            raise _no_share_left(self, roster)
         lost, colluding = self.tolerated_losses(roster), self.colluders_among(roster)
         share = self._round_up(self.counted_variance / shares)
         base, layers = self._rungs(share, roster - colluding - 1)
@@ -375,16 +375,6 @@ class NoiseRule:
             values[name] = read_fraction(name, values[name])
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks each one
 
-    def _no_share_left(self, roster: int) -> ParameterError:
-        return ParameterError(
-            f"of {roster} clients {self.tolerated_losses(roster)} may be lost and "
-            f"{self.colluders_among(roster)} collude: beside the user itself nobody is "
-            "left whose noise counts",
-            parameter="min_survivors",
-            value=self.min_survivors,
-            nearest=str(self.colluders_among(roster) + 2),
-        )
-
 
 _FRACTION_FIELDS: Final = frozenset(
     {"counted_variance", "loss_fraction", "colluder_fraction"}
@@ -409,6 +399,17 @@ def _check_part(parameter: str, value: object) -> None:
         )
 
 
+def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
+    lost, colluding = rule.tolerated_losses(roster), rule.colluders_among(roster)
+    return ParameterError(
+        f"of {roster} clients {lost} may be lost and {colluding} collude: beside the "
+        "user itself nobody is left whose noise counts",
+        parameter="min_survivors",
+        value=rule.min_survivors,
+        nearest=str(colluding + 2),
+    )
+
+
 @lru_cache(maxsize=_CACHED_RULES)
 def _counted_shares(rule: NoiseRule, most: int) -> NDArray[np.int64]:
     """`rule.counted_shares(n)` for n from `min_survivors` to `most`, all at least 1."""
@@ -418,7 +419,7 @@ def _counted_shares(rule: NoiseRule, most: int) -> NDArray[np.int64]:
     colluding = np.maximum(rule.colluders, -(rosters * -part // whole))
     shares = rosters - _losses(rule, most) - colluding - 1
     if shares.min() < 1:
-        raise rule._no_share_left(int(rosters[np.argmin(shares)]))  # noqa: SLF001
+        raise _no_share_left(rule, int(rosters[np.argmin(shares)]))
     shares.setflags(write=False)
     return shares
 

@@ -147,7 +147,10 @@ def verify_receipt(
     """
     with _step(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
-    _demand(Step.DIGEST, receipt.is_undamaged(data), "the receipt was damaged")
+    if not receipt.is_undamaged(data):
+        raise ReceiptError(
+            Step.DIGEST, "the receipt was damaged", code=ErrorCode.BAD_ENCODING
+        )
     with _step(Step.OFFER):
         descriptor = SessionDescriptor.decode(receipt.offer)
     reading = _Reading(receipt, descriptor)
@@ -379,11 +382,6 @@ def _step(step: Step) -> Iterator[None]:
         yield
     except RemoteProtocolError as error:
         raise ReceiptError(step, str(error), code=error.code) from None
-
-
-def _demand(step: Step, holds: bool, complaint: str) -> None:  # noqa: FBT001
-    if not holds:
-        raise ReceiptError(step, complaint, code=ErrorCode.BAD_ENCODING)
 
 
 def _flaw(

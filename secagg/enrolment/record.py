@@ -131,14 +131,17 @@ class IssuerRecord:
         with disk(self._path):
             end = self._stream.seek(0, os.SEEK_END)
             try:
-                if self._stream.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301
+                self._write_whole(line)
                 os.fsync(self._stream.fileno())
             except OSError:
                 # Half a line would stop the next command.
                 with suppress(OSError):
                     self._stream.truncate(end)
                 raise
+
+    def _write_whole(self, line: bytes) -> None:
+        if self._stream.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _add(self, credential: Credential) -> None:
         self.credentials.append(credential)

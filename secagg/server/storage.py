@@ -1,5 +1,6 @@
 """Where an aggregator keeps its sessions and what clients have uploaded."""
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +52,8 @@ async def open_storage(
     book = await open_state(directory, mark=mark, accept_restored=accept_restored)
     if directory is None:
         return ServerStorage(book, MemorySpool())
-    try:
-        return ServerStorage(book, UploadSpool(directory / "spool"))
-    except BaseException:  # whatever it is, the lock is released
-        await book.close()
-        raise
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(book.close)
+        storage = ServerStorage(book, UploadSpool(directory / "spool"))
+        undo.pop_all()
+    return storage

@@ -110,12 +110,11 @@ class RollbackMark:
             )
         except OSError as error:
             raise self._failure("locked", error) from None
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, lock)
             self._take(lock, wait_seconds)
             self._content = self._read()
-        except BaseException:  # whatever it is, the lock is released
-            os.close(lock)
-            raise
+            undo.pop_all()
         self._lock = lock
 
     def release(self) -> None:

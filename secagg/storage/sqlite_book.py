@@ -13,6 +13,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -87,13 +88,12 @@ class SQLiteBook:
             accept_restored=accept_restored,
             entropy=entropy,
         )
-        try:
+        with ExitStack() as undo:
+            if thread is None:
+                undo.callback(worker.shutdown, wait=False)
             loop = asyncio.get_running_loop()
             file = await loop.run_in_executor(worker, make)
-        except BaseException:  # cancelled, too: no thread is left
-            if thread is None:
-                worker.shutdown(wait=False)
-            raise
+            undo.pop_all()
         return cls(file, worker, now, owns_thread=thread is None)
 
     async def commit(self, change: Change) -> Outcome:

@@ -19,7 +19,7 @@ where the machine may be stolen.
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -81,7 +81,8 @@ class SQLiteFile:
             self._database = sqlite3.connect(
                 self._name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
             )
-            try:
+            with ExitStack() as undo:
+                undo.callback(self._release)
                 self._prepare(entropy)
                 self._state = self._read_state()
                 if mark is not None:
@@ -89,9 +90,7 @@ class SQLiteFile:
                 self._judge_mark(entropy, accept_restored=accept_restored)
                 # A predecessor may have died before it had scrubbed its log.
                 self._checkpoint()
-            except BaseException:  # whatever it is, the locks are released
-                self._release()
-                raise
+                undo.pop_all()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -120,16 +119,14 @@ class SQLiteFile:
                 before = self._database.total_changes
                 yield self._database
                 if self._database.total_changes == before:
-                    self._database.execute("ROLLBACK")
                     return
                 self._database.execute("UPDATE book SET generation = generation + 1")
                 state = self._read_state()
                 self._database.execute("COMMIT")
-            except BaseException:  # cancelled, too: all or nothing
-                # A full disk may have rolled back already.
+            finally:
+                # All or nothing; a full disk may have rolled back already.
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
-                raise
             self._state = state
             self._keep_mark()
 

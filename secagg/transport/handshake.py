@@ -14,6 +14,7 @@ settled by its own handshake: `secagg.transport.aggregator_channel`.
 import asyncio
 import socket
 import ssl
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -181,19 +182,18 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
     share = HANDSHAKE_SECONDS / max(1, len(found))
     for family, kind, protocol, _, where in found:
         attempt = socket.socket(family, kind, protocol)
-        try:
+        with ExitStack() as undo:
+            undo.callback(attempt.close)
             attempt.settimeout(0.0)
-            await finish_before(
-                clock, clock.now() + share, loop.sock_connect(attempt, where)
-            )
-        except OSError as error:
-            attempt.close()
-            failure = error
-        except BaseException:  # cancelled, too: no socket is left
-            attempt.close()
-            raise
-        else:
-            return attempt
+            try:
+                await finish_before(
+                    clock, clock.now() + share, loop.sock_connect(attempt, where)
+                )
+            except OSError as error:
+                failure = error
+            else:
+                undo.pop_all()
+                return attempt
     if isinstance(failure, TimeoutError):
         raise failure
     if isinstance(failure, ConnectionRefusedError):

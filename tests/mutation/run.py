@@ -15,7 +15,7 @@ survives that `survivors.toml` beside this file does not explain.
 """
 
 import argparse
-import asyncio  # noqa: F401
+import asyncio  # noqa: F401 - loaded before the fork, for the tests
 import builtins
 import gc
 import importlib.abc
@@ -43,14 +43,14 @@ from typing import Any, Final, Self
 
 # Loaded once, before anything forks: what the tests need and this tool does not test.
 import hypothesis
-import numpy as np  # noqa: F401
+import numpy as np  # noqa: F401 - loaded before the fork, for the tests
 import pytest
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from mutants import MODULE, Mutant, changed, instrumented, mutants_of  # noqa: E402
-from targets import FILES, PASSED_OVER, TESTS  # noqa: E402
+from mutants import MODULE, Mutant, changed, instrumented, mutants_of  # noqa: E402 - from beside this script
+from targets import FILES, PASSED_OVER, TESTS  # noqa: E402 - ditto
 
 ROOT: Final = HERE.parents[1]
 KEPT: Final = ROOT / "build" / "mutants.jsonl"

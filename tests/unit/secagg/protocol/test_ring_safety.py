@@ -349,10 +349,13 @@ def test_a_client_never_refuses_what_the_server_passed():
 
 
 def test_each_chance_alone_is_reason_to_refuse():
-    assert "next to it" in RingRisk(40.9, math.inf, False).shortcoming(41.0)  # noqa: FBT003
-    assert "into parts" in RingRisk(math.inf, 40.9, False).shortcoming(41.0)  # noqa: FBT003
+    def shortcoming(holders, cut):
+        return RingRisk(holders, cut, worst_case_safe=False).shortcoming(41.0)
+
+    assert "next to it" in shortcoming(40.9, math.inf)
+    assert "into parts" in shortcoming(math.inf, 40.9)
     # Exactly the demand is enough.
-    assert RingRisk(41.0, 41.0, False).shortcoming(41.0) is None  # noqa: FBT003
+    assert shortcoming(41.0, 41.0) is None
 
 
 def test_nobody_left_and_everybody_corrupt_promise_nothing():
