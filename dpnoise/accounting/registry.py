@@ -148,14 +148,14 @@ def default_accountant(event: PrivacyEvent) -> str:
         UnknownEventError: No single proven or certified accountant has a theorem for
             every part of the event. Name an accountant yourself.
     """
-    single_kinds = {type(release) for release, _, _ in flatten(event)}
+    single_kinds = {type(release) for release, *_ in flatten(event)}
     parts = list(flatten(event))
     candidates: tuple[str, ...] = ()
     for kinds, names in _DEFAULTS:
         if single_kinds <= kinds:
             candidates = names
             break
-    one_release = len(parts) == 1 and parts[0][1:] == (1.0, 1)
+    one_release = len(parts) == 1 and parts[0][1:3] == (1.0, 1)
     for name in candidates:
         if name in _ONE_RELEASE_ONLY and not one_release:
             continue

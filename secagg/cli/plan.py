@@ -7,6 +7,7 @@ import typer
 
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
+from secagg.config.rates import parse_rate
 from secagg.errors import ErrorCode, ServiceError
 
 if TYPE_CHECKING:
@@ -64,6 +65,15 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "--sampling-rate",
             help="Probability that a client takes part in a step; for mechanisms whose "
             "noise one trusted party adds.",
+        ),
+    ] = None,
+    selection_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--selection-rate",
+            metavar="Q",
+            help="Probability, such as 1/10, that the vector of a client counts in a "
+            "step, by a secret coin of its own; who loses sends zeros and its noise.",
         ),
     ] = None,
     min_survivors: Annotated[
@@ -144,6 +154,9 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             scale_factor=scale_factor,
             steps=steps,
             sampling_rate=sampling_rate,
+            selection_rate=None
+            if selection_rate is None
+            else parse_rate(selection_rate, name="--selection-rate"),
             min_survivors=min_survivors,
             loss_fraction=loss_fraction,
             colluders=colluders,
