@@ -7,7 +7,6 @@ import typer
 
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
-from secagg.config.rates import parse_rate
 from secagg.errors import ErrorCode, ServiceError
 
 if TYPE_CHECKING:
@@ -140,6 +139,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     if plot is not None:
         _check_picture(plot)
     from secagg import distributed_dp
+    from secagg.config.rates import parse_rate
 
     output = Output(as_json=as_json)
     try:
