@@ -113,6 +113,10 @@ class SkellamEvent:
             or None when only the L2 bound is enforced.
         sampler_distance: Total variation distance of all noise draws in the release
             from exact Skellam noise, in [0, 1).
+        l2_squared: The squared L2 bound as the integer that it is, where it is known;
+            at most the square of `l2_sensitivity`, which is a float and rounded up.
+        unsigned: Whether no entry is ever below 0. Two such vectors differ by less
+            than twice the longest.
 
     Raises:
         ParameterError: A value is out of range; the error names it.
@@ -129,6 +133,8 @@ class SkellamEvent:
     l1_sensitivity: float | None = None
     linf_sensitivity: int | None = None
     sampler_distance: float = 0.0
+    l2_squared: int | None = None
+    unsigned: bool = False
 
     def __post_init__(self) -> None:
         check_dim(self.dim)
@@ -139,6 +145,21 @@ class SkellamEvent:
         if self.linf_sensitivity is not None:
             check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
         check_distance(self.sampler_distance)
+        self._check_square()
+
+    def _check_square(self) -> None:
+        """Refuse an exact square that the rounded norm does not cover."""
+        if self.l2_squared is None:
+            return
+        check_count("l2_squared", self.l2_squared, at_least=0)
+        if self.l2_squared > Fraction(self.l2_sensitivity) ** 2:
+            raise ParameterError(
+                f"l2_squared {self.l2_squared} exceeds the square of l2_sensitivity "
+                f"{self.l2_sensitivity!r}; round the root up",
+                parameter="l2_sensitivity",
+                value=self.l2_sensitivity,
+                nearest=repr(math.nextafter(math.sqrt(self.l2_squared), math.inf)),
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def mechanism():
             ),
             num_clients=5,
             rotation="none",
-            linf_bound=SHIFT,
+            linf_bound=Fraction(SHIFT),
         )
     )
 

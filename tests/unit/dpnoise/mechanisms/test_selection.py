@@ -43,7 +43,7 @@ def mechanism(name, **changes):
         "modulus": 1 << 16,
         "noise_rule": rule,
         "num_clients": 10,
-        "linf_bound": 1 if name == "smm" else None,
+        "linf_bound": Fraction(1) if name == "smm" else None,
     }
     return make_mechanism(MechanismParameters(**(given | changes)))
 
