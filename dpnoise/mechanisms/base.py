@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from dpnoise.encoding.clipping import check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
 from dpnoise.encoding.scaling import (
+    BOUND_GRID,
     FRACTIONAL_BITS,
     FixedPointVector,
     to_fixed_point,
@@ -78,6 +79,8 @@ DISTANCE_PER_DRAW: Final = 2.0**-120
 whichever variance the roster of a session asks for."""
 
 _SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
+_DEVIATIONS: Final = 6.0
+_MOST_FLAG_COORDINATES: Final = 1 << 21  # few beside 2^28; a server names the amplitude
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
 
@@ -163,6 +166,7 @@ class Mechanism(abc.ABC):
                 nearest=self.name,
             )
         self._parameters: Final = parameters
+        self._check_flag()
         self._check_sampling()
         self._check()
 
@@ -199,7 +203,7 @@ class Mechanism(abc.ABC):
 
     @property
     def has_clip_flag(self) -> bool:
-        """Whether one extra coordinate tells if the vector was clipped."""
+        """Whether extra coordinates tell if the vector was clipped."""
         return self._parameters.clip_flag_amplitude > 0.0
 
     @cached_property
@@ -207,10 +211,23 @@ class Mechanism(abc.ABC):
         """Coordinates after rotation and padding, without the clip flag."""
         return encoded_dim(self._parameters.rotation, self.dim)
 
+    @cached_property
+    def clip_flag_coordinates(self) -> int:
+        """Number of coordinates that the clip flag is spread over; 0 without a flag.
+
+        So many that none exceeds `coordinate_cap`, which then need not grow for the
+        flag's sake, and that the flags of the whole cohort add up to an eighth of the
+        modulus at most. The norm, and the noise on their sum, are those of one.
+        """
+        given = self._parameters
+        steps = Fraction(given.scale_factor) * Fraction(given.clip_flag_amplitude)
+        filled = 8 * given.num_clients * steps / given.modulus
+        return math.ceil(max(steps / self.coordinate_cap, filled) ** 2)
+
     @property
     def encoded_dim(self) -> int:
         """Length of the vectors of residues."""
-        return self.rotated_dim + int(self.has_clip_flag)
+        return self.rotated_dim + self.clip_flag_coordinates
 
     @cached_property
     def l2_clip_squared_steps(self) -> float:
@@ -220,19 +237,16 @@ class Mechanism(abc.ABC):
         return float_above(Fraction(given.scale_factor) ** 2 * square)
 
     @cached_property
-    def coordinate_cap(self) -> int:
+    def coordinate_cap(self) -> Fraction:
         """Bound on every absolute coordinate before rounding, grid steps.
 
-        `linf_bound` when given. Otherwise eight standard deviations of a rotated
-        coordinate, which acts once in 10^13 coordinates, or the norm itself where
-        that is smaller or nothing spreads the norm over the coordinates.
+        `linf_bound` when given, `natural_coordinate_cap` otherwise.
         """
         given = self._parameters
         if given.linf_bound is not None:
             return given.linf_bound
         return natural_coordinate_cap(
             given.scale_factor * given.l2_clip,
-            given.scale_factor * given.clip_flag_amplitude,
             dim=self.rotated_dim,
             flatness=self.flatness,
         )
@@ -466,7 +480,8 @@ class Mechanism(abc.ABC):
                 value=num_contributors,
                 nearest=str(given.num_clients if num_contributors > 0 else 1),
             )
-        flag = float(self._centred(modular_sum)[-1]) / given.scale_factor
+        steps = float(self._centred(modular_sum)[self.rotated_dim :].sum())
+        flag = steps / math.sqrt(self.clip_flag_coordinates) / given.scale_factor
         share = 0.5 + flag / (2.0 * given.clip_flag_amplitude * num_contributors)
         return min(1.0, max(0.0, share))
 
@@ -527,6 +542,20 @@ class Mechanism(abc.ABC):
         """Return sentences that whoever configures this mechanism should not miss."""
         return ()
 
+    def _check_flag(self) -> None:
+        """Refuse a flag that takes a vector of its own."""
+        needed, most = self.clip_flag_coordinates, _MOST_FLAG_COORDINATES
+        if needed > most:
+            given = self._parameters
+            amplitude = given.clip_flag_amplitude * 0.999 * math.sqrt(most / needed)
+            raise ParameterError(
+                f"the clip flag would be spread over {needed:.3g} coordinates, at most "
+                f"{most} are supported",
+                parameter="clip_flag_amplitude",
+                value=given.clip_flag_amplitude,
+                nearest=f"{amplitude:.4g}",
+            )
+
     def _check_sampling(self) -> None:
         """Refuse noise that this mechanism cannot draw."""
         given, rule = self._parameters, self._parameters.noise_rule
@@ -578,10 +607,11 @@ class Mechanism(abc.ABC):
         rotated *= given.scale_factor
         scaled = rotated
         if self.has_clip_flag:
-            # Never rotated: its value must be readable from one coordinate.
+            # Never rotated: its value is the sum of known coordinates.
             inside = np.array_equal(clip_l2(checked, given.l2_clip), checked)
-            amplitude = given.scale_factor * given.clip_flag_amplitude
-            scaled = np.append(scaled, amplitude if inside else -amplitude)
+            count = self.clip_flag_coordinates
+            each = given.scale_factor * given.clip_flag_amplitude / math.sqrt(count)
+            scaled = np.append(scaled, np.full(count, each if inside else -each))
         return self._to_fixed_point(scaled)
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -593,7 +623,7 @@ class Mechanism(abc.ABC):
         return to_fixed_point(
             scaled,
             max_squared_norm=self.l2_clip_squared_steps,
-            coordinate_bound=self.coordinate_cap,
+            coordinate_bound=float(self.coordinate_cap),
         )
 
     def _rounding_bits(self, private_seed: bytes) -> BitSource:
@@ -689,25 +719,29 @@ def check_seed(argument: str, seed: object) -> None:
 
 
 def natural_coordinate_cap(
-    norm: float, flag: float, *, dim: int, flatness: float | None
-) -> int:
+    norm: float, *, dim: int, flatness: float | None
+) -> Fraction:
     """Return a bound on coordinates that a rotated vector practically never reaches.
+
+    A larger bound would gain nothing and cost noise: where a grid is coarse, the loss
+    of a coordinate grows faster than its square.
 
     Args:
         norm: Norm of the scaled vector, grid steps.
-        flag: Amplitude of the clip flag, grid steps.
         dim: Coordinates after rotation.
         flatness: The rotation's ρ, or None without a rotation.
 
     Returns:
-        Eight standard deviations of a rotated coordinate, rounded up, which a
-        coordinate exceeds once in 10^13; or the norm, where that is smaller or
-        nothing spreads it. At least 1, and at least the flag.
+        Six standard deviations of a rotated coordinate, which a normal coordinate
+        exceeds once in 5·10^8 and that of the worst vector once in 3·10^7; or the
+        norm, where that is smaller or nothing spreads it. Rounded up: to a multiple of
+        1/4096 if at most 1, else to an integer.
     """
     cap = norm
     if flatness is not None:
-        cap = min(cap, 8.0 * norm * math.sqrt(flatness / dim))
-    return max(1, math.ceil(cap), math.ceil(flag))
+        cap = min(cap, _DEVIATIONS * norm * math.sqrt(flatness / dim))
+    grid = BOUND_GRID if cap <= 1.0 else 1
+    return Fraction(math.ceil(grid * cap), grid)
 
 
 @lru_cache(maxsize=_PUBLIC_ROTATIONS)

@@ -38,6 +38,7 @@ from dpnoise.mechanisms.parameters import (
     MAX_SCALED_CLIP,
     MECHANISM_NAMES,
     ROTATION_NAMES,
+    check_linf_bound,
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class
@@ -84,8 +85,9 @@ class PlanRequest:
         adjacency: Which two worlds must look alike.
         rotation: One of "hadamard", "hadamard-kronecker", "dft", "none".
         rounding_bias: The β of conditional rounding, in [0, 1).
-        linf_bound: Bound on coordinates before rounding, grid steps; None to derive.
-        clip_flag_amplitude: Amplitude of the extra coordinate of adaptive clipping,
+        linf_bound: Bound on coordinates before rounding, grid steps, a multiple of
+            1/4096 in [1/4096, 2^25]; None to derive.
+        clip_flag_amplitude: L2 norm of the extra coordinates of adaptive clipping,
             caller's units; 0 for none.
         sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for the
             largest possible. It decides how much room the modulus leaves.
@@ -116,7 +118,7 @@ class PlanRequest:
     adjacency: Adjacency = Adjacency.ZERO_OUT
     rotation: str = "hadamard"
     rounding_bias: float = DEFAULT_ROUNDING_BIAS
-    linf_bound: int | None = None
+    linf_bound: Fraction | float | None = None
     clip_flag_amplitude: float = 0.0
     sum_l2_norm: float | None = None
     max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY
@@ -145,6 +147,9 @@ class PlanRequest:
         if self.sum_l2_norm is not None:
             check_positive("sum_l2_norm", self.sum_l2_norm)
         check_rounding_bias(self.rounding_bias)
+        if self.linf_bound is not None:
+            check_positive("linf_bound", self.linf_bound)
+            check_linf_bound(Fraction(self.linf_bound))
         if check_number("clip_flag_amplitude", self.clip_flag_amplitude) < 0.0:
             raise ParameterError(
                 "clip_flag_amplitude must be at least 0",

@@ -323,7 +323,9 @@ def test_the_clip_flag_is_paid_for():
         "skellam", bits=18, scale_factor=100.0, clip_flag_amplitude=0.5
     )
     assert flagged.noise_variance > 1.1 * plain.noise_variance
-    assert flagged.to_dict()["encoded_dimension"] == 4097
+    # Each of its coordinates is at most six deviations of the vector's.
+    spread = math.ceil((0.5 * 100.0 / math.ceil(6.0 * 100.0 / 64.0)) ** 2)
+    assert flagged.to_dict()["encoded_dimension"] == 4096 + spread
 
 
 def test_the_rotation_without_padding_sends_fewer_bytes():
