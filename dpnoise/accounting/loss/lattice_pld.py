@@ -28,7 +28,6 @@ from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR, TRANSFORM_ASSUMPT
 from dpnoise.accounting.loss.dominating_pair import DominatingPair
 from dpnoise.accounting.loss.gaussian_pld import ComposedLossAccountant
 from dpnoise.accounting.loss.lattice_pair import (
-    LARGEST_SQUARED_SHIFT,
     LARGEST_VARIANCE,
     IntegerLaw,
     ShiftBounds,
@@ -46,14 +45,12 @@ from dpnoise.events import (
     SkellamEvent,
 )
 
-__all__ = ["LatticePLDAccountant", "lattice_pays", "shift_bounds"]
+__all__ = ["LatticePLDAccountant", "shift_bounds"]
 
 _Release: TypeAlias = SkellamEvent | DiscreteGaussianEvent | BinomialEvent
 
 _ROUNDED_NORM: Final = 1 + Fraction(1, 1 << 40)
 """A float that was meant for √D² may be a digit short."""
-
-_WORTHWHILE_VARIANCE: Final = 4096
 
 
 def shift_bounds(release: _Release, adjacency: Adjacency) -> ShiftBounds:
@@ -85,24 +82,6 @@ def shift_bounds(release: _Release, adjacency: Adjacency) -> ShiftBounds:
     return ShiftBounds(
         dim=release.dim, squared_norm=exact, total=total, largest=largest
     )
-
-
-def lattice_pays(release: SkellamEvent, adjacency: Adjacency) -> bool:
-    """Say whether the atoms of a release are worth looking at.
-
-    Args:
-        release: One release, with about the noise that it will have.
-        adjacency: Which two worlds must look alike.
-
-    Returns:
-        Whether `lattice-pld` covers it, and may state more than a thousandth less than
-        the Gaussian that dominates it, which wastes about three steps squared.
-    """
-    bounds = shift_bounds(release, adjacency)
-    if bounds.longest_entry > 1 and bounds.squared_norm > LARGEST_SQUARED_SHIFT:
-        return False
-    limit = Fraction(_WORTHWHILE_VARIANCE * max(1, bounds.longest_entry) ** 2)
-    return release.aggregate_noise_variance < min(limit, LARGEST_VARIANCE)
 
 
 class LatticePLDAccountant(ComposedLossAccountant):
