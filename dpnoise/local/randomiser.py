@@ -13,6 +13,7 @@ It knows no other party and no noise; see `dpnoise.mechanisms` for both.
 
 import abc
 import math
+import sys
 from fractions import Fraction
 from typing import ClassVar, Final
 
@@ -74,6 +75,29 @@ class LocalRandomiser(abc.ABC):
         Args:
             norm: L2 norm of the vector, at most what the bound admits.
         """
+
+    @property
+    def largest_norm(self) -> float:
+        """Norm of the longest vector that is not shortened, caller's units."""
+        return self._parameters.bound
+
+    def shortened_by(self, vector: ArrayLike) -> float:
+        """Return by what factor a vector exceeds the bound, at least 1.0.
+
+        Args:
+            vector: As for `randomise`. The factor says something about it: tell its
+                owner alone.
+
+        Raises:
+            InputError: As for `randomise`.
+        """
+        checked = check_vector(vector, self._parameters.dim)
+        size = min(self._size(checked), sys.float_info.max)
+        return max(1.0, float(f"{size / self._parameters.bound:.6g}"))
+
+    def _size(self, checked: NDArray[np.float64]) -> float:
+        """What the bound limits, of a vector of the right shape."""
+        return split(checked)[0]
 
     def randomise(
         self, vector: ArrayLike, *, private_seed: bytes

@@ -208,6 +208,14 @@ class PrivUnitInf(_CapRandomiser):
         """√dim·bound/m, which every output has."""
         return math.sqrt(self.parameters.dim) * self.step * _ENLARGED
 
+    @property
+    def largest_norm(self) -> float:
+        """√dim·bound, of a corner of the box."""
+        return math.sqrt(self.parameters.dim) * self.parameters.bound
+
+    def _size(self, checked: NDArray[np.float64]) -> float:
+        return float(np.abs(checked).max())
+
     def mse(self, norm: float) -> float:
         """Return dim·bound²/m² − norm²: the output's length does not vary."""
         return self.parameters.dim * self.step**2 - norm * norm

@@ -313,6 +313,19 @@ def test_the_norm_gets_the_share_that_serves_a_vector_best():
     assert shares[0.1] > shares[1.0]  # a short norm must not drown in its own noise
 
 
+def test_short_vectors_are_cheaper_when_their_length_is_sent_apart():
+    apart = LocalParameters(
+        randomiser="separated",
+        dim=1000,
+        bound=1.0,
+        epsilon=100.0,
+        magnitude_epsilon=8.0,
+    )
+    together = built("privunit2", 1000, 100.0)
+    assert 10 * make_randomiser(apart).mse(0.2) < together.mse(0.2)
+    assert built("privunit2", 1000, 10.0).mse(1.0) == pytest.approx(93.55, abs=5e-3)
+
+
 # --- refusals ---------------------------------------------------------------------
 
 
