@@ -197,6 +197,8 @@ class _Planner:
         self, scale_factor: float, mechanism: Mechanism, variance: Fraction
     ) -> int:
         """The smallest modulus for a given scale."""
+        if self._request.mechanism_class.takes_counts:
+            return self._bits_for_counts(mechanism, variance)
         model = model_through(self._request, mechanism.parameters, variance)
         free = forecast_at(model, scale_factor, UNBOUNDED_BITS)
         for bits in range(1, UNBOUNDED_BITS):
@@ -204,6 +206,19 @@ class _Planner:
             if (
                 found.expected_mse <= ERROR_FACTOR * free.expected_mse
                 and found.wrap_probability <= self._request.max_wrap_probability
+            ):
+                return bits
+        return UNBOUNDED_BITS
+
+    def _bits_for_counts(self, mechanism: Mechanism, variance: Fraction) -> int:
+        """The smallest modulus that holds the largest count and its noise."""
+        request = self._request
+        for bits in range(1, UNBOUNDED_BITS):
+            parameters = self._divide(mechanism.parameters, variance, bits)
+            found = make_mechanism(parameters).forecast(sum_l2_norm=request.sum_l2_norm)
+            if (
+                found.wrap_mse <= (ERROR_FACTOR - 1.0) * found.noise_mse
+                and found.wrap_probability <= request.max_wrap_probability
             ):
                 return bits
         return UNBOUNDED_BITS
@@ -307,6 +322,8 @@ class _Planner:
                 rounding_bias=request.rounding_bias,
                 linf_bound=linf_bound,
                 clip_flag_amplitude=float(request.clip_flag_amplitude),
+                max_nonzero=request.max_nonzero,
+                signed=request.signed,
             )
         )
 
