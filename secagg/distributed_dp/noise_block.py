@@ -168,7 +168,10 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
 
 def check_cost(mechanism: Mechanism, accountant: str) -> None:
     """Refuse a block that keeps everybody busy who judges it."""
-    release = cast("NoiseEvent", mechanism.event())
+    try:
+        release = cast("NoiseEvent", mechanism.event())
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
     seconds = expected_seconds(release, accountant)
     if seconds > _MAX_ACCOUNTING_SECONDS:
         raise bad_block(

@@ -11,7 +11,6 @@ from dpnoise.events import Adversary, Repeated
 from dpnoise.local import reconstruction_probability
 from secagg.distributed_dp.noise_block import (
     bad_block,
-    check_cost,
     check_sampler,
     decode_block,
 )
@@ -208,12 +207,10 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         adversary: Against whom.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; the block cannot be used, or is too dear to
-            judge.
+        RemoteProtocolError: BAD_CONFIG; the block cannot be used.
     """
     mechanism, budget, _ = decode_block(noise_block)
     try:
-        check_cost(mechanism, budget.accountant)
         # No figure for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)

@@ -372,8 +372,9 @@ def test_an_impossible_budget_is_refused(epsilon, capsys):
     assert error["next_step"]
 
 
-def test_a_mechanism_without_a_proven_accountant_must_be_given_one(capsys):
-    words = ["--epsilon", "2", "--mechanism", "binomial", "--json"]
+def test_an_accountant_without_a_theorem_for_the_mechanism_is_refused(capsys):
+    words = ["--epsilon", "2", "--mechanism", "binomial", "--accountant", "zcdp"]
+    words.append("--json")
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.INFEASIBLE)
     assert "--accountant" in error_of(capsys)["next_step"]
 
