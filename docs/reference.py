@@ -24,6 +24,7 @@ MODULES: Final = (
     "dpnoise.events",
     "dpnoise.mechanisms",
     "dpnoise.planning",
+    "dpnoise.answers",
     "dpnoise.samplers",
 )
 
