@@ -93,8 +93,8 @@ def default_accountants(
         UnknownEventError: No single one covers every part. Name an accountant yourself.
     """
     parts = list(flatten(event))
-    kinds = {type(release) for release, _, _ in parts}
-    one_release = len(parts) == 1 and parts[0][1:] == (1.0, 1)
+    kinds = {type(release) for release, *_ in parts}
+    one_release = len(parts) == 1 and parts[0][1:3] == (1.0, 1)
     names = next((names for covered, names in _COVERED if kinds <= covered), ())
     passed_over = {"mixture-pld"} if one_release else {"mixture-contour"}
     if _squared_shifts(event) > _FEW_SHIFTS:
@@ -154,7 +154,7 @@ def default_accountant(
 def _squared_shifts(event: PrivacyEvent) -> float:
     """Sum the squared norms of all releases of integer vectors."""
     total = 0.0
-    for release, _, count in flatten(event):
+    for release, _, count, _ in flatten(event):
         if isinstance(release, SkellamEvent | DiscreteGaussianEvent | BinomialEvent):
             total += count * release.l2_sensitivity**2
     return total

@@ -23,6 +23,7 @@ from dpnoise.events import (
     PoissonSampled,
     PrivacyEvent,
     Repeated,
+    SecretlySelected,
 )
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
@@ -42,6 +43,7 @@ from dpnoise.mechanisms.parameters import (
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class
+from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
 __all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
@@ -73,6 +75,9 @@ class PlanRequest:
         sampling_rate: Probability that a user takes part in a session, in (0, 1], by
             independent coins. For mechanisms whose noise one trusted party adds; noise
             shares of the participants give the coins away and refuse it.
+        selection_rate: Probability that the vector of a client counts, in (0, 1], by a
+            secret coin of its own in every step; who loses sends zeros with its noise.
+            For mechanisms whose noise comes in shares. A float is read to six digits.
         min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
             session with a lost client is abandoned.
         loss_fraction: Part of a session's roster that may be lost, in [0, 1), read to
@@ -115,6 +120,7 @@ class PlanRequest:
     scale_factor: float | None = None
     steps: int = 1
     sampling_rate: float | None = None
+    selection_rate: Fraction | float | None = None
     min_survivors: int | None = None
     loss_fraction: float | None = None
     colluders: int = 0
@@ -169,6 +175,7 @@ class PlanRequest:
             )
         _check_probability("sampling_rate", self.sampling_rate)
         self._check_sampling()
+        self._check_selection()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
 
     def _derive_from_counts(self) -> None:
@@ -209,12 +216,41 @@ class PlanRequest:
         raise ParameterError(
             f"sampling_rate cannot be counted for {self.mechanism}: every participant "
             "adds its own noise share, so the variance of a sum and the number of its "
-            "inputs tell who took part, and nothing is hidden by the coin. Leave "
-            "sampling_rate out: every step then counts in full",
+            "inputs tell who took part, and nothing is hidden by the coin. State "
+            "selection_rate, by which everybody takes part and a secret coin chooses "
+            "whose vector counts, or leave it out: every step then counts in full",
             parameter="sampling_rate",
             value=self.sampling_rate,
             nearest="1.0, which is the same as none",
         )
+
+    def _check_selection(self) -> None:
+        """Refuse a rate that is none, and secrets where nobody keeps them."""
+        if self.selection_rate is None:
+            return
+        if not isinstance(self.selection_rate, Fraction):
+            _check_probability("selection_rate", self.selection_rate)
+        rate = self.selection
+        check_selection_rate(rate)
+        if rate < 1 and self.is_central:
+            raise ParameterError(
+                f"selection_rate is for noise that comes in shares; {self.mechanism} "
+                "has a trusted party, which may draw who takes part: state "
+                "sampling_rate",
+                parameter="selection_rate",
+                value=self.selection_rate,
+                nearest="1",
+            )
+
+    @property
+    def selection(self) -> Fraction:
+        """The selection rate; 1 where every vector counts."""
+        rate = self.selection_rate
+        if rate is None:
+            return EVERYBODY
+        if isinstance(rate, Fraction):
+            return rate
+        return Fraction(rate).limit_denominator(_SIX_DIGITS)
 
     @property
     def survivors(self) -> int:
@@ -295,6 +331,8 @@ class PlanRequest:
         single: PrivacyEvent = one
         if self.sampling_rate is not None:
             single = PoissonSampled(one, self.sampling_rate)
+        if self.selection < 1:
+            single = SecretlySelected(one, self.selection)
         return single if self.steps == 1 else Repeated(single, self.steps)
 
 
