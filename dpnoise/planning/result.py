@@ -106,11 +106,16 @@ class Plan:
     def count_standard_error(self) -> float | None:
         """Standard error of one count, with the most noise that can arrive.
 
-        None for vectors that are no counts.
+        None for vectors that are no counts. Under secret selection that of the estimate
+        of everybody's count, if every client fills this one.
         """
-        if not self.request.mechanism_class.takes_counts:
+        request = self.request
+        if not request.mechanism_class.takes_counts:
             return None
-        return math.sqrt(self.forecast.noise_mse)
+        rate = float(request.selection)
+        noise = self.forecast.noise_mse / rate**2
+        largest = float(self.parameters.linf_bound or 1)
+        return math.sqrt(noise + (1.0 / rate - 1.0) * request.clients * largest**2)
 
     @property
     def selection_mse(self) -> float:
