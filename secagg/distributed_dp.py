@@ -386,11 +386,17 @@ class NoisedTask:
             raise _bad_block(str(error)) from None
 
     def certificate(
-        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+        self,
+        *,
+        clients: int,
+        sharers: int,
+        survivors: int,
+        given: Mapping[int, int] | None = None,
     ) -> NoiseCertificate:
         """Return what noise a sum holds.
 
         Args:
+            clients: |U1|.
             sharers: |U2|.
             survivors: |U3|.
             given: From how many survivors each layer was subtracted; None where only
@@ -401,8 +407,9 @@ class NoisedTask:
                 more was subtracted than survivors can have given.
         """
         noise = self.session_noise(sharers)
+        unseen = self.parameters.most_set_apart(clients)  # R5.9-13
         try:
-            removed = noise.removed_layers(sharers - survivors)
+            removed = noise.removed_layers(sharers - survivors + unseen)
         except DPNoiseError as error:
             raise _bad_block(str(error)) from None
         counts = None
@@ -413,6 +420,7 @@ class NoisedTask:
         return NoiseCertificate(
             sharers=sharers,
             survivors=survivors,
+            unseen=unseen,
             colluders=noise.colluders,
             required=noise.counted_variance,
             base=noise.base,
@@ -641,12 +649,13 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
 
 
 def certify(
-    parameters: ProtocolParameters, sharers: int, survivors: int
+    parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
 ) -> NoiseCertificate:
     """Return what noise a sum must hold: for the verifier of receipts.
 
     Args:
         parameters: With a noise block.
+        clients: |U1|.
         sharers: |U2|.
         survivors: |U3|.
 
@@ -655,7 +664,7 @@ def certify(
             such sets.
     """
     task = NoisedTask.from_parameters(parameters)
-    return task.certificate(sharers=sharers, survivors=survivors)
+    return task.certificate(clients=clients, sharers=sharers, survivors=survivors)
 
 
 def central_gaussian_variance(made: Plan) -> float:
