@@ -292,6 +292,25 @@ class NoiseSection:
         high=1e300,
         unit="caller's units",
     )
+    max_nonzero: int | None = setting(
+        "For skellam-counts instead of l2_clip: how many entries of one client may "
+        "differ from zero; 1 for a histogram.",
+        default=None,
+        low=1,
+        high=1 << 30,
+        unit="entries",
+    )
+    linf_bound: int | None = setting(
+        "Largest entry of one client; empty lets the mechanism choose, which is 1 for "
+        "skellam-counts.",
+        default=None,
+        low=1,
+        high=1 << 25,
+        unit="grid steps",
+    )
+    signed: bool = setting(
+        "Whether entries of skellam-counts may be below 0.", default=False
+    )
     scale_factor: float | None = setting(
         "Grid steps per unit; empty lets the planner choose.",
         default=None,
@@ -332,6 +351,26 @@ class NoiseSection:
         "How vectors are spread before rounding.",
         default="hadamard",
         choices=("hadamard", "hadamard-kronecker", "dft", "none"),
+    )
+    randomiser: str | None = setting(
+        "What makes every vector private on its own, in case masks are broken: "
+        "separated, privunit2, privunit-inf, scalar-dp; empty for nothing. l2_clip "
+        "then bounds what goes into it, and the noise is planned for what comes out: "
+        "larger vectors, so more of it.",
+        default=None,
+    )
+    randomiser_epsilon: float | None = setting(
+        "Its level for one session, without a delta; the levels of sessions add up.",
+        default=None,
+        low=1e-3,
+        high=1e3,
+    )
+    randomiser_magnitude_epsilon: float | None = setting(
+        "The part of that level that separated spends on the length of a vector; "
+        "empty for the best part for vectors of a fifth of l2_clip.",
+        default=None,
+        low=1e-3,
+        high=1e3,
     )
 
 
@@ -583,6 +622,13 @@ class PolicySection:
         high=1e300,
         unit="caller's units",
     )
+    max_local_epsilon: float | None = setting(
+        "Largest epsilon of a whole task against a server that sees this client's "
+        "vector without masks: demands a local randomiser. Empty for no such demand.",
+        default=None,
+        low=1e-3,
+        high=1e9,
+    )
     min_colluder_fraction: float | None = setting(
         "Part of every roster that the noise must take for colluders. An absolute "
         "number alone is thinned out by a larger roster, and inventing clients makes "
@@ -625,7 +671,8 @@ def load_server_settings(
     budget = {
         "epsilon": noise.epsilon,
         "delta": noise.delta,
-        "l2_clip": noise.l2_clip,
+        # Counts are bounded entry by entry.
+        "l2_clip": noise.max_nonzero or noise.l2_clip,
     }
     missing = [name for name, value in budget.items() if value is None]
     if not noise.none and missing:
