@@ -250,7 +250,9 @@ class NoisedTask:
                 str(error), next_step="Correct the vector; nothing of it was sent."
             ) from None
         return NoisedInput(
-            NoisedVector(encoded.residues, self.parameters.noise_block),
+            NoisedVector(
+                encoded.residues, self.parameters.noise_block, secrets.context
+            ),
             shortened_by or encoded.shortened_by,
         )
 
