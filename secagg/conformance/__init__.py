@@ -19,6 +19,7 @@ VECTOR_FILES: Final = (
     "noise",
     "receipts",
     "refusals",
+    "restarts",
     "secrets",
     "sessions",
 )

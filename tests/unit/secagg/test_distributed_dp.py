@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client
+from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
 from secagg.testing.cohorts import parameters_for
 
 CLIENTS, DIM = 6, 20
+CONTEXT = bytes(32)
 
 
 def made_plan(**overrides):
@@ -100,16 +103,21 @@ def encoded(task, session_id):
         task.encode(
             row,
             session_id=session_id,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32)),
         ).vector
         for number, row in enumerate(vectors())
     ]
 
 
+def as_if_for_its_u2(vectors):
+    """Return what makes vectors of a session of those that were drawn for none."""
+    return [partial(NoisedVector, each.residues, each.noise_block) for each in vectors]
+
+
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
     blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
     inputs = encoded(task, blank.descriptor.session_id)
-    session = InProcessSession(task.parameters, inputs)
+    session = InProcessSession(task.parameters, as_if_for_its_u2(inputs))
     result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
     assert result.survivors == (0, 1, 2, 3, 4)
     clean = zeros(32, 1 << 18)
@@ -132,7 +140,7 @@ def test_a_restarted_client_encodes_the_same_residues(task):
 
 
 def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
-    secrets = NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32))
+    secrets = NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32))
     row = vectors()[0]
     for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
         made = task.encode(factor * row, session_id=b"s" * 32, secrets=secrets)
@@ -157,7 +165,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         task.encode(
             vector,
             session_id=b"s" * 32,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32)),
         )
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert str(caught.value)
@@ -358,16 +366,16 @@ def test_a_certificate_follows_from_the_sets():
     assert task.parameters.noise_layers == 4
     noise = task.session_noise(6)
     for losses in (0, 1, 2):
-        certificate = task.certificate(sharers=6, survivors=6 - losses)
+        certificate = task.certificate(clients=6, sharers=6, survivors=6 - losses)
         assert certificate.kept == noise.kept(losses)
         assert certificate.removed == noise.removed_layers(losses)
         assert certificate.required == noise.counted_variance
         assert certificate.suffices
     for given in ({0: 7}, {9: 1}):
         with pytest.raises(RemoteProtocolError, match="nobody was asked"):
-            task.certificate(sharers=6, survivors=6, given=given)
+            task.certificate(clients=6, sharers=6, survivors=6, given=given)
     with pytest.raises(RemoteProtocolError, match="losses"):
-        task.certificate(sharers=6, survivors=3)
+        task.certificate(clients=6, sharers=6, survivors=3)
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
@@ -409,7 +417,8 @@ def test_readers_of_the_sums_get_the_unsampled_composition(task):
 
 
 def test_the_noised_vector_goes_through_the_noised_row_only(task):
-    session = InProcessSession(task.parameters, encoded(task, b"s" * 32))
+    given = as_if_for_its_u2(encoded(task, b"s" * 32))
+    session = InProcessSession(task.parameters, given)
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
         session.play(which)
         session.close(which)
