@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from hashlib import sha256
 from typing import Final
 
 from secagg.errors import (
@@ -295,13 +296,13 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     if cohort.signers is not None:  # R5.2-11
         check_bundle_signature(
             bundles.signature,
-            bundles.sealed,
+            sha256(bundles.sealed).digest(),
             signers=cohort.signers,
             ctx1=cohort.ctx1,
             index=index,
             suite=parameters.suite,
         )
-    state.bundles[index] = bundles.sealed
+    state.bundles[index] = bundles
     state.session.accept(sender, event.envelope)
     return Step(state)
 

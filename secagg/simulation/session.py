@@ -171,9 +171,12 @@ class _MeasuredSession(InProcessSession):
         """Return what noise the sum holds; None without a noise block."""
         if self._task is None:
             return None
-        shared = self.server_state.session.accepted[Round.SHARE_KEYS]
+        sent = self.server_state.session.accepted
         return self._task.certificate(
-            sharers=len(shared), survivors=survivors, given=self._given
+            clients=len(sent[Round.ADVERTISE_KEYS]),
+            sharers=len(sent[Round.SHARE_KEYS]),
+            survivors=survivors,
+            given=self._given,
         )
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:

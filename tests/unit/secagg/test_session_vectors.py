@@ -20,6 +20,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Advert,
     Delivery,
+    EdgesPublished,
     Envelope,
     Quorum,
     Roster,
@@ -59,6 +60,7 @@ REFUSALS = read_vectors("refusals")
 CLIENTS = [(name, row) for name in SESSIONS for row in SESSIONS[name]["clients"]]
 FIELDS = {
     Round.ADVERTISE_KEYS: "advert",
+    Round.CHOOSE_EDGES: "edges",
     Round.SHARE_KEYS: "bundles",
     Round.MASKED_INPUT_COLLECTION: "upload",
     Round.CONSISTENCY_CHECK: "signature",
@@ -89,6 +91,16 @@ def coefficients_of(row):
     return np.array(drawn, "<u4").tobytes()
 
 
+def steps_of(session, row):
+    """Word by word as the client draws them: places among the others, who skip it."""
+    steps, own = row["steps"], row["index"]
+    if not steps or own is None:
+        return []
+    clients = descriptor_of(session).parameters.min_clients
+    drawn = [(own + step) % clients for step in steps]
+    return [(d - (d > own)).to_bytes(4, "big") for d in drawn]
+
+
 # --- our client ----------------------------------------------------------------------
 
 
@@ -105,10 +117,13 @@ class VectorClient:
             b"noise layer %d" % layer: bytes.fromhex(seed)
             for layer, seed in enumerate(row["noise_seeds"])
         }
-        monkeypatch.setattr(
-            "secagg.protocol.client_rounds.SeededEntropy",
-            lambda _, label: ScriptedEntropy(script[label.split(b"/")[0]]),
-        )
+        edges = ScriptedEntropy(*steps_of(session, row))
+
+        def scripted(_, label):
+            what = label.split(b"/")[0]
+            return edges if what == b"edges" else ScriptedEntropy(script[what])
+
+        monkeypatch.setattr("secagg.protocol.client_rounds.SeededEntropy", scripted)
         self.session, self.row = session, row
         self.parameters = descriptor_of(session).parameters
         self.state = client.start(noise_reader(session))
@@ -198,7 +213,10 @@ def membership_of(session, row):
 
 
 def opening(session, row, round_number, *, whole=True):
-    if round_number == Round.SHARE_KEYS:
+    is_drawn = session["edge_root"] is not None
+    if is_drawn and round_number == Round.SHARE_KEYS:
+        return Envelope(EdgesPublished, bytes_of(row, "published"))
+    if round_number in (Round.CHOOSE_EDGES, Round.SHARE_KEYS):
         if whole or row["neighbourhood"] is None:
             return Envelope(Roster, bytes_of(session, "roster"))
         return Envelope(Roster, bytes_of(row, "neighbourhood"))
@@ -400,7 +418,8 @@ def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
 def compare_update(ours, row, round_number):
     update, session = ours.update(row["identity"]), ours.session
     is_member = {
-        Round.SHARE_KEYS: True,
+        Round.CHOOSE_EDGES: True,
+        Round.SHARE_KEYS: session["edge_root"] is None or row["edges"] is not None,
         Round.MASKED_INPUT_COLLECTION: row["delivery"] is not None,
     }.get(round_number, row["upload"] is not None)
     if not is_member:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 VERSION = 1
 CURIOUS, MALICIOUS, SPARSE = 1, 2, 3
-PROFILES_HERE = {CURIOUS, MALICIOUS}
+PROFILES_HERE = {CURIOUS, MALICIOUS, SPARSE}
+MOST_WHERE_ALL_SIGN = 10_000
 ROUNDS = {CURIOUS: (1, 3, 4, 6), MALICIOUS: (1, 3, 4, 5, 6), SPARSE: (1, 2, 3, 4, 5, 6)}
 KEY_SIZES = {0x0001: 32, 0x0002: 16}  # of the mask stream, by suite
 FIELD = 65537
@@ -44,15 +45,19 @@ U3_TOO_SMALL = 14
 TOO_MANY_DROPOUTS = 15
 NO_QUORUM = 16
 EQUIVOCATION = 17
+REPLAYED_SESSION = 18
 UNEXPECTED_MESSAGE = 19
 BAD_VECTOR = 20
 DEADLINE = 21
 RECONSTRUCTION_FAILED = 22
+BAD_NOISE_REVEAL = 23
 PAYLOAD_MISMATCH = 24
+INTERNAL = 25
 BAD_ENCODING = 26
 TOO_FEW_ANSWERS = 27
 BAD_CREDENTIAL = 28
 BAD_PROOF = 29
+BAD_EDGES = 30
 DISPUTED = 31
 UNAUTHENTICATED = 41
 SESSION_OVER = 43
@@ -248,7 +253,7 @@ class Parameters:
         )
 
     def check(self) -> None:
-        """R3.2-2 to R3.2-8, of which the order does not show: they share a code."""
+        """R3.2-2 to R3.2-9, of which the order does not show: they share a code."""
         trust = self.trust
         rules = (
             self.profile in PROFILES_HERE,
@@ -275,7 +280,9 @@ class Parameters:
             raise Refused(BAD_CONFIG)
 
     def _suits_profile(self) -> bool:
-        """R3.2-6 to R3.2-8."""
+        """R3.2-6 to R3.2-9."""
+        if self.profile == SPARSE:
+            return self._suits_sparse()
         if self.profile == MALICIOUS:
             majority = 2 * self.threshold > self.max_clients + self.colluders
             return self.degree == 0 and majority
@@ -287,6 +294,25 @@ class Parameters:
             and 1 <= self.graph_bits <= 128
             and self.is_drawn_safely(self.min_clients)
         )
+
+    def _suits_sparse(self) -> bool:
+        """R3.2-9."""
+        least = max((self.max_clients + self.colluders) // 2 + 1, self.min_survivors)
+        return (
+            1 <= self.graph_bits <= 128
+            and self.max_clients <= MOST_WHERE_ALL_SIGN
+            and self.threshold <= self.degree <= self.min_clients - 1
+            and self.degree <= self.in_cap <= 3 * self.degree
+            and least <= self.own_quorum <= self.min_clients
+            and self.edges_are_safe(self.min_clients)
+            and self.edges_are_safe(self.max_clients)
+        )
+
+    def edges_are_safe(self, count: int) -> bool:
+        """§11.4 at a size of the roster, as a client judges it."""
+        from reference_edges import are_safe  # noqa: PLC0415 - built on this
+
+        return are_safe(self, count, self.graph_bits + 1)
 
     def is_drawn_safely(self, count: int) -> bool:
         """E1 of §11.2 at a size of the roster, as a client judges it."""
