@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Self
 
 from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
+from dpnoise.mechanisms import EVERYBODY
 from secagg.distributed_dp.noise_block import (
     bad_block,
     check_cost,
     check_sampler,
     decode_block,
+    rational_text,
 )
 
 __all__ = ["PrivacyReport", "statement"]
@@ -24,8 +27,8 @@ class PrivacyReport:
 
     Attributes:
         server: Against the server and its colluders.
-        model_reader: Against readers of the released sums.  Neither counts any
-            amplification by sampling.
+        model_reader: Against readers of the released sums.  Both count the secret
+            selection of vectors, if the task has one, and no other amplification.
         local_noise_stddev: The least noise of one client, over all rosters, caller's
             units: all that is left if secure aggregation is broken.
         counted_shares: The fewest noise shares that the figures rely on, over all
@@ -34,6 +37,7 @@ class PrivacyReport:
         spare: Sessions that the figures cover beyond them.
         graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
             complete graph.
+        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
     """
 
     server: PrivacyStatement
@@ -43,6 +47,7 @@ class PrivacyReport:
     steps: int
     spare: int
     graph_delta: float = 0.0
+    selection_rate: Fraction = EVERYBODY
 
     def grounds(self, *, graph_delta: float | None = None) -> str:
         """Say how the figure against the server is known, never without the graph.
@@ -68,6 +73,7 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
             "graph_delta": self.graph_delta,
+            "selection_rate": rational_text(self.selection_rate),
             "grounds": self.grounds(),
         }
 
@@ -79,6 +85,7 @@ class PrivacyReport:
             KeyError: A key is missing.
             ValueError: A value is none that a report can have.
         """
+        part, _, whole = document["selection_rate"].partition("/")
         return cls(
             server=PrivacyStatement.from_dict(document["server"]),
             model_reader=PrivacyStatement.from_dict(document["model_reader"]),
@@ -87,6 +94,7 @@ class PrivacyReport:
             steps=int(document["steps"]),
             spare=int(document["spare"]),
             graph_delta=float(document["graph_delta"]),
+            selection_rate=Fraction(int(part), max(1, int(whole))),
         )
 
 
@@ -102,13 +110,14 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         RemoteProtocolError: BAD_CONFIG; the block cannot be used, or is too dear to
             judge.
     """
-    mechanism, budget, _ = decode_block(noise_block)
+    block = decode_block(noise_block)
+    budget = block.budget
     try:
-        check_cost(mechanism, budget.accountant)
+        check_cost(block)
         # No figure for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
-        accountant.compose(Repeated(mechanism.event(), budget.sessions))
+        accountant.compose(Repeated(block.release, budget.sessions))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
         # The block names accountant and numbers: whoever offers it is at fault.
