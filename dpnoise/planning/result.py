@@ -124,6 +124,16 @@ class Plan:
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
 
+    @property
+    def count_standard_error(self) -> float | None:
+        """Standard error of one count, with the most noise that can arrive.
+
+        None for vectors that are no counts.
+        """
+        if not self.request.mechanism_class.takes_counts:
+            return None
+        return math.sqrt(self.forecast.noise_mse)
+
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
         rows = self.table()
@@ -168,6 +178,7 @@ class Plan:
             *self._selected(unit),
             ("expected error", f"{forecast.expected_mse:.6g} {unit} at most"),
             ("  without losses", f"{self.mse_without_losses:.6g} {unit}"),
+            *self._count_error(),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
@@ -192,6 +203,12 @@ class Plan:
                 ),
             ),
         )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        at_most = f"{self.count_standard_error:.4g} at most"
+        return (("standard error of one count", at_most),)
 
     def _shares(self) -> str:
         given = self.parameters
@@ -247,6 +264,7 @@ class Plan:
             "expected_mse": forecast.expected_mse,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
+            "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,

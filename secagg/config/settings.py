@@ -280,6 +280,25 @@ class NoiseSection:
         high=1e300,
         unit="caller's units",
     )
+    max_nonzero: int | None = setting(
+        "For skellam-counts instead of l2_clip: how many entries of one client may "
+        "differ from zero; 1 for a histogram.",
+        default=None,
+        low=1,
+        high=1 << 30,
+        unit="entries",
+    )
+    linf_bound: int | None = setting(
+        "Largest entry of one client; empty lets the mechanism choose, which is 1 for "
+        "skellam-counts.",
+        default=None,
+        low=1,
+        high=1 << 25,
+        unit="grid steps",
+    )
+    signed: bool = setting(
+        "Whether entries of skellam-counts may be below 0.", default=False
+    )
     scale_factor: float | None = setting(
         "Grid steps per unit; empty lets the planner choose.",
         default=None,
@@ -606,7 +625,8 @@ def load_server_settings(
     budget = {
         "epsilon": noise.epsilon,
         "delta": noise.delta,
-        "l2_clip": noise.l2_clip,
+        # Counts are bounded entry by entry.
+        "l2_clip": noise.max_nonzero or noise.l2_clip,
     }
     missing = [name for name, value in budget.items() if value is None]
     if not noise.none and missing:

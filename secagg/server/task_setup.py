@@ -362,16 +362,19 @@ def plan_noise(settings: ServerSettings) -> Plan:
         ServiceError: BAD_SETTINGS; the budget is incomplete.
     """
     noise, cohort = settings.noise, settings.cohort
-    if noise.epsilon is None or noise.delta is None or noise.l2_clip is None:
+    if noise.epsilon is None or noise.delta is None:
         raise ServiceError(  # the loader has checked it for files already
-            "noise.epsilon, noise.delta and noise.l2_clip belong together",
+            "noise.epsilon and noise.delta belong together",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Set all three.",
+            next_step="Set both.",
         )
     return plan(
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=noise.l2_clip,
+        l2_clip=noise.l2_clip or 0.0,
+        max_nonzero=noise.max_nonzero,
+        linf_bound=noise.linf_bound,
+        signed=noise.signed,
         epsilon=noise.epsilon,
         delta=noise.delta,
         bits=settings.vector.modulus_bits,
