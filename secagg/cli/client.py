@@ -284,3 +284,4 @@ def _describe(given: "Contribution", output: Output) -> None:
             f"{stated.delta:.3g} against the server ({given.grounds}, "
             f"{stated.accountant}); sessions left in its budget: {given.sessions_left}"
         )
+        output.line(given.privacy.lines()[0])

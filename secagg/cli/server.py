@@ -143,3 +143,6 @@ def _print_task(prepared: "PreparedTask", output: Output) -> None:
         "together; accountant "
         f"{budget.accountant} ({report.grounds()})"
     )
+    alone, _, readers = report.lines()
+    output.line(alone)
+    output.line(readers)

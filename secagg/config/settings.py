@@ -346,6 +346,26 @@ class NoiseSection:
         default="hadamard",
         choices=("hadamard", "hadamard-kronecker", "dft", "none"),
     )
+    randomiser: str | None = setting(
+        "What makes every vector private on its own, in case masks are broken: "
+        "separated, privunit2, privunit-inf, scalar-dp; empty for nothing. l2_clip "
+        "then bounds what goes into it, and the noise is planned for what comes out: "
+        "larger vectors, so more of it.",
+        default=None,
+    )
+    randomiser_epsilon: float | None = setting(
+        "Its level for one session, without a delta; the levels of sessions add up.",
+        default=None,
+        low=1e-3,
+        high=1e3,
+    )
+    randomiser_magnitude_epsilon: float | None = setting(
+        "The part of that level that separated spends on the length of a vector; "
+        "empty for the best part for vectors of a fifth of l2_clip.",
+        default=None,
+        low=1e-3,
+        high=1e3,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,6 +602,13 @@ class PolicySection:
         low=0.0,
         high=1e300,
         unit="caller's units",
+    )
+    max_local_epsilon: float | None = setting(
+        "Largest epsilon of a whole task against a server that sees this client's "
+        "vector without masks: demands a local randomiser. Empty for no such demand.",
+        default=None,
+        low=1e-3,
+        high=1e9,
     )
     min_colluder_fraction: float | None = setting(
         "Part of every roster that the noise must take for colluders. An absolute "

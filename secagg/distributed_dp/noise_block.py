@@ -17,6 +17,7 @@ from typing import Final, cast
 from dpnoise.accounting import expected_seconds
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
+from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import (
     Mechanism,
     MechanismParameters,
@@ -57,6 +58,8 @@ class NoiseBudget:
         spare: Sessions on top of them, for those that end after they may have shown
             something: a fault then costs a spare session and not the task.
         accountant: Name of the accountant that computes epsilon.
+        randomiser: What makes every vector private before it is encoded, whoever
+            breaks the masks; None for nothing.
     """
 
     epsilon: float
@@ -64,6 +67,7 @@ class NoiseBudget:
     steps: int
     spare: int
     accountant: str
+    randomiser: LocalParameters | None = None
 
     @property
     def sessions(self) -> int:
@@ -102,7 +106,7 @@ class NoiseBlock:
         as "p/q" in lowest terms.
         """
         encoder = self.mechanism.parameters.to_dict()
-        entries = {
+        entries: dict[str, object] = {
             "version": _BLOCK_VERSION,
             "noise": encoder.pop("noise_rule"),
             "mechanism": encoder,
@@ -114,6 +118,8 @@ class NoiseBlock:
             "spare": self.budget.spare,
             "accountant": self.budget.accountant,
         }
+        if self.budget.randomiser is not None:
+            entries[_OPTIONAL_KEY] = self.budget.randomiser.to_dict()
         return canonical_json(entries)
 
 
@@ -143,6 +149,7 @@ _BLOCK_KEYS: Final = frozenset(
         "accountant",
     }
 )
+_OPTIONAL_KEY: Final = "randomiser"
 
 
 @lru_cache(maxsize=64)
@@ -162,9 +169,10 @@ def decode_block(block: bytes) -> NoiseBlock:
         raise bad_block("it is not JSON") from None
     if not is_canonical:
         raise bad_block("it is not in canonical form")
-    if not isinstance(entries, dict) or set(entries) != _BLOCK_KEYS:
+    if not isinstance(entries, dict) or set(entries) - {_OPTIONAL_KEY} != _BLOCK_KEYS:
         raise bad_block(
-            f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}"
+            f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}, and "
+            f"{_OPTIONAL_KEY} where there is one"
         )
     if entries["version"] != _BLOCK_VERSION:
         raise bad_block(f"its version is not {_BLOCK_VERSION}")
@@ -174,6 +182,7 @@ def decode_block(block: bytes) -> NoiseBlock:
         steps=_whole(entries["steps"], "steps", lowest=1),
         spare=_whole(entries["spare"], "spare", lowest=0),
         accountant=str(entries["accountant"]),
+        randomiser=_randomiser(entries.get(_OPTIONAL_KEY)),
     )
     encoder, noise = entries["mechanism"], entries["noise"]
     if not isinstance(encoder, dict) or "noise_rule" in encoder:
@@ -224,6 +233,18 @@ def check_sampler(block: bytes) -> None:
     # Two samplers with other tables would not draw what the block promises.
     if read.sampler != digest.hex():
         raise bad_block("its noise sampler is not the one that this release builds")
+
+
+def _randomiser(entries: object) -> LocalParameters | None:
+    """Read what randomises vectors; None where nothing does."""
+    if entries is None:
+        return None
+    if not isinstance(entries, dict):
+        raise bad_block("its randomiser is not an object")
+    try:
+        return LocalParameters.from_dict(entries)
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
 
 
 def _positive(value: object, name: str, below: float) -> float:

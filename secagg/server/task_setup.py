@@ -20,10 +20,13 @@ from secagg.config import ServerSettings
 from secagg.config.rates import parse_rate
 from secagg.distributed_dp import (
     DPNoiseError,
+    LocalParameters,
     NoisedTask,
     ParameterError,
     Plan,
     PrivacyReport,
+    best_magnitude_epsilon,
+    make_randomiser,
     plan,
 )
 from secagg.enrolment.keys import parse_key
@@ -62,6 +65,8 @@ __all__ = [
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
+# Of l2_clip, where nobody says how long vectors are: clips are chosen for the longest.
+_TYPICAL_NORM: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +215,12 @@ class PreparedTask:
 
     @classmethod
     def from_plan(
-        cls, made: Plan, cohort: Cohort | None = None, *, spare: int = 0
+        cls,
+        made: Plan,
+        cohort: Cohort | None = None,
+        *,
+        spare: int = 0,
+        randomiser: LocalParameters | None = None,
     ) -> Self:
         """Join a plan of noise with a cohort; takes up to seconds.
 
@@ -220,6 +230,8 @@ class PreparedTask:
             cohort: Who takes part; by default exactly those that were planned for.
             spare: How many of the plan's steps are spare sessions, for those that end
                 when they may have shown something.
+            randomiser: What makes every vector private before it is encoded, in case
+                masks are broken.  Plan for its `output_norm` as `l2_clip`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
@@ -228,13 +240,15 @@ class PreparedTask:
             cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
-        noised = NoisedTask.from_plan(made, protocol, spare=spare)
+        noised = NoisedTask.from_plan(
+            made, protocol, spare=spare, randomiser=randomiser
+        )
         check_transportable(noised.parameters)
         return cls(
             noised.parameters,
             noised,
             noised.report(),
-            math.sqrt(made.estimate_mse),
+            math.sqrt(made.estimate_mse + noised.randomiser_mse),
             enrolment=cohort.enrolment,
         )
 
@@ -354,6 +368,39 @@ def _report(
     return privacy_report(noised, reports, keep=keep)
 
 
+def local_randomiser(settings: ServerSettings) -> LocalParameters | None:
+    """Return what makes vectors private before they are encoded; None for nothing.
+
+    Raises:
+        ParameterError: A setting cannot work.
+        ServiceError: BAD_SETTINGS; they are incomplete.
+    """
+    noise, dim = settings.noise, settings.vector.dimension
+    epsilon, magnitude = noise.randomiser_epsilon, noise.randomiser_magnitude_epsilon
+    if (noise.randomiser, epsilon, magnitude) == (None, None, None):
+        return None
+    if noise.randomiser is None or epsilon is None or noise.l2_clip is None:
+        raise ServiceError(
+            "noise.randomiser and noise.randomiser_epsilon belong together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set both under [noise], or neither.",
+        )
+    if noise.randomiser == "separated" and magnitude is None:
+        magnitude = best_magnitude_epsilon(
+            dim=dim,
+            bound=noise.l2_clip,
+            epsilon=epsilon,
+            typical_norm=noise.l2_clip * _TYPICAL_NORM,
+        )
+    return LocalParameters(
+        randomiser=noise.randomiser,
+        dim=dim,
+        bound=noise.l2_clip,
+        epsilon=epsilon,
+        magnitude_epsilon=magnitude,
+    )
+
+
 def plan_noise(settings: ServerSettings) -> Plan:
     """Plan the noise of a task with a budget.
 
@@ -368,10 +415,13 @@ def plan_noise(settings: ServerSettings) -> Plan:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Set both.",
         )
+    randomiser = local_randomiser(settings)
     return plan(
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=noise.l2_clip or 0.0,
+        l2_clip=noise.l2_clip or 0.0
+        if randomiser is None
+        else make_randomiser(randomiser).output_norm,
         max_nonzero=noise.max_nonzero,
         linf_bound=noise.linf_bound,
         signed=noise.signed,
@@ -435,8 +485,14 @@ def _work_out(
     if settings.noise.none:
         return RememberedTask(protocol.validate(), None)
     made = plan_noise(settings)
-    noised = NoisedTask.from_plan(made, protocol, spare=spare_sessions(settings))
-    return RememberedTask(noised.parameters, math.sqrt(made.estimate_mse))
+    noised = NoisedTask.from_plan(
+        made,
+        protocol,
+        spare=spare_sessions(settings),
+        randomiser=local_randomiser(settings),
+    )
+    expected = made.estimate_mse + noised.randomiser_mse
+    return RememberedTask(noised.parameters, math.sqrt(expected))
 
 
 def _protocol_parameters(
