@@ -18,6 +18,7 @@ VECTOR_FILES: Final = (
     "noise",
     "receipts",
     "refusals",
+    "restarts",
     "secrets",
     "sessions",
 )

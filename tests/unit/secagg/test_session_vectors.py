@@ -57,6 +57,7 @@ SESSIONS = {
     session["name"]: session for session in read_vectors("sessions")["sessions"]
 }
 REFUSALS = read_vectors("refusals")
+RESTARTS = read_vectors("restarts")
 CLIENTS = [(name, row) for name in SESSIONS for row in SESSIONS[name]["clients"]]
 FIELDS = {
     Round.ADVERTISE_KEYS: "advert",
@@ -307,6 +308,43 @@ def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
             assert client.pending_outputs(replayed.state) == (pending,)
 
 
+def restarted(monkeypatch, case):
+    """Our client, rebuilt from the events that it had stored."""
+    session = SESSIONS[case["session"]]
+    ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
+    ours.advertise()
+    for which in rounds_of(session)[1:]:
+        if which <= case["after"]:
+            ours.take(which)
+    return ours
+
+
+def said_again(ours, which):
+    if which == Round.MASKED_INPUT_COLLECTION:
+        return ours.mask()  # its input is not stored: the application gives it again
+    (output,) = client.pending_outputs(ours.state)
+    return output.envelope.data
+
+
+@pytest.mark.parametrize(
+    "case",
+    RESTARTS["restarts"],
+    ids=lambda case: f"{case['session']} {case['after']}",
+)
+def test_a_client_that_starts_again_says_the_same(monkeypatch, case):
+    # R5-8, R6.1-1
+    ours = restarted(monkeypatch, case)
+    assert said_again(ours, case["after"]).hex() == case["sends"]
+    if "other" not in case:
+        return
+    kind = type_of(ours.session, case["after"])
+    again = Received(Envelope(kind, bytes.fromhex(case["again"])))
+    assert ours.step(again) == ()
+    ours.step(Received(Envelope(kind, bytes.fromhex(case["other"]))))
+    assert isinstance(ours.state, client.Failed)
+    assert ours.state.code == case["code"] == ErrorCode.EQUIVOCATION
+
+
 @pytest.mark.parametrize("case", REFUSALS["complaints"], ids=lambda case: case["name"])
 def test_our_client_complains_and_answers_as_recorded(monkeypatch, case):
     session = SESSIONS[case["session"]]
@@ -510,6 +548,33 @@ def test_our_server_aborts_with_the_recorded_code(case):
     ours.close(case["round"])
     assert isinstance(ours.state, server.Failed)
     assert ours.state.outcome.code == case["code"]
+
+
+@pytest.mark.parametrize("case", RESTARTS["noise_reveals"], ids=lambda c: c["sender"])
+def test_a_seed_that_does_not_fit_is_reported_and_left_aside(case):
+    # R5.5-11
+    assert case["reported"] == ErrorCode.BAD_NOISE_REVEAL
+    session = SESSIONS[case["session"]]
+    ours = VectorServer(session).play_before(Round.UNMASKING)
+    ours.receive(Round.UNMASKING, case["sender"], bytes.fromhex(case["message"]))
+    others = {row["identity"] for row in session["clients"]} - {case["sender"]}
+    ours.receive_all(Round.UNMASKING, others)
+    outputs = ours.close(Round.UNMASKING)
+    (job,) = [output for output in outputs if isinstance(output, ComputeSum)]
+    total = clean_sum(session, job)
+    assert [str(entry) for entry in total.tolist()] == session["sum"]
+    reported = [
+        output.identity
+        for output in outputs
+        if isinstance(output, DropClient)
+        and output.reason is DropReason.BAD_NOISE_REVEAL
+    ]
+    assert reported == [case["sender"]]
+    honest = len(session["clients"]) - 2  # one is lost
+    given = [layer for layer, _ in job.noise.seeds]
+    assert given.count(case["layer"]) == honest
+    assert all(given.count(layer) == honest + 1 for layer in case["still_given"])
+    assert not isinstance(ours.state, server.Failed)
 
 
 # --- sessions that are in no file ----------------------------------------------------

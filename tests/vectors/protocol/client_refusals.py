@@ -14,6 +14,7 @@ from forged_messages import LOW_ORDER, NOT_CANONICAL, RosterForge, agreeing, fli
 from reference_keys import Channel, agree, public_key
 from reference_session import (
     ADVERTISE,
+    CHOOSE,
     CONSISTENCY,
     MASK,
     SHARE,
@@ -28,7 +29,9 @@ NO_SEED = b""
 
 def opening(run: Run, identity: str, round_number: int) -> bytes:
     """The recorded message that opens a round for a client."""
-    if round_number == SHARE:
+    if round_number == SHARE and run.record["edge_root"] is not None:
+        return run.bytes_of(identity, "published")
+    if round_number in {CHOOSE, SHARE}:
         is_part = identity == run.plan.partial
         return (
             run.bytes_of(identity, "neighbourhood")

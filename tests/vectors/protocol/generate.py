@@ -35,6 +35,7 @@ from reference_roster import (
 )
 from reference_signature import sign
 from refusal_vectors import refusals
+from restart_vectors import beside_the_rounds
 from session_vectors import ISSUER, SESSION_END, TRUST, counting, sessions
 
 DIRECTORY = Path(__file__).parents[3] / "secagg" / "conformance" / "vectors"
@@ -548,6 +549,7 @@ def files() -> dict[str, str]:
         "noise.json": as_text(noise()),
         "refusals.json": as_text(refusals(runs)),
         "receipts.json": as_text(receipts(runs)),
+        "restarts.json": as_text(beside_the_rounds(runs)),
     }
 
 

@@ -777,7 +777,7 @@ class Server:
         if len(self.edges) < view.floor:
             raise Refused(U2_TOO_SMALL)
         lists = {index: Edges.decode(data) for index, data in self.edges.items()}
-        self.lists = Lists(view.suite, view.contexts[1], view.count, lists)
+        self.lists = Lists(view.suite, view.contexts[1], lists, count=view.count)
         drawn = {index: list(edges.drawn) for index, edges in lists.items()}
         view.set_edges(self.lists.root, drawn)
         self.open_round = SHARE
