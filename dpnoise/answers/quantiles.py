@@ -10,9 +10,6 @@ two children; the root is the number of inputs, which is public and holds no noi
   node is the sum of its children.
 * The intervals come from the sums of nodes themselves, whose noise is Skellam with
   known variance: all of them hold together with the stated confidence.
-
-[Hay10] Hay, Rastogi, Miklau, Suciu. Boosting the accuracy of differentially private
-histograms through consistency. PVLDB 3(1), 2010, section 4.
 """
 
 import math

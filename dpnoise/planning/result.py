@@ -103,6 +103,21 @@ class Plan:
         )
 
     @property
+    def count_standard_error(self) -> float | None:
+        """Standard error of one count, with the most noise that can arrive.
+
+        None for vectors that are no counts. Under secret selection that of the estimate
+        of everybody's count, if every client fills this one.
+        """
+        request = self.request
+        if not request.mechanism_class.takes_counts:
+            return None
+        rate = float(request.selection)
+        noise = self.forecast.noise_mse / rate**2
+        largest = float(self.parameters.linf_bound or 1)
+        return math.sqrt(noise + (1.0 / rate - 1.0) * request.clients * largest**2)
+
+    @property
     def selection_mse(self) -> float:
         """Expected squared error that coins cause, per coordinate, caller's units².
 
@@ -123,16 +138,6 @@ class Plan:
         """
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
-
-    @property
-    def count_standard_error(self) -> float | None:
-        """Standard error of one count, with the most noise that can arrive.
-
-        None for vectors that are no counts.
-        """
-        if not self.request.mechanism_class.takes_counts:
-            return None
-        return math.sqrt(self.forecast.noise_mse)
 
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
