@@ -27,6 +27,7 @@ _PLACES: Final = MappingProxyType(
         "lattice-pld": ("loss.lattice_pld", "LatticePLDAccountant"),
         "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
         "mixture-gdp": ("shift.mixture_gdp", "MixtureGDPAccountant"),
+        "mixture-simple": ("shift.mixture_simple", "MixtureSimpleAccountant"),
         "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
         "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
         "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import reference as ref
+from accounting_vectors import accounting
 from enrolment_vectors import enrolment
 from noise_vectors import noise
 from receipt_vectors import receipts
@@ -541,6 +542,7 @@ def files() -> dict[str, str]:
     """Every file of vectors, by name."""
     runs = sessions()
     return {
+        "accounting.json": as_text(accounting()),
         "encodings.json": as_text(encodings()),
         "enrolment.json": as_text(enrolment()),
         "secrets.json": as_text(secrets()),
