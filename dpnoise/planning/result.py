@@ -193,12 +193,6 @@ class Plan:
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
         )
 
-    def _count_error(self) -> tuple[tuple[str, str], ...]:
-        if self.count_standard_error is None:
-            return ()
-        at_most = f"{self.count_standard_error:.4g} at most"
-        return (("standard error of one count", at_most),)
-
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
         if rate == 1:
@@ -214,6 +208,12 @@ class Plan:
                 ),
             ),
         )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        at_most = f"{self.count_standard_error:.4g} at most"
+        return (("standard error of one count", at_most),)
 
     def _shares(self) -> str:
         given = self.parameters
@@ -267,9 +267,9 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
-            "count_standard_error": self.count_standard_error,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
+            "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,

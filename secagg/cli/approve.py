@@ -45,6 +45,7 @@ def approve(path: Path, output: Output) -> None:
             ("delta", f"{budget.delta:g}"),
             ("sessions", f"{budget.steps} sums and {budget.spare} spare"),
             ("mechanism", task.mechanism.parameters.mechanism),
+            ("selection rate", str(task.selection_rate)),
         ],
         title="Noise block",
     )
@@ -63,6 +64,7 @@ def approve(path: Path, output: Output) -> None:
             "accountant": stated.accountant,
             "status": str(stated.status),
             "mechanism": task.mechanism.parameters.mechanism,
+            "selection_rate": str(task.selection_rate),
         }
     )
 
