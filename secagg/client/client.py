@@ -203,7 +203,9 @@ class Client:
             raise LocalProtocolError(
                 "identity and aggregator belong to an address; a connection has its own"
             )
-        self._server = Address.parse(server) if isinstance(server, str) else server
+        self._server = (
+            Address.parse(server, name="server") if isinstance(server, str) else server
+        )
         self._task = task
         self._floors = floors
         self._identity = identity

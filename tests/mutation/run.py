@@ -134,22 +134,20 @@ class Reach:
         site = (mutant.file, mutant.number)
         if self.acts_at_import(mutant):
             site = (mutant.file, MODULE)
-        found = [test for test, sites in self.sites.items() if site in sites]
-        home = Path(mutant.file).stem
-        found.sort(
-            key=lambda test: (
-                f"test_{home}" not in test,
-                self.seconds[test] > 1,
-                len(self.sites[test]),
-                test,
-            ),
+        home = f"test_{Path(mutant.file).stem}"
+        # The quick ones, so that as many as possible fit, and what is written for it.
+        found = sorted(
+            (test for test, sites in self.sites.items() if site in sites),
+            key=lambda test: (home not in test, self.seconds[test], test),
         )
         seconds = accumulate(self.seconds[test] for test in found)
-        return [
+        affordable = [
             test
             for test, total in zip(found, seconds, strict=True)
             if total < MOST_SECONDS
         ]
+        affordable.sort(key=lambda test: (home not in test, len(self.sites[test])))
+        return affordable
 
 
 class _Observer:

@@ -188,6 +188,14 @@ def test_which_form_a_roster_has_is_asked_of_rosters_alone():
     assert not is_neighbourhood(Envelope(Survivors, b"\1"))
 
 
+@pytest.mark.parametrize("drawn", [(3, 3), (4, 3)])
+def test_nobody_is_drawn_twice(drawn):
+    # R5.9-3
+    with pytest.raises(RemoteProtocolError) as caught:
+        Edges.decode(Edges(drawn, b"s" * 64).encode())
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
 def test_nothing_follows_the_keys_of_an_advert():
     keys = ADVERT.key_part() + b"\0"
     data = Writer().blob(ADVERT.id_part()).blob(keys).blob(ADVERT.signature)

@@ -6,11 +6,11 @@ from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode
-from secagg.messages import Round
+from secagg.messages import Roster, Round
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set
 from secagg.simulation.driver import InProcessSession
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
 CLIENTS = 12
 FILE = read_vectors("receipts")
@@ -63,7 +63,9 @@ def test_every_byte_counts(row):
     data = data_of(row)
     for place in range(0, len(data), 11):
         broken = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
-        assert step_of(broken) in {Step.ENCODING, Step.DIGEST}
+        flaw = flaw_of(broken)
+        assert flaw.step in {Step.ENCODING, Step.DIGEST}
+        assert flaw.code is ErrorCode.BAD_ENCODING
 
 
 def signed():
@@ -98,6 +100,9 @@ def test_signatures_are_about_a_set():
 
 CODES = {
     "one signature short": ErrorCode.NO_QUORUM,
+    "no quorum for a sum": ErrorCode.NO_QUORUM,
+    "a quorum that nobody asked for": ErrorCode.NO_QUORUM,
+    "a quorum without U3": ErrorCode.NO_QUORUM,
     "U3 without U2": ErrorCode.BAD_ENCODING,
     "too few clients": ErrorCode.ROSTER_TOO_SMALL,
 }
@@ -112,6 +117,35 @@ def test_a_flaw_has_the_code_of_the_rule_that_is_broken(name):
 def test_a_set_is_a_set_of_somebody():
     row = next(row for row in BAD if row["name"] == "U2 without a view")
     assert "no roster" in str(flaw_of(data_of(row)))
+
+
+def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
+    # R5.2-1
+    row = next(row for row in GOOD if row["name"] == "disputes")
+    receipt = AuditReceipt.decode(data_of(row))
+    first, *others = Roster.decode(receipt.view).adverts
+    layered = replace(first, noise_commitments=(b"c" * 32,))
+    view = Roster((layered, *others)).encode()
+    flaw = flaw_of(replace(receipt, view=view).encode())
+    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_ENCODING)
+
+
+def test_before_anybody_has_drawn_nothing_covers_edges():
+    parameters = sparse_parameters_for(5, dimension=1, degree=4)
+    session = InProcessSession(parameters, [zeros(1, 1 << 20)] * 5)
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    over = AuditReceipt(
+        offer=session.descriptor.encode(),
+        view=session.server_state.cohort.roster.encode(),
+        outcome=Outcome.ABORTED,
+        code=ErrorCode.CANCELLED,
+    )
+    key = parameters.tail.trust.enrolment_key
+    pinned = {"enrolment_key": key, "revocations": None}
+    assert judged(over.encode(), **pinned).finding is Finding.NO_SUM
+    drawn = replace(over, sharers=encode_set(range(5), 5))
+    assert step_of(drawn.encode(), **pinned) is Step.VIEW
 
 
 @pytest.mark.parametrize("pair", [(99, 0), (0, 99), (1, 1)])
