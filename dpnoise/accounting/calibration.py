@@ -158,7 +158,7 @@ def _gaussian_guess(
         releases = list(flatten(build_event(_ANY_VARIANCE)))
     except TheoremNotApplicableError:
         return _ANY_VARIANCE
-    for release, rate, count in releases:
+    for release, rate, count, _ in releases:
         if isinstance(release, SkellamMixtureEvent):
             once = release.l2_clip_squared_steps
         elif isinstance(release, SkellamMixtureClippedEvent):

@@ -36,7 +36,9 @@ __all__ = ["accountant_class", "accountant_names", "make_accountant"]
 _PLACES: Final = MappingProxyType(
     {
         "skellam-gdp": ("shift.skellam_gdp", "SkellamGDPAccountant"),
+        "lattice-pld": ("loss.lattice_pld", "LatticePLDAccountant"),
         "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
+        "mixture-gdp": ("shift.mixture_gdp", "MixtureGDPAccountant"),
         "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
         "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
         "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),
@@ -148,14 +150,14 @@ def default_accountant(event: PrivacyEvent) -> str:
         UnknownEventError: No single proven or certified accountant has a theorem for
             every part of the event. Name an accountant yourself.
     """
-    single_kinds = {type(release) for release, _, _ in flatten(event)}
+    single_kinds = {type(release) for release, *_ in flatten(event)}
     parts = list(flatten(event))
     candidates: tuple[str, ...] = ()
     for kinds, names in _DEFAULTS:
         if single_kinds <= kinds:
             candidates = names
             break
-    one_release = len(parts) == 1 and parts[0][1:] == (1.0, 1)
+    one_release = len(parts) == 1 and parts[0][1:3] == (1.0, 1)
     for name in candidates:
         if name in _ONE_RELEASE_ONLY and not one_release:
             continue

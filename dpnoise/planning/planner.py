@@ -215,9 +215,13 @@ class _Planner:
         request = self._request
         published = self._model.is_published_mixture and request.linf_bound is None
         # The weakest demand on the noise; the bound is widened afterwards.
-        linf_bound = 1 if published else request.linf_bound
-        if request.mechanism_class.published_accountant and linf_bound is None:
-            linf_bound = self._model.natural_cap(scale_factor)
+        linf_bound = None
+        if published:
+            linf_bound = Fraction(1)
+        elif request.linf_bound is not None:
+            linf_bound = Fraction(request.linf_bound)
+        elif request.mechanism_class.published_accountant:
+            linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
         mechanism = self._mechanism(scale_factor, linf_bound)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
         names = (
@@ -272,7 +276,7 @@ class _Planner:
         request, given = self._request, mechanism.parameters
 
         def works(linf_bound: int) -> Mechanism | None:
-            candidate = self._mechanism(given.scale_factor, linf_bound)
+            candidate = self._mechanism(given.scale_factor, Fraction(linf_bound))
             event = self._events(candidate)(variance)
             try:
                 account = self._account(event)
@@ -281,7 +285,7 @@ class _Planner:
             within = account.epsilon(request.delta) <= request.epsilon
             return candidate if within else None
 
-        low, high = 1, self._model.natural_cap(given.scale_factor) + 1
+        low, high = 1, math.ceil(self._model.natural_cap(given.scale_factor)) + 1
         best = mechanism
         while high - low > 1:
             middle = (low + high) // 2
@@ -292,7 +296,7 @@ class _Planner:
                 low, best = middle, candidate
         return best
 
-    def _mechanism(self, scale_factor: float, linf_bound: int | None) -> Mechanism:
+    def _mechanism(self, scale_factor: float, linf_bound: Fraction | None) -> Mechanism:
         """Build the mechanism with a placeholder for the noise and the modulus."""
         request = self._request
         # As much as the samplers hold, so that no theorem wants more of it.

@@ -66,6 +66,15 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "noise one trusted party adds.",
         ),
     ] = None,
+    selection_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--selection-rate",
+            metavar="Q",
+            help="Probability, such as 1/10, that the vector of a client counts in a "
+            "step, by a secret coin of its own; who loses sends zeros and its noise.",
+        ),
+    ] = None,
     min_survivors: Annotated[
         int | None,
         typer.Option(
@@ -130,6 +139,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     if plot is not None:
         _check_picture(plot)
     from secagg import distributed_dp
+    from secagg.config.rates import parse_rate
 
     output = Output(as_json=as_json)
     try:
@@ -144,6 +154,9 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             scale_factor=scale_factor,
             steps=steps,
             sampling_rate=sampling_rate,
+            selection_rate=None
+            if selection_rate is None
+            else parse_rate(selection_rate, name="--selection-rate"),
             min_survivors=min_survivors,
             loss_fraction=loss_fraction,
             colluders=colluders,

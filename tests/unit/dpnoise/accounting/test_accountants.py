@@ -35,6 +35,7 @@ from dpnoise.events import (
     GaussianEvent,
     PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -134,6 +135,48 @@ def test_sampling_of_noise_shares_is_counted_by_hypothetical_accountants_only(na
     assert statement.status is Status.HYPOTHETICAL
     assert statement.accountant == f"hypothetical-{name}"
     assert any(text.startswith("Hypothetical") for text in statement.assumptions)
+
+
+SELECTED = RENYI | {
+    "mixture-gdp": MIXTURE,
+    "mixture-pld": MIXTURE,
+    "lattice-pld": SkellamEvent(4, Fraction(50), 2.0, 4.0, 1),
+}
+
+
+@pytest.mark.parametrize("adversary", Adversary)
+@pytest.mark.parametrize("name", sorted(set(SELECTED) - {"zcdp"}))
+def test_a_secret_selection_is_counted_against_everybody(name, adversary):
+    """The pair of laws is that of sampling; who may claim it is not."""
+    release, tenth = SELECTED[name], Fraction(1, 10)
+    plain = account(name, Repeated(release, 10), adversary=adversary)
+    event = Repeated(SecretlySelected(release, tenth), 10)
+    selected = account(name, event, adversary=adversary)
+    assert selected.status is plain.status
+    sampled = account(
+        f"hypothetical-{name}",
+        Repeated(PoissonSampled(release, float(tenth)), 10),
+        adversary=Adversary.MODEL_READER,
+    )
+    found = selected.epsilon(1e-5)
+    assert found < plain.epsilon(1e-5)
+    assert found == pytest.approx(sampled.epsilon(1e-5), rel=1e-12)
+    text = " ".join(selected.statement(1e-5).assumptions)
+    assert "own secret coin" in text
+    assert "not counted" not in text
+    whole = account(name, SecretlySelected(release, Fraction(1)), adversary=adversary)
+    once = account(name, release, adversary=adversary)
+    assert whole.statement(1e-5) == once.statement(1e-5)
+
+
+def test_a_selection_counts_for_nothing_where_any_vector_may_replace_another():
+    options = {"adversary": Adversary.SERVER, "adjacency": Adjacency.REPLACE_ONE}
+    selected = SecretlySelected(SKELLAM, Fraction(1, 10))
+    found = account("skellam-gdp", selected, **options)
+    assert found.epsilon(1e-5) == account("skellam-gdp", SKELLAM, **options).epsilon(
+        1e-5
+    )
+    assert any("not counted" in text for text in found.statement(1e-5).assumptions)
 
 
 def test_a_hypothetical_accountant_is_never_a_choice_and_never_trusted():
