@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         PrivacyStatement,
         SessionNoise,
         error_curve,
+    )
+    from secagg.distributed_dp.public_plan import (
         plan,
     )
     from secagg.enrolment.published import (
@@ -226,8 +228,8 @@ _MODULES: Final = {
         "PrivacyStatement",
         "SessionNoise",
         "error_curve",
-        "plan",
     ),
+    "distributed_dp.public_plan": ("plan",),
     "enrolment.published": ("PublishedEnrolment",),
     "errors": (
         "ErrorCode",
