@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -218,14 +219,20 @@ def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs, before
 
 
 @pytest.mark.slow
-def test_kill_9_while_clients_join_loses_nothing(programs):
-    server = programs.server()
+def test_a_full_disk_and_kill_9_while_clients_join_lose_nothing(programs):
+    server = programs.server("server.log_level=info")
     first = programs.client(1)
     wait_for(first, "joining")
+    # From here on the server's disk takes nothing: what it cannot keep it refuses.
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    second = programs.client(2)
+    assert "client-2" in wait_for(
+        server, "AdvertiseKeys identity=client-2 code=STORAGE_FAILED"
+    )
     server.send_signal(signal.SIGKILL)
     server.wait(PATIENCE_SECONDS)
     server = programs.server()
-    for client in [first, programs.client(2), programs.client(3)]:
+    for client in [first, second, programs.client(3)]:
         finish(client)
     finish(server)
     np.testing.assert_array_equal(
