@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     )
     from secagg.distributed_dp import (
         CurvePoint,
+        LocalParameters,
+        LocalPrivacy,
+        LocalRandomiser,
         NoiseBudget,
         NoisedInput,
         NoisedTask,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
         PrivacyStatement,
         SessionNoise,
         error_curve,
+        make_randomiser,
     )
     from secagg.distributed_dp.public_plan import (
         plan,
@@ -166,7 +170,10 @@ __all__ = [
     "IssuedCertificate",
     "LocalCohort",
     "LocalEnrolment",
+    "LocalParameters",
+    "LocalPrivacy",
     "LocalProtocolError",
+    "LocalRandomiser",
     "MaliciousTail",
     "NoiseBudget",
     "NoiseCertificate",
@@ -208,6 +215,7 @@ __all__ = [
     "Trust",
     "error_curve",
     "local",
+    "make_randomiser",
     "plan",
 ]
 
@@ -220,6 +228,9 @@ _MODULES: Final = {
     "client.taken_part": ("TakenPart",),
     "distributed_dp": (
         "CurvePoint",
+        "LocalParameters",
+        "LocalPrivacy",
+        "LocalRandomiser",
         "NoiseBudget",
         "NoisedInput",
         "NoisedTask",
@@ -228,6 +239,7 @@ _MODULES: Final = {
         "PrivacyStatement",
         "SessionNoise",
         "error_curve",
+        "make_randomiser",
     ),
     "distributed_dp.public_plan": ("plan",),
     "enrolment.published": ("PublishedEnrolment",),

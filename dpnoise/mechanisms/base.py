@@ -144,6 +144,10 @@ class Mechanism(abc.ABC):
     noise_is_central: ClassVar[bool] = False
     """Whether one trusted party adds all noise, instead of every client its share."""
 
+    takes_counts: ClassVar[bool] = False
+    """Whether vectors are few small whole numbers, bounded by `linf_bound` and
+    `max_nonzero`, which are neither scaled nor rotated."""
+
     finest_share_bits: ClassVar[int] = DEFAULT_SHARE_BITS
     """Largest `share_bits`: the sampler takes multiples of 2^-finest_share_bits."""
 
@@ -170,6 +174,7 @@ class Mechanism(abc.ABC):
                 nearest=self.name,
             )
         self._parameters: Final = parameters
+        self._check_counts()
         self._check_flag()
         self._check_sampling()
         self._check()
@@ -558,6 +563,20 @@ class Mechanism(abc.ABC):
     def remarks(self) -> tuple[str, ...]:
         """Return sentences that whoever configures this mechanism should not miss."""
         return ()
+
+    def _check_counts(self) -> None:
+        """Refuse bounds that this mechanism would ignore."""
+        given = self._parameters
+        if self.takes_counts:
+            return
+        if given.max_nonzero is not None or given.signed:
+            name = "signed" if given.max_nonzero is None else "max_nonzero"
+            raise ParameterError(
+                f"{self.name} knows no {name}; it belongs to skellam-counts",
+                parameter=name,
+                value=getattr(given, name),
+                nearest="false" if name == "signed" else "none",
+            )
 
     def _check_flag(self) -> None:
         """Refuse a flag that takes a vector of its own."""

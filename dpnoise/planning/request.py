@@ -44,6 +44,7 @@ from dpnoise.mechanisms.parameters import (
 )
 from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
+from dpnoise.mechanisms.skellam_counts import counts_norm
 
 __all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
 
@@ -62,7 +63,8 @@ class PlanRequest:
     Args:
         clients: Cohort size of one session, at least 2.
         dimension: Coordinates of the caller's vector, at least 1.
-        l2_clip: Bound on the L2 norm of one client's vector, caller's units.
+        l2_clip: Bound on the L2 norm of one client's vector, caller's units. Leave it
+            out for `skellam-counts`, whose bounds on entries say it.
         epsilon: Privacy loss to spend over all steps, nats, greater than 0.
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
@@ -98,6 +100,10 @@ class PlanRequest:
             largest possible. It decides how much room the modulus leaves.
         max_wrap_probability: Largest acceptable probability that one coordinate wraps
             around, in (0, 1]; 1 accepts useless sums, for reproductions.
+        max_nonzero: Largest number of entries of one vector that are not zero, for
+            `skellam-counts`: 1 for a histogram, `dimension` for as many votes.
+            `linf_bound` is 1 there unless given.
+        signed: Whether entries of `skellam-counts` may be below 0.
 
     Raises:
         ParameterError: A value cannot work; the error names it and the nearest value
@@ -106,9 +112,9 @@ class PlanRequest:
 
     clients: int
     dimension: int
-    l2_clip: float
     epsilon: float
     delta: float
+    l2_clip: float = 0.0
     bits: int | None = None
     mechanism: str = "skellam-mixture"
     scale_factor: float | None = None
@@ -128,6 +134,8 @@ class PlanRequest:
     clip_flag_amplitude: float = 0.0
     sum_l2_norm: float | None = None
     max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY
+    max_nonzero: int | None = None
+    signed: bool = False
 
     def __post_init__(self) -> None:
         check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
@@ -136,6 +144,8 @@ class PlanRequest:
             check_choice("accountant", self.accountant, accountant_names())
         check_integer("clients", self.clients, 2, MAX_CLIENTS)
         check_integer("dimension", self.dimension, 1, MAX_DIM)
+        if self.mechanism_class.takes_counts:
+            self._derive_from_counts()
         check_positive("l2_clip", self.l2_clip)
         check_epsilon(self.epsilon)
         check_delta(self.delta)
@@ -167,6 +177,21 @@ class PlanRequest:
         self._check_sampling()
         self._check_selection()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
+
+    def _derive_from_counts(self) -> None:
+        """Fill in what bounds on whole numbers imply; `make_mechanism` checks them."""
+        linf_bound = 1 if self.linf_bound is None else math.floor(self.linf_bound)
+        check_integer("linf_bound", linf_bound, 1, int(MAX_SCALED_CLIP))
+        check_integer("max_nonzero", self.max_nonzero, 1, self.dimension)
+        implied: dict[str, object] = {"rotation": "none"}
+        if self.linf_bound is None:
+            implied["linf_bound"] = Fraction(1)
+        if self.l2_clip == 0.0:
+            implied["l2_clip"] = counts_norm(linf_bound, self.max_nonzero or 1)
+        if self.scale_factor is None:
+            implied["scale_factor"] = 1.0
+        for name, value in implied.items():
+            object.__setattr__(self, name, value)  # still under construction
 
     def _check_division(self) -> None:
         """Refuse losses and colluders that leave some roster without a share."""

@@ -103,6 +103,16 @@ class Plan:
         )
 
     @property
+    def count_standard_error(self) -> float | None:
+        """Standard error of one count, with the most noise that can arrive.
+
+        None for vectors that are no counts.
+        """
+        if not self.request.mechanism_class.takes_counts:
+            return None
+        return math.sqrt(self.forecast.noise_mse)
+
+    @property
     def selection_mse(self) -> float:
         """Expected squared error that coins cause, per coordinate, caller's units².
 
@@ -168,6 +178,7 @@ class Plan:
             *self._selected(unit),
             ("expected error", f"{forecast.expected_mse:.6g} {unit} at most"),
             ("  without losses", f"{self.mse_without_losses:.6g} {unit}"),
+            *self._count_error(),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
@@ -176,6 +187,12 @@ class Plan:
             ("delta", f"{request.delta:.6g}"),
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
         )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        at_most = f"{self.count_standard_error:.4g} at most"
+        return (("standard error of one count", at_most),)
 
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
@@ -245,6 +262,7 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
+            "count_standard_error": self.count_standard_error,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
             "expected_mse_counted": self.counted_mse,

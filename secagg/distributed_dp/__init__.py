@@ -8,7 +8,8 @@ Rule 1: a task fixes the variance that counts.  What one client adds follows fro
         session's own U2: the honest others carry that variance after every loss that
         is tolerated, whatever colluders and the user itself add.
 Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
-        block takes nothing else.
+        block takes nothing else. Where a task has a local randomiser, it comes first:
+        no vector leaves a client that has not gone through it.
 Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
 Rule 4: no amplification by sampling: the server knows who takes part, and readers see
         it in the noise that every participant adds.
@@ -22,6 +23,12 @@ Nothing in here does input or output.
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
+from dpnoise.local import (
+    LocalParameters,
+    LocalRandomiser,
+    best_magnitude_epsilon,
+    make_randomiser,
+)
 from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
 from secagg.distributed_dp.noise_block import NoiseBudget
@@ -31,12 +38,15 @@ from secagg.distributed_dp.reader import (
     read_noise_terms,
     subtract_layers,
 )
-from secagg.distributed_dp.report import PrivacyReport
+from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
     "CurvePoint",
     "DPNoiseError",
+    "LocalParameters",
+    "LocalPrivacy",
+    "LocalRandomiser",
     "NoiseBudget",
     "NoisedInput",
     "NoisedTask",
@@ -46,9 +56,11 @@ __all__ = [
     "PrivacyStatement",
     "SessionNoise",
     "UnknownEventError",
+    "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
     "error_curve",
+    "make_randomiser",
     "plan",
     "read_noise_terms",
     "subtract_layers",

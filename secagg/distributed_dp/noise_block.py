@@ -16,6 +16,7 @@ from typing import Final, cast
 from dpnoise.accounting import expected_seconds
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import NoiseEvent
+from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES
@@ -49,6 +50,8 @@ class NoiseBudget:
         spare: Sessions on top of them, for those that end after they may have shown
             something: a fault then costs a spare session and not the task.
         accountant: Name of the accountant that computes epsilon.
+        randomiser: What makes every vector private before it is encoded, whoever
+            breaks the masks; None for nothing.
     """
 
     epsilon: float
@@ -56,6 +59,7 @@ class NoiseBudget:
     steps: int
     spare: int
     accountant: str
+    randomiser: LocalParameters | None = None
 
     @property
     def sessions(self) -> int:
@@ -75,7 +79,7 @@ def encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> byt
         sampler: Digest of how the noise is drawn, in hexadecimal.
     """
     encoder = mechanism.parameters.to_dict()
-    entries = {
+    entries: dict[str, object] = {
         "version": _BLOCK_VERSION,
         "noise": encoder.pop("noise_rule"),
         "mechanism": encoder,
@@ -86,6 +90,8 @@ def encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> byt
         "spare": budget.spare,
         "accountant": budget.accountant,
     }
+    if budget.randomiser is not None:
+        entries[_OPTIONAL_KEY] = budget.randomiser.to_dict()
     return canonical_json(entries)
 
 
@@ -114,6 +120,7 @@ _BLOCK_KEYS: Final = frozenset(
         "accountant",
     }
 )
+_OPTIONAL_KEY: Final = "randomiser"
 
 
 @lru_cache(maxsize=64)
@@ -128,9 +135,10 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
         raise bad_block("it is not JSON") from None
     if not is_canonical:
         raise bad_block("it is not in canonical form")
-    if not isinstance(entries, dict) or set(entries) != _BLOCK_KEYS:
+    if not isinstance(entries, dict) or set(entries) - {_OPTIONAL_KEY} != _BLOCK_KEYS:
         raise bad_block(
-            f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}"
+            f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}, and "
+            f"{_OPTIONAL_KEY} where there is one"
         )
     if entries["version"] != _BLOCK_VERSION:
         raise bad_block(f"its version is not {_BLOCK_VERSION}")
@@ -140,6 +148,7 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
         steps=_whole(entries["steps"], "steps", lowest=1),
         spare=_whole(entries["spare"], "spare", lowest=0),
         accountant=str(entries["accountant"]),
+        randomiser=_randomiser(entries.get(_OPTIONAL_KEY)),
     )
     encoder, noise = entries["mechanism"], entries["noise"]
     if not isinstance(encoder, dict) or "noise_rule" in encoder:
@@ -180,6 +189,18 @@ def check_sampler(block: bytes) -> None:
     # Two samplers with other tables would not draw what the block promises.
     if sampler != digest.hex():
         raise bad_block("its noise sampler is not the one that this release builds")
+
+
+def _randomiser(entries: object) -> LocalParameters | None:
+    """Read what randomises vectors; None where nothing does."""
+    if entries is None:
+        return None
+    if not isinstance(entries, dict):
+        raise bad_block("its randomiser is not an object")
+    try:
+        return LocalParameters.from_dict(entries)
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
 
 
 def _positive(value: object, name: str, below: float) -> float:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary
+from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
 from dpnoise.mechanisms import Mechanism, SessionNoise, make_mechanism
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import (
@@ -22,7 +23,7 @@ from secagg.distributed_dp.noise_block import (
     encode_block,
     rational_text,
 )
-from secagg.distributed_dp.report import PrivacyReport, statement
+from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport, statement
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import ProtocolParameters
@@ -73,7 +74,12 @@ class NoisedTask:
 
     @classmethod
     def from_plan(
-        cls, made: Plan, protocol: ProtocolParameters, *, spare: int = 0
+        cls,
+        made: Plan,
+        protocol: ProtocolParameters,
+        *,
+        spare: int = 0,
+        randomiser: LocalParameters | None = None,
     ) -> Self:
         """Join a plan with protocol parameters.
 
@@ -82,6 +88,8 @@ class NoisedTask:
             protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
                 noise block are replaced by the plan's.
             spare: How many of the plan's steps are spare sessions.
+            randomiser: What makes every vector private before it is encoded. The plan
+                must be made for its `output_norm` as `l2_clip`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
@@ -95,6 +103,7 @@ class NoisedTask:
             steps=made.request.steps - spare,
             spare=spare,
             accountant=made.accountant,
+            randomiser=randomiser,
         )
         parameters = replace(
             protocol,
@@ -173,12 +182,35 @@ class NoisedTask:
         ):
             if not holds:
                 raise bad_block(complaint)
+        self._check_randomiser()
         return self
+
+    def _check_randomiser(self) -> None:
+        randomiser = self.randomiser
+        if randomiser is None:
+            return
+        if randomiser.parameters.dim != self.dim:
+            raise bad_block(
+                f"its randomiser takes vectors of {randomiser.parameters.dim}, its "
+                f"mechanism of {self.dim}"
+            )
+        # Shortening what comes out of it would undo that it is unbiased.
+        if randomiser.output_norm > self.mechanism.parameters.l2_clip:
+            raise bad_block(
+                f"its randomiser sends vectors of norm {randomiser.output_norm:.6g}, "
+                f"its l2_clip is {self.mechanism.parameters.l2_clip:.6g}"
+            )
 
     @property
     def dim(self) -> int:
         """Coordinates of the caller's vectors."""
         return self.mechanism.dim
+
+    @property
+    def randomiser(self) -> LocalRandomiser | None:
+        """What makes every vector private before it is encoded; None for nothing."""
+        given = self.budget.randomiser
+        return None if given is None else make_randomiser(given)
 
     def encode(
         self,
@@ -187,7 +219,7 @@ class NoisedTask:
         session_id: bytes,
         secrets: NoiseSecrets,
     ) -> NoisedInput:
-        """Clip, rotate, scale, round, add the noise share, and reduce modulo m.
+        """Randomise, clip, rotate, scale, round, add noise, and reduce modulo m.
 
         Args:
             vector: Floats of shape (dim,), caller's units.
@@ -199,9 +231,13 @@ class NoisedTask:
             RemoteProtocolError: BAD_CONFIG; for so many sharers there is no noise.
         """
         noise = self.session_noise(secrets.sharers)
+        sent, shortened_by = np.asarray(vector), None
         try:
+            if (randomiser := self.randomiser) is not None:
+                shortened_by = randomiser.shortened_by(sent)
+                sent = randomiser.randomise(sent, private_seed=secrets.seed.reveal())
             encoded = self.mechanism.encode(
-                np.asarray(vector),
+                sent,
                 private_seed=secrets.seed.reveal(),
                 public_seed=_rotation_seed(session_id, self.parameters.suite),
                 session_noise=noise,
@@ -215,7 +251,7 @@ class NoisedTask:
             ) from None
         return NoisedInput(
             NoisedVector(encoded.residues, self.parameters.noise_block),
-            encoded.shortened_by,
+            shortened_by or encoded.shortened_by,
         )
 
     def decode(
@@ -312,7 +348,34 @@ class NoisedTask:
             steps=self.budget.steps,
             spare=self.budget.spare,
             graph_delta=self.graph_delta,
+            broken_masks=self.broken_masks,
         )
+
+    @property
+    def broken_masks(self) -> LocalPrivacy | None:
+        """What holds against somebody who sees each vector alone; None for nothing."""
+        randomiser = self.randomiser
+        if randomiser is None:
+            return None
+        return LocalPrivacy(
+            randomiser=randomiser.name,
+            epsilon=randomiser.parameters.epsilon,
+            sessions=self.budget.sessions,
+            is_exact=randomiser.exact_alphabet,
+        )
+
+    @property
+    def randomiser_mse(self) -> float:
+        """What randomising adds to the mean squared error of one entry of a sum.
+
+        Caller's units squared, for the largest cohort of the shortest vectors or of
+        the longest, whichever is more; 0 without a randomiser.
+        """
+        randomiser = self.randomiser
+        if randomiser is None:
+            return 0.0
+        each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
+        return self.mechanism.parameters.num_clients * each / self.dim
 
     @property
     def max_rosters(self) -> int | None:
@@ -387,6 +450,24 @@ class NoisedTask:
                     f"{floors.min_local_noise_stddev:.4g} is demanded"
                 ),
             ),
+        )
+        self._check_local(floors.max_local_epsilon)
+
+    def _check_local(self, most: float | None) -> None:
+        if most is None:
+            return
+        stated = self.broken_masks
+        total = math.inf if stated is None else stated.total_epsilon
+        _insist(
+            (
+                total <= most * (1 + _EPSILON_SLACK),
+                (
+                    "no local randomiser protects a vector whose masks are broken"
+                    if stated is None
+                    else f"local epsilon is {total:.4g} over all sessions, at most "
+                    f"{most:.4g} is accepted"
+                ),
+            )
         )
 
     def check(

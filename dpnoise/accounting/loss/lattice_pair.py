@@ -68,7 +68,7 @@ _LARGEST_LOSS: Final = 64.0
 """Keeps logarithms of ratios within 2^-46, which `composed_loss` grants a release."""
 
 _MARGIN: Final = 1.0 + 2.0**-30  # 2^17 products of atoms, each off by a few 2^-53
-_GRID_VARIANCE: Final = 4e-6  # of the variance of a loss, added by the grid
+_GRID_VARIANCE: Final = 1e-5  # of the variance of a loss, added by the grid
 _NEGLIGIBLE: Final = 1e-30  # mass of one atom that is given away, of 10^5 at most
 _CURVE_POINTS: Final = 4000
 _IRRELEVANT: Final = 1e-20  # mass beyond the last point of a curve
@@ -213,7 +213,7 @@ def power_pair(pair: DominatingPair, count: int) -> DominatingPair:
         count: Number of coordinates, at least 1.
 
     Returns:
-        A pair that dominates the product, within 4e-6 of the variance of its loss. It
+        A pair that dominates the product, within 1e-5 of the variance of its loss. It
         may be sampled, which a number of pairs may not: the coin is one for all
         coordinates of a release.
 
@@ -258,8 +258,12 @@ def envelope_pair(law: IntegerLaw, bounds: ShiftBounds) -> DominatingPair:
         )
     if not shift_pair(law, bounds.longest_entry).upper.any():
         return _nothing_hidden()
-    step = _grid_step(shift_pair(law, 1))
-    products = [_product(law, entries, step).pair for entries in bounds.shapes()]
+    unit = _grid_step(shift_pair(law, 1))
+    products = []
+    for entries in bounds.shapes():
+        # Of so many factors with so much more variance than a unit shift's.
+        coarser = sum(entry * entry for entry in entries) / len(entries)
+        products.append(_product(law, entries, unit * math.sqrt(coarser)).pair)
     last = max(_last_loss(product) for product in products)
     epsilons = np.linspace(0.0, last, _CURVE_POINTS)
     curve = np.max([_curve(product, epsilons) for product in products], axis=0)

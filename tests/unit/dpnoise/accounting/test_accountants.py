@@ -14,7 +14,6 @@ from dpnoise.accounting import (
     Status,
     accountant_names,
     calibrate,
-    default_accountant,
     make_accountant,
 )
 from dpnoise.accounting.calibration import round_up_to_dyadic
@@ -263,20 +262,6 @@ def test_zcdp_adds_rho_and_knows_that_sampling_is_not_concentrated():
         "zcdp", PoissonSampled(GAUSSIAN, 0.1), adversary=Adversary.MODEL_READER
     )
     assert sampled.rho == math.inf
-
-
-def test_defaults_are_proven_or_certified_and_fit_the_event():
-    assert default_accountant(SKELLAM) == "skellam-gdp"
-    assert default_accountant(CLIPPED) == "smm-paper"
-    assert default_accountant(DDGAUSS) == "ddgauss-paper"
-    assert default_accountant(Composed((MIXTURE, SKELLAM))) == "mixture-rdp"
-    for event in (MIXTURE, Repeated(PoissonSampled(MIXTURE, 0.5), 3), GAUSSIAN):
-        name = default_accountant(event)
-        assert account(name).status in {Status.PROVEN, Status.CERTIFIED}
-    with pytest.raises(UnknownEventError):
-        default_accountant(BinomialEvent(4, 100, 1.0, 1.0, 1))
-    with pytest.raises(UnknownEventError):
-        default_accountant(Composed((DDGAUSS, MIXTURE)))
 
 
 def test_ddgauss_follows_its_three_expressions():

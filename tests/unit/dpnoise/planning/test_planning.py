@@ -427,6 +427,6 @@ def test_a_plan_prints_as_a_table_for_people():
 def test_simulated_noise_is_never_certified():
     made = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
     statement = made.statement_model_reader
-    assert statement.accountant == "gaussian-pld"
+    assert statement.accountant == "skellam-gdp"
     assert statement.status.value == made.to_dict()["status"] == "numerical"
     assert any("simulations only" in text for text in statement.assumptions)
