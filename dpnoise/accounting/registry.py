@@ -37,6 +37,7 @@ _PLACES: Final = MappingProxyType(
     {
         "skellam-gdp": ("shift.skellam_gdp", "SkellamGDPAccountant"),
         "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
+        "mixture-gdp": ("shift.mixture_gdp", "MixtureGDPAccountant"),
         "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
         "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
         "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),
