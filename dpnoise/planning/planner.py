@@ -38,8 +38,9 @@ from dpnoise.errors import (
     ParameterError,
     TheoremNotApplicableError,
 )
-from dpnoise.events import Adversary, NoiseEvent, PrivacyEvent
+from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
+from dpnoise.mechanisms.forecast import Rounding
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
@@ -69,6 +70,9 @@ _P = ParamSpec("_P")
 _CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
 _SEARCHES: Final = 3
+_FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
+_CLOSED_FORM: Final = "mixture-gdp"
+_CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
@@ -133,7 +137,7 @@ class _Planner:
     def run(self) -> Plan:
         request = self._request
         if request.scale_factor is None:
-            scale_factor, bits = self._search_scale()
+            scale_factor, bits = self._fine_scale() or self._search_scale()
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
@@ -142,6 +146,43 @@ class _Planner:
         found = self._calibrated(scale_factor)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
+
+    def _fine_scale(self) -> tuple[float, int] | None:
+        """Take a grid so fine that rounding costs nothing, where bits cost nothing.
+
+        On short vectors a client saves a few bytes by a coarse grid, and the tables
+        that judge it are long, because a coordinate may hold the whole norm.
+        """
+        request = self._request
+        mixture = request.mechanism_class.rounding is Rounding.STOCHASTIC
+        if (
+            not mixture
+            or request.is_central
+            or self._model.is_published_mixture
+            or request.bits is not None
+            or request.accountant not in {None, _CLOSED_FORM}
+            or request.adjacency is not Adjacency.ZERO_OUT
+            or self._model.length > _FEW_BITS
+        ):
+            return None
+        # The closed form costs a share of some 7/√v of the noise.
+        scale_factor = 700.0 / math.sqrt(self._unit_variance) / request.l2_clip
+        for _ in range(_SEARCHES):
+            scale_factor = _readable(min(scale_factor, request.scaled_bound))
+            if not self._model.fits_sampler(scale_factor):
+                return None
+            found = self._calibrate(scale_factor, (_CLOSED_FORM,))
+            need = self._unit_variance * found.mechanism.l2_clip_squared_steps
+            cost = float(found.variance) / need - 1.0
+            if _CLOSEST < cost <= _CLOSE:
+                break
+            scale_factor *= cost / (0.5 * (_CLOSEST + _CLOSE))
+        else:
+            return None
+        self._found[scale_factor] = found
+        self._model = self._model.through({scale_factor: float(found.variance)})
+        bits = self._bits_for(scale_factor)
+        return (scale_factor, bits) if self._model.length * bits <= _FEW_BITS else None
 
     def _search_scale(self) -> tuple[float, int]:
         """Search with the model, calibrate there and on the finer grid, search again.
@@ -202,10 +243,7 @@ class _Planner:
                 value=bits,
                 nearest=str(smallest_bits(model, holds_the_sum=True)),
             )
-        # Twelve significant bits: a readable number, and the error does not notice.
-        scale = found.scale_factor
-        step = 2.0 ** (math.floor(math.log2(scale)) - 11)
-        return math.floor(scale / step) * step, bits
+        return _readable(found.scale_factor), bits
 
     def _bits_for(self, scale_factor: float) -> int:
         """The smallest modulus for a given scale."""
@@ -226,8 +264,10 @@ class _Planner:
             self._found[scale_factor] = self._calibrate(scale_factor)
         return self._found[scale_factor]
 
-    def _calibrate(self, scale_factor: float) -> "_Calibrated":
-        """Ask the accountants how much noise this scale needs."""
+    def _calibrate(
+        self, scale_factor: float, names: tuple[str, ...] = ()
+    ) -> "_Calibrated":
+        """Ask the accountants, or those named, how much noise this scale needs."""
         request = self._request
         published = self._model.is_published_mixture and request.linf_bound is None
         # The weakest demand on the noise; the bound is widened afterwards.
@@ -240,9 +280,9 @@ class _Planner:
             linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
         mechanism = self._mechanism(scale_factor, linf_bound)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
-        names = (
-            (request.accountant,) if request.accountant else self._trusted(mechanism)
-        )
+        if request.accountant:
+            names = (request.accountant,)
+        names = names or self._trusted(mechanism)
         events = self._events(mechanism)
         most, chosen = _LARGEST_VARIANCE, names[0]
         for name in names:
@@ -435,6 +475,12 @@ class _Planner:
             name, adversary=request.calibrated_for, adjacency=request.adjacency
         )
         return accountant.compose(event)
+
+
+def _readable(scale_factor: float) -> float:
+    """Round a scale down to twelve significant bits; the error does not notice."""
+    step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
+    return math.floor(scale_factor / step) * step
 
 
 @dataclass(frozen=True, slots=True)

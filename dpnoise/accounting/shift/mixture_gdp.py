@@ -189,9 +189,7 @@ class MixtureGDPAccountant(Accountant):
 
     def _details(self) -> Mapping[str, str]:
         nearest = self._ladder()[0].gaussian_shift
-        return MappingProxyType(
-            {"gaussian_shift_unsampled_at_least": repr(nearest)}
-        )
+        return MappingProxyType({"gaussian_shift_unsampled_at_least": repr(nearest)})
 
 
 def _worlds(epsilon: float) -> float:
