@@ -8,7 +8,10 @@
   norm that counts is the one handed to the rounding step.
 * How much noise one client adds depends on the session's roster (`session`). Layers
   that may be taken back have seeds of their own; who is given one draws the same noise.
-* Noise and rounding read separate streams derived from the private seed, under
+* Under a selection rate below 1 a secret coin decides whether the vector counts. If
+  not, its rounded integers are replaced by zeros before noise comes on top; all else
+  is computed either way.
+* Noise, rounding and coin read separate streams derived from the private seed, under
   labels of their own. A private seed serves one vector and one roster, once: the
   difference of two encodings under one seed would be nearly free of noise.
 * What `encode` enforces is exactly what `event` states. A mechanism whose theorem
@@ -50,6 +53,7 @@ from dpnoise.mechanisms.noise_share import (
 )
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.selection import EVERYBODY, is_selected
 from dpnoise.samplers import SEED_BYTES, BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
@@ -140,6 +144,10 @@ class Mechanism(abc.ABC):
     noise_is_central: ClassVar[bool] = False
     """Whether one trusted party adds all noise, instead of every client its share."""
 
+    takes_counts: ClassVar[bool] = False
+    """Whether vectors are few small whole numbers, bounded by `linf_bound` and
+    `max_nonzero`, which are neither scaled nor rotated."""
+
     finest_share_bits: ClassVar[int] = DEFAULT_SHARE_BITS
     """Largest `share_bits`: the sampler takes multiples of 2^-finest_share_bits."""
 
@@ -166,6 +174,7 @@ class Mechanism(abc.ABC):
                 nearest=self.name,
             )
         self._parameters: Final = parameters
+        self._check_counts()
         self._check_flag()
         self._check_sampling()
         self._check()
@@ -357,7 +366,7 @@ class Mechanism(abc.ABC):
             variance = self.session(self._parameters.noise_rule.min_survivors).base
         return self.sampler(variance).digest
 
-    def encode(
+    def encode(  # noqa: PLR0913 - what one upload depends on, all of it
         self,
         vector: NDArray[np.floating] | NDArray[np.integer],
         *,
@@ -365,6 +374,7 @@ class Mechanism(abc.ABC):
         public_seed: bytes,
         session_noise: SessionNoise,
         layer_seeds: Sequence[bytes] = (),
+        selection_rate: Fraction = EVERYBODY,
     ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
 
@@ -379,14 +389,18 @@ class Mechanism(abc.ABC):
                 mechanisms add none.
             layer_seeds: One seed like `private_seed` for each layer of noise. Who is
                 given one can take that layer back, and no other.
+            selection_rate: Probability that the vector counts; otherwise zeros are
+                sent, flag included, under the same noise (`is_selected`).
 
         Returns:
-            The residues, and by what factor the vector was shortened.
+            The residues, and by what factor the vector was shortened, whether or not
+            it counts.
 
         Raises:
             InputError: The vector or a seed has a wrong type, shape or length, an
                 entry is not finite, or the seeds are not as many as the layers.
                 Nothing was drawn; repair the input.
+            ParameterError: The selection rate is none.
         """
         for seed in (private_seed, *layer_seeds):
             check_seed("private_seed", seed)
@@ -399,6 +413,8 @@ class Mechanism(abc.ABC):
         checked = check_vector(vector, self.dim)
         fixed = self._fixed_point(checked, public_seed)
         steps = self._round(fixed, private_seed)
+        # A product, so that both coins take one path.
+        steps *= int(is_selected(private_seed, selection_rate))
         if not self.noise_is_central:
             self.sampler(session_noise.base).add_to(steps, private_seed, NOISE_LABEL)
             for variance, seed in zip(session_noise.layers, layer_seeds, strict=True):
@@ -459,13 +475,18 @@ class Mechanism(abc.ABC):
         return estimate
 
     def decode_clip_flag(
-        self, modular_sum: NDArray[np.unsignedinteger], *, num_contributors: int
+        self,
+        modular_sum: NDArray[np.unsignedinteger],
+        *,
+        num_contributors: int,
+        selection_rate: Fraction = EVERYBODY,
     ) -> float:
         """Estimate the share of clients whose vector was not clipped.
 
         Args:
             modular_sum: As for `decode`.
             num_contributors: Number of clients that were summed.
+            selection_rate: As the vectors were encoded with; a lost coin sends no flag.
 
         Returns:
             The estimate, clamped to [0, 1]; unbiased before the clamp.
@@ -493,7 +514,8 @@ class Mechanism(abc.ABC):
             )
         steps = float(self._centred(modular_sum)[self.rotated_dim :].sum())
         flag = steps / math.sqrt(self.clip_flag_coordinates) / given.scale_factor
-        share = 0.5 + flag / (2.0 * given.clip_flag_amplitude * num_contributors)
+        flags = float(selection_rate) * num_contributors
+        share = 0.5 + flag / (2.0 * given.clip_flag_amplitude * flags)
         return min(1.0, max(0.0, share))
 
     def event(self) -> PrivacyEvent:
@@ -553,6 +575,20 @@ class Mechanism(abc.ABC):
     def remarks(self) -> tuple[str, ...]:
         """Return sentences that whoever configures this mechanism should not miss."""
         return ()
+
+    def _check_counts(self) -> None:
+        """Refuse bounds that this mechanism would ignore."""
+        given = self._parameters
+        if self.takes_counts:
+            return
+        if given.max_nonzero is not None or given.signed:
+            name = "signed" if given.max_nonzero is None else "max_nonzero"
+            raise ParameterError(
+                f"{self.name} knows no {name}; it belongs to skellam-counts",
+                parameter=name,
+                value=getattr(given, name),
+                nearest="false" if name == "signed" else "none",
+            )
 
     def _check_flag(self) -> None:
         """Refuse a flag that takes a vector of its own."""

@@ -31,6 +31,7 @@ from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
+    check_flag,
     check_integer,
     check_number,
     check_positive,
@@ -51,6 +52,7 @@ __all__ = [
 MECHANISM_NAMES: Final = (
     "skellam-mixture",
     "skellam",
+    "skellam-counts",
     "smm",
     "ddgauss",
     "binomial",
@@ -104,6 +106,9 @@ class MechanismParameters:
         clip_flag_amplitude: L2 norm a, in the caller's units, of the extra coordinates
             that tell whether a client's vector was clipped; 0 for none. The joint L2
             bound becomes √(r² + a²).
+        max_nonzero: Largest number of entries of one vector that are not zero, 1 …
+            `dim`. For `skellam-counts`, which demands it, and for no other.
+        signed: Whether entries of `skellam-counts` may be below 0.
 
     Raises:
         ParameterError: A value cannot work; the error names it and the nearest value
@@ -124,6 +129,8 @@ class MechanismParameters:
     rounding_bias: float = DEFAULT_ROUNDING_BIAS
     linf_bound: Fraction | None = None
     clip_flag_amplitude: float = 0.0
+    max_nonzero: int | None = None
+    signed: bool = False
 
     def __post_init__(self) -> None:
         self.validate()
@@ -152,6 +159,9 @@ class MechanismParameters:
         check_rounding_bias(self.rounding_bias)
         if self.linf_bound is not None:
             check_linf_bound(self.linf_bound)
+        if self.max_nonzero is not None:
+            check_integer("max_nonzero", self.max_nonzero, 1, self.dim)
+        check_flag("signed", self.signed)
 
     def to_dict(self) -> dict[str, object]:
         """Return the parameters as JSON values, in the order of the fields.

@@ -28,8 +28,8 @@ from typing import Final, ParamSpec, cast
 from dpnoise.accounting import (
     Accountant,
     PrivacyStatement,
-    calibrate,
-    default_accountant,
+    calibrate_least,
+    default_accountants,
     make_accountant,
 )
 from dpnoise.accounting.calibration import round_up_to_dyadic
@@ -67,12 +67,12 @@ __all__ = ["plan"]
 
 _P = ParamSpec("_P")
 
-_CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
 _SEARCHES: Final = 3
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
+_OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
@@ -141,7 +141,8 @@ class _Planner:
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
-            self._fit(scale_factor)
+            calibrated = self._calibrated(scale_factor).variance
+            self._model = self._model.through({scale_factor: float(calibrated)})
             bits = request.bits or self._bits_for(scale_factor)
         found = self._calibrated(scale_factor)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
@@ -247,6 +248,8 @@ class _Planner:
 
     def _bits_for(self, scale_factor: float) -> int:
         """The smallest modulus for a given scale."""
+        if self._request.mechanism_class.takes_counts:
+            return self._bits_for_counts(scale_factor)
         free = forecast_at(self._model, scale_factor, UNBOUNDED_BITS)
         accepted = accepted_error(self._model, free)
         for bits in range(1, UNBOUNDED_BITS):
@@ -254,6 +257,21 @@ class _Planner:
             if (
                 found.judged_mse <= accepted
                 and found.wrap_probability <= self._request.max_wrap_probability
+            ):
+                return bits
+        return UNBOUNDED_BITS
+
+    def _bits_for_counts(self, scale_factor: float) -> int:
+        """The smallest modulus that holds the largest count and its noise."""
+        request, found = self._request, self._calibrated(scale_factor)
+        for bits in range(1, UNBOUNDED_BITS):
+            parameters = self._divide(found.mechanism.parameters, found.variance, bits)
+            forecast = make_mechanism(parameters).forecast(
+                sum_l2_norm=request.sum_l2_norm
+            )
+            if (
+                forecast.judged_mse <= _OVER_COUNTS * forecast.noise_mse
+                and forecast.wrap_probability <= request.max_wrap_probability
             ):
                 return bits
         return UNBOUNDED_BITS
@@ -280,28 +298,21 @@ class _Planner:
             linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
         mechanism = self._mechanism(scale_factor, linf_bound)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
-        if request.accountant:
-            names = (request.accountant,)
-        names = names or self._trusted(mechanism)
-        events = self._events(mechanism)
-        most, chosen = _LARGEST_VARIANCE, names[0]
-        for name in names:
-            # Where it asks for more than another one did, how much more is no matter.
-            if most < _LARGEST_VARIANCE and not self._states(name, events(most)):
-                continue
-            most, chosen = (
-                calibrate(
-                    events,
-                    accountant=name,
-                    epsilon=request.epsilon,
-                    delta=request.delta,
-                    adversary=request.calibrated_for,
-                    adjacency=request.adjacency,
-                    bracket=(_LEAST_VARIANCE, most),
-                ),
-                name,
-            )
-        found = _Calibrated(mechanism, most, chosen, names)
+        least = calibrate_least(
+            self._events(mechanism),
+            accountants=names or self._trusted(mechanism),
+            epsilon=request.epsilon,
+            delta=request.delta,
+            adversary=request.calibrated_for,
+            adjacency=request.adjacency,
+            bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+        )
+        found = _Calibrated(
+            mechanism,
+            least.variance,
+            least.accountant,
+            tuple(each.accountant for each in least.tried),
+        )
         if published:
             found = dataclasses.replace(found, mechanism=self._widen(found))
         return found
@@ -319,17 +330,18 @@ class _Planner:
         return mechanism.encoded_dim * self._request.sent_draws * DISTANCE_PER_DRAW
 
     def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
-        """Name the certified accountants; the one that asks least noise decides."""
+        """Name the accountants to ask; the one that asks least noise decides."""
         request = self._request
+        named = request.accountant or request.mechanism_class.published_accountant
+        if named is not None:
+            return (named,)
         typical = Fraction(
             max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
         )
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
-        tightest = default_accountant(request.releases(release))
-        # On coarse grids lattice resonances cost the contour more than the conversion
-        # from a Rényi curve costs.
-        rival = "mixture-rdp" if tightest in _CONTOURS else None
-        return (tightest,) if rival is None else (tightest, rival)
+        return default_accountants(
+            request.releases(release), adjacency=request.adjacency
+        )
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
@@ -373,6 +385,8 @@ class _Planner:
                 rounding_bias=request.rounding_bias,
                 linf_bound=linf_bound,
                 clip_flag_amplitude=float(request.clip_flag_amplitude),
+                max_nonzero=request.max_nonzero,
+                signed=request.signed,
             )
         )
 

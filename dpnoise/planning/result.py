@@ -119,6 +119,38 @@ class Plan:
             / self.gaussian_mse
         )
 
+    @property
+    def count_standard_error(self) -> float | None:
+        """Standard error of one count.
+
+        None for vectors that are no counts.
+        """
+        if not self.request.mechanism_class.takes_counts:
+            return None
+        return math.sqrt(self.forecast.noise_mse)
+
+    @property
+    def selection_mse(self) -> float:
+        """Expected squared error that coins cause, per coordinate, caller's units².
+
+        Of the estimate Σ/q of the sum of everybody's vectors, where Σ adds up those
+        that were selected and all vectors are as long as the clip: (1−q)/q·n·r²/d.
+        """
+        request = self.request
+        rest = 1 / request.selection - 1
+        return float(rest) * request.clients * request.l2_clip**2 / request.dimension
+
+    @property
+    def estimate_mse(self) -> float:
+        """Expected squared error of the estimate of everybody's sum, per coordinate.
+
+        Caller's units². Without a selection the estimate is the sum, and this is
+        `forecast.expected_mse`; with one it is the sum over q: as much more noise, and
+        the coins on top.
+        """
+        noise = self.forecast.expected_mse / float(self.request.selection) ** 2
+        return noise + self.selection_mse
+
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
         rows = self.table()
@@ -197,6 +229,8 @@ class Plan:
             ("one client's share", self._shares()),
             ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
             ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
+            *self._count_error(),
+            *self._selected(unit),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
@@ -211,6 +245,27 @@ class Plan:
         return ", ".join(
             f"{each.name} ε {each.epsilon:.6g} ({each.cpu_seconds:.2g} s)"
             for each in self.accountants_tried
+        )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
+
+    def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
+        rate = self.request.selection
+        if rate == 1:
+            return ()
+        noise = self.estimate_mse - self.selection_mse
+        return (
+            ("selection rate", f"{rate} of the vectors, by secret coins"),
+            (
+                "error of the estimate",
+                (
+                    f"{self.estimate_mse:.6g} {unit}, {noise:.6g} by noise and "
+                    f"{self.selection_mse:.6g} by coins"
+                ),
+            ),
         )
 
     def _shares(self) -> str:
@@ -248,6 +303,7 @@ class Plan:
             "delta": request.delta,
             "steps": request.steps,
             "sampling_rate": request.sampling_rate,
+            "selection_rate": str(request.selection),
             "min_survivors": given.noise_rule.min_survivors,
             "loss_fraction": str(given.noise_rule.loss_fraction),
             "colluders": given.noise_rule.colluders,
@@ -265,6 +321,9 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
+            "count_standard_error": self.count_standard_error,
+            "estimate_mse": self.estimate_mse,
+            "selection_mse": self.selection_mse,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,
             "rounding_mse": forecast.rounding_mse,

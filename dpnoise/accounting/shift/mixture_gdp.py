@@ -15,6 +15,7 @@ It says nothing about variances below 4.
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -35,8 +36,8 @@ from dpnoise.events import (
     DiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
-    PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -176,7 +177,8 @@ class MixtureGDPAccountant(Accountant):
                 if shift == 0.0:
                     continue
                 gaussian = GaussianEvent(release.dim, 1.0, min(shift * _MARGIN, _MOST))
-                once = gaussian if rate == 1.0 else PoissonSampled(gaussian, rate)
+                # Whether a rate may be claimed was decided when it was added.
+                once = SecretlySelected(gaussian, Fraction(rate))
                 made.compose(Repeated(once, count))
             self._losses[place] = made
         return self._losses[place]
