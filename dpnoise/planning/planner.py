@@ -26,8 +26,10 @@ from fractions import Fraction
 from typing import Final, ParamSpec, cast
 
 from dpnoise.accounting import (
+    MAX_ACCOUNTING_COST,
     Accountant,
     PrivacyStatement,
+    accounting_cost,
     calibrate_least,
     default_accountants,
     make_accountant,
@@ -72,6 +74,8 @@ _SEARCHES: Final = 3
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
+# A plan asks for some ten epsilons, and nobody should wait longer than two seconds.
+_QUICK: Final = 0.25 * MAX_ACCOUNTING_COST
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
@@ -210,10 +214,18 @@ class _Planner:
         return scale_factor, bits
 
     def _fit(self, scale_factor: float) -> NoiseModel:
-        """Fit the model to the noise that a scale and its double need."""
-        points = {scale_factor: float(self._calibrated(scale_factor).variance)}
-        finer = 2.0 * scale_factor
-        if finer <= self._request.scaled_bound and self._model.fits_sampler(finer):
+        """Fit the model to the noise that a scale and its double need.
+
+        To one point, where the accountant is too slow for the finer grid: another one
+        would ask for more noise and say nothing about the grid.
+        """
+        found, finer = self._calibrated(scale_factor), 2.0 * scale_factor
+        points = {scale_factor: float(found.variance)}
+        if (
+            finer <= self._request.scaled_bound
+            and self._model.fits_sampler(finer)
+            and found.accountant in self._trusted(self._placeholder(finer))
+        ):
             points[finer] = float(self._calibrated(finer).variance)
         self._model = self._model.through(points)
         return self._model
@@ -286,17 +298,7 @@ class _Planner:
         self, scale_factor: float, names: tuple[str, ...] = ()
     ) -> "_Calibrated":
         """Ask the accountants, or those named, how much noise this scale needs."""
-        request = self._request
-        published = self._model.is_published_mixture and request.linf_bound is None
-        # The weakest demand on the noise; the bound is widened afterwards.
-        linf_bound = None
-        if published:
-            linf_bound = Fraction(1)
-        elif request.linf_bound is not None:
-            linf_bound = Fraction(request.linf_bound)
-        elif request.mechanism_class.published_accountant:
-            linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
-        mechanism = self._mechanism(scale_factor, linf_bound)
+        request, mechanism = self._request, self._placeholder(scale_factor)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
         least = calibrate_least(
             self._events(mechanism),
@@ -313,9 +315,26 @@ class _Planner:
             least.accountant,
             tuple(each.accountant for each in least.tried),
         )
-        if published:
+        if self._is_widened:
             found = dataclasses.replace(found, mechanism=self._widen(found))
         return found
+
+    @property
+    def _is_widened(self) -> bool:
+        """Whether the bound on coordinates follows from the noise."""
+        return self._model.is_published_mixture and self._request.linf_bound is None
+
+    def _placeholder(self, scale_factor: float) -> Mechanism:
+        """Build the mechanism of a scale, without its noise and modulus."""
+        request = self._request
+        linf_bound = None
+        if self._is_widened:
+            linf_bound = Fraction(1)  # the weakest demand on the noise
+        elif request.linf_bound is not None:
+            linf_bound = Fraction(request.linf_bound)
+        elif request.mechanism_class.published_accountant:
+            linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
+        return self._mechanism(scale_factor, linf_bound)
 
     def _states(self, accountant: str, event: PrivacyEvent) -> bool:
         """Whether an accountant states the budget for an event."""
@@ -339,9 +358,11 @@ class _Planner:
             max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
         )
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
-        return default_accountants(
+        names = default_accountants(
             request.releases(release), adjacency=request.adjacency
         )
+        quick = [name for name in names if accounting_cost(release, name) <= _QUICK]
+        return tuple(quick) or names[:1]
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request

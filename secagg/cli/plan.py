@@ -65,8 +65,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         int | None,
         typer.Option(
             "--bits",
-            help="Bits of one entry on the wire; default: the fewest that cost no "
-            "accuracy.",
+            help="Bits of one entry on the wire; default: the fewest within 5 percent "
+            "of the central Gaussian's error.",
         ),
     ] = None,
     mechanism: Annotated[

@@ -34,6 +34,7 @@ def made_plan(**overrides):
         "accountant": "skellam-paper",
         "steps": 3,
         "min_survivors": 4,
+        "ladder": 0,
         "colluders": 1,
     }
     return plan(**(fields | overrides))
