@@ -306,7 +306,7 @@ def test_plan_takes_the_adjacency_and_the_length_of_the_sum(capsys):
     plain, replaced, shorter, wrapped = results
     assert (plain["adjacency"], replaced["adjacency"]) == ("zero-out", "replace-one")
     assert replaced["noise_variance"] > 3.9 * plain["noise_variance"]
-    assert shorter["wrap_probability"] < plain["wrap_probability"]
+    assert shorter["bits"] < plain["bits"]
     assert wrapped["wrap_probability"] > 0.01
 
 
