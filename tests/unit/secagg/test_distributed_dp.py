@@ -53,6 +53,7 @@ def made_plan(**overrides):
         "accountant": "skellam-paper",
         "steps": 3,
         "min_survivors": 4,
+        "ladder": 0,
         "colluders": 1,
     }
     return plan(**(fields | overrides))
@@ -451,7 +452,7 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
 
 def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
     dear = with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
-    with pytest.raises(RemoteProtocolError, match="seconds to judge") as caught:
+    with pytest.raises(RemoteProtocolError, match="cells to judge") as caught:
         NoisedTask.from_parameters(dear)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
