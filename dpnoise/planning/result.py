@@ -271,8 +271,7 @@ class Plan:
     def _count_error(self) -> tuple[tuple[str, str], ...]:
         if self.count_standard_error is None:
             return ()
-        at_most = f"{self.count_standard_error:.4g} at most"
-        return (("standard error of one count", at_most),)
+        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
     def _shares(self) -> str:
         given = self.parameters

@@ -122,7 +122,7 @@ def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameter
         mechanism=block["mechanism"] | {"scale_factor": 2.0**24},
     )
     # Other contradictions, here of the modulus, come later.
-    with pytest.raises(RemoteProtocolError, match="seconds to judge"):
+    with pytest.raises(RemoteProtocolError, match="cells to judge"):
         NoisedTask.from_parameters(replace(huge, modulus=1 << 12))
 
 
