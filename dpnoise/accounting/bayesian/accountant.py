@@ -264,17 +264,18 @@ class BayesianAccountant:
 
     def _cost(self, costs: FloatArray, most: float, failure: float) -> float:
         """Bound log E e^cost, from costs in [0, most]."""
-        if most == 0.0:
+        top = most if self._interval is Interval.BOUNDED else float(costs.max())
+        if top == 0.0:
             return 0.0
-        # (e^cost − 1)/(e^most − 1) lies in [0, 1]; e^most alone may be no float.
-        shares = np.exp(np.minimum(costs - most, 0.0))
-        shares = shares * (-np.expm1(-costs) / -math.expm1(-most))
+        # (e^cost − 1)/(e^top − 1) lies in [0, 1], and e^top alone may be no float. Only
+        # costs far below the top vanish: beside the top itself, or beside a bound that
+        # is never below log(1/failure)/n, they change nothing.
+        shares = np.exp(np.minimum(costs - top, 0.0))
+        shares = shares * (np.expm1(-costs) / math.expm1(-top))
         bound = upper_mean(
             np.minimum(shares, 1.0), failure=failure, interval=self._interval
         )
-        if bound == 0.0:
-            return 0.0
-        log_excess = most + math.log(-math.expm1(-most)) + math.log(bound)
+        log_excess = top + math.log(-math.expm1(-top)) + math.log(bound)
         # The logarithm of 1 + e^log_excess:
         return max(log_excess, 0.0) + math.log1p(math.exp(-abs(log_excess)))
 

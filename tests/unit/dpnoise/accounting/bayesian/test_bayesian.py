@@ -5,6 +5,7 @@ Everything is compared with quadrature, enumeration or closed forms; nothing is 
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -95,6 +96,21 @@ def test_small_people_cost_less_and_nobody_costs_more_than_at_the_clip():
     mixed = spent(accountant(), np.linspace(0.0, 1.0, 50), 10).epsilon
     small = spent(accountant(), np.full(50, 0.1), 10).epsilon
     assert small < mixed < whole
+
+
+@pytest.mark.parametrize("stddev", [0.01, 1.0, 300.0])
+def test_costs_of_every_size_are_averaged(stddev):
+    people = np.array([0.3, 0.6, 0.9])
+    made = accountant(noise=SampledGaussian(stddev), clip=30.0, rounds=7)
+    found = made.add_release(people)._spent
+    for order, cost in zip(ORDERS, found, strict=True):
+        with mpmath.workdps(40):
+            moments = [
+                mpmath.exp(7 * order * (order + 1) * (r / stddev) ** 2 / 2)
+                for r in map(mpmath.mpf, people)
+            ]
+            expected = mpmath.log(sum(moments) / 3) / 7
+        assert cost == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_shares_of_noise_count_together_at_the_joint_level():
@@ -292,7 +308,7 @@ def test_distances_that_are_none_are_refused(wrong):
 
 
 def test_levels_take_their_own_shape():
-    with pytest.raises(InputError, match="takes one vector$"):
+    with pytest.raises(InputError, match=r"takes one vector$"):
         accountant().add_release([np.ones(2)])
     with pytest.raises(InputError, match="for every client"):
         accountant(level=Level.INSTANCE_PARALLEL).add_release(np.ones(2))
