@@ -174,8 +174,8 @@ def _clients_of(
         ("Hoelder, estimated", Interval.BOUNDED),
     ):
         made = BayesianAccountant(
-            noise=noise,
-            clip=clip,
+            release_noise=noise,
+            l2_clip=clip,
             rounds=rounds,
             level=Level.CLIENT,
             failure=delta / 10,
@@ -201,8 +201,8 @@ def _examples_of(trained: Training, stddev: float, delta: float) -> dict[str, ob
     if not trained.examples.size:
         return {}
     made = BayesianAccountant(
-        noise=SampledGaussian(stddev),
-        clip=LONGEST_EXAMPLE / EXAMPLES,
+        release_noise=SampledGaussian(stddev),
+        l2_clip=LONGEST_EXAMPLE / EXAMPLES,
         rounds=len(trained.examples),
         level=Level.INSTANCE_PARALLEL,
         failure=delta / 10,

@@ -136,8 +136,8 @@ class BayesianAccountant:
     """Adds up what releases cost a person drawn at random.
 
     Args:
-        noise: Of every release, and how often a person is in it.
-        clip: Largest distance, in the unit of the noise; it is enforced, not estimated.
+        release_noise: Of every release, and how often a person is in it.
+        l2_clip: Largest distance, in the unit of the noise; enforced, not estimated.
         rounds: T, how many releases are planned. It enters every cost and cannot be
             changed afterwards.
         level: Whose loss it is.
@@ -153,8 +153,8 @@ class BayesianAccountant:
     def __init__(  # noqa: PLR0913  # what a claim about a population rests on
         self,
         *,
-        noise: SampledGaussian,
-        clip: float,
+        release_noise: SampledGaussian,
+        l2_clip: float,
         rounds: int,
         level: Level,
         failure: float,
@@ -166,26 +166,26 @@ class BayesianAccountant:
                 parameter="rounds",
                 value=rounds,
             )
-        if not 0.0 < clip < math.inf:
+        if not 0.0 < l2_clip < math.inf:
             raise ParameterError(
-                f"clip must be greater than 0, got {clip!r}",
-                parameter="clip",
-                value=clip,
+                f"l2_clip must be greater than 0, got {l2_clip!r}",
+                parameter="l2_clip",
+                value=l2_clip,
             )
         self._failure = check_delta(failure)
-        self._noise, self._clip, self._rounds = noise, clip, rounds
+        self._noise, self._clip, self._rounds = release_noise, l2_clip, rounds
         self._level, self._interval = level, interval
         self._releases = 0
         self._spent = np.zeros(len(ORDERS))
-        self._most = noise.costs(ORDERS, np.array([clip]))[:, 0]
+        self._most = release_noise.costs(ORDERS, np.array([l2_clip]))[:, 0]
 
     def add_release(self, distances: FloatArray | Sequence[FloatArray]) -> Self:
         """Count one release.
 
         Args:
             distances: How far each person of the sample moves the sum, none farther
-                than `clip`: one vector for the levels `client` and `joint`, one vector
-                for every client for levels of instances.
+                than `l2_clip`: one vector for the levels `client` and `joint`, one
+                vector for every client for levels of instances.
 
         Returns:
             This accountant.

@@ -27,8 +27,8 @@ DELTA = 1e-5
 
 def accountant(**changed):
     settings = {
-        "noise": SampledGaussian(4.0),
-        "clip": 1.0,
+        "release_noise": SampledGaussian(4.0),
+        "l2_clip": 1.0,
         "rounds": 10,
         "level": Level.CLIENT,
         "failure": 1e-6,
@@ -101,7 +101,7 @@ def test_small_people_cost_less_and_nobody_costs_more_than_at_the_clip():
 @pytest.mark.parametrize("stddev", [0.01, 1.0, 300.0])
 def test_costs_of_every_size_are_averaged(stddev):
     people = np.array([0.3, 0.6, 0.9])
-    made = accountant(noise=SampledGaussian(stddev), clip=30.0, rounds=7)
+    made = accountant(release_noise=SampledGaussian(stddev), l2_clip=30.0, rounds=7)
     found = made.add_release(people)._spent
     for order, cost in zip(ORDERS, found, strict=True):
         with mpmath.workdps(40):
@@ -116,7 +116,7 @@ def test_costs_of_every_size_are_averaged(stddev):
 def test_shares_of_noise_count_together_at_the_joint_level():
     joint = SampledGaussian.of_shares(2.0, 9)
     assert joint == SampledGaussian(6.0)
-    made = spent(accountant(noise=joint, level=Level.JOINT), np.ones(3), 4)
+    made = spent(accountant(release_noise=joint, level=Level.JOINT), np.ones(3), 4)
     assert made.epsilon < spent(accountant(), np.ones(3), 4).epsilon
 
 
@@ -158,7 +158,7 @@ def test_the_published_composition_fails_where_people_differ_and_ours_does_not()
     claimed = min(published(order) for order in ORDERS)
     law = ([rounds * one], [rare])
     assert true_failure(claimed, *law) > 10 * DELTA
-    made = accountant(noise=SampledGaussian(stddev), rounds=rounds)
+    made = accountant(release_noise=SampledGaussian(stddev), rounds=rounds)
     ours = spent(made, people, rounds)
     assert true_failure(ours.epsilon, *law) <= DELTA
     assert ours.epsilon > claimed
@@ -233,7 +233,7 @@ def test_sequential_accounting_understates_a_client_that_is_known():
     noise, people = 1.5, np.ones(5)
     epsilons = {}
     for name, rate in (("sequential", 10 / 10_000), ("of this client", 10 / 20)):
-        made = accountant(noise=SampledGaussian(noise, rate))
+        made = accountant(release_noise=SampledGaussian(noise, rate))
         epsilons[name] = spent(made, people, 10).epsilon
     assert epsilons["sequential"] < 0.4 * epsilons["of this client"]
 
@@ -318,7 +318,7 @@ def test_levels_take_their_own_shape():
     ("changed", "parameter"),
     [
         ({"rounds": 0}, "rounds"),
-        ({"clip": 0.0}, "clip"),
+        ({"l2_clip": 0.0}, "l2_clip"),
         ({"failure": 0.0}, "delta"),
     ],
 )
