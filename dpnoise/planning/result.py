@@ -103,6 +103,16 @@ class Plan:
         )
 
     @property
+    def count_standard_error(self) -> float | None:
+        """Standard error of one count, with the most noise that can arrive.
+
+        None for vectors that are no counts.
+        """
+        if not self.request.mechanism_class.takes_counts:
+            return None
+        return math.sqrt(self.forecast.noise_mse)
+
+    @property
     def selection_mse(self) -> float:
         """Expected squared error that coins cause, per coordinate, caller's units².
 
@@ -123,16 +133,6 @@ class Plan:
         """
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
-
-    @property
-    def count_standard_error(self) -> float | None:
-        """Standard error of one count, with the most noise that can arrive.
-
-        None for vectors that are no counts.
-        """
-        if not self.request.mechanism_class.takes_counts:
-            return None
-        return math.sqrt(self.forecast.noise_mse)
 
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
@@ -188,6 +188,12 @@ class Plan:
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
         )
 
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        at_most = f"{self.count_standard_error:.4g} at most"
+        return (("standard error of one count", at_most),)
+
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
         if rate == 1:
@@ -203,12 +209,6 @@ class Plan:
                 ),
             ),
         )
-
-    def _count_error(self) -> tuple[tuple[str, str], ...]:
-        if self.count_standard_error is None:
-            return ()
-        at_most = f"{self.count_standard_error:.4g} at most"
-        return (("standard error of one count", at_most),)
 
     def _shares(self) -> str:
         given = self.parameters
@@ -262,9 +262,9 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
+            "count_standard_error": self.count_standard_error,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
-            "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,

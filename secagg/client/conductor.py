@@ -37,6 +37,7 @@ from secagg.messages import (
     Aborted,
     Bundles,
     Consistency,
+    Edges,
     Envelope,
     Message,
     Released,
@@ -90,6 +91,7 @@ class ClientPhase(StrEnum):
     WAITING = "waiting for a session"
     UNREACHABLE = "cannot reach the aggregator"
     JOINING = "joining"
+    CHOOSING = "choosing neighbours"
     SHARING = "sharing keys"
     PREPARING = "preparing the input"
     UPLOADING = "uploading"
@@ -101,6 +103,7 @@ class ClientPhase(StrEnum):
 
 
 _PHASE_OF: Final[Mapping[type[Message], ClientPhase]] = {
+    Edges: ClientPhase.CHOOSING,
     Bundles: ClientPhase.SHARING,
     Consistency: ClientPhase.AGREEING,
     Shares: ClientPhase.UNMASKING,

@@ -104,7 +104,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         raise ServiceError(
             f"policy.graphs: {error}",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Name only complete and ring.",
+            next_step="Name only complete, ring and k-out.",
         ) from None
     return ClientPolicy(
         profiles=profiles,

@@ -157,7 +157,9 @@ class TaskSection:
         unit="sessions",
     )
     profile: str = setting(
-        "Named threat model.", default="honest-curious-server", choices=_PROFILES
+        "Named threat model; malicious-server-sparse is experimental and unreviewed.",
+        default="honest-curious-server",
+        choices=_PROFILES,
     )
     payload: Path | None = setting(
         "File handed to every client, for example a model.", default=None
@@ -233,7 +235,9 @@ class CohortSection:
     )
     degree: int | Literal["auto"] = setting(
         "Neighbours of each client on a ring; 0 means everybody shares with everybody, "
-        '"auto" the fewest that are safe with these numbers, or 0 where none are.',
+        '"auto" the fewest that are safe with these numbers, or 0 where none are. In '
+        "the profile malicious-server-sparse, how many others each client draws; 0 is "
+        "refused there.",
         default=0,
         low=0,
         high=65_534,
@@ -241,11 +245,19 @@ class CohortSection:
     )
     graph_bits: int = setting(
         "On a ring, sessions that are unsafe with more than one chance in two to this "
-        "are not summed up.",
+        "are not summed up; drawn neighbours must be as safe.",
         default=40,
         low=1,
         high=128,
         unit="bits",
+    )
+    quorum: int | None = setting(
+        "Signatures on who is in the sum without which nobody unmasks, in the profile "
+        "malicious-server-sparse; empty means the fewest that are safe.",
+        default=None,
+        low=2,
+        high=65_535,
+        unit="clients",
     )
 
 
@@ -374,6 +386,14 @@ class RoundsSection:
 
     advertise_keys: int = setting(
         "Waiting for clients to join.",
+        default=60,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
+    choose_edges: int = setting(
+        "Waiting for lists of drawn neighbours; only in the profile "
+        "malicious-server-sparse.",
         default=60,
         low=1,
         high=_MAX_SECONDS,
@@ -519,13 +539,18 @@ class PolicySection:
     """Floors that no server can lower.  The client leaves rather than cross one."""
 
     profiles: tuple[str, ...] = setting(
-        "Threat models that are accepted.", default=("honest-curious-server",)
+        "Threat models that are accepted; malicious-server-sparse is experimental and "
+        "unreviewed.",
+        default=("honest-curious-server",),
     )
     graphs: tuple[str, ...] = setting(
-        "Who may share with whom: complete, ring.", default=("complete",)
+        "Who may share with whom: complete, ring, k-out (drawn neighbours, in the "
+        "profile malicious-server-sparse).",
+        default=("complete",),
     )
     min_graph_bits: int = setting(
-        "On a ring, the session must be safe but for a chance of one in two to this.",
+        "On a ring or with drawn neighbours, the session must be safe but for a chance "
+        "of one in two to this.",
         default=40,
         low=1,
         high=128,

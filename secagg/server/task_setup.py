@@ -37,16 +37,23 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
-from secagg.parameters import ProtocolParameters
+from secagg.graph_choice import (
+    Adversary,
+    GraphChoice,
+    GraphDemand,
+    choose_graph,
+    complete_graph,
+    drawn_edges,
+)
+from secagg.parameters import MAX_IN_DEGREES, Graph, ProtocolParameters
 from secagg.policy import ExactSumsAccepted, colluder_fraction_of
 from secagg.profiles import (
     HonestTail,
     MaliciousTail,
     Profile,
     RoundDeadlines,
+    SparseTail,
     Tail,
-    check_served,
 )
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import RememberedTask, recall, remember
@@ -87,10 +94,14 @@ class Cohort:
             allow.
         colluders: Clients assumed to help the server.
         degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
-            the fewest that are safe with these numbers, or 0 where none are.
-        graph_bits: On a ring, how unlikely a session that unmasks more than one sum
-            has to be: 2^-graph_bits.
-        profile: Named threat model.
+            the fewest that are safe with these numbers, or 0 where none are.  In
+            profile malicious-server-sparse, how many others each client draws.
+        graph_bits: On a ring and with drawn neighbours, how unlikely a session that
+            unmasks more than one sum has to be: 2^-graph_bits.
+        quorum: Signatures that open the unmasking in profile malicious-server-sparse;
+            None for the fewest that are safe.  In no other profile.
+        profile: Named threat model; malicious-server-sparse is experimental and
+            unreviewed (docs/sparse.md).
         enrolment: Whose credentials count; required by the profiles that distrust the
             server, and by no other.
         deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
@@ -106,6 +117,7 @@ class Cohort:
     colluders: int = 0
     degree: int | Literal["auto"] = 0
     graph_bits: int = 40
+    quorum: int | None = None
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     enrolment: PublishedEnrolment | None = None
     deadlines: RoundDeadlines | None = None
@@ -125,25 +137,24 @@ class Cohort:
         """Return the parameters of sessions without noise, not yet validated.
 
         Raises:
-            LocalProtocolError: The profile and `enrolment` do not belong together.
-            RemoteProtocolError: BAD_CONFIG; this release does not have the profile.
+            LocalProtocolError: The profile and `enrolment`, or `quorum`, do not belong
+                together.
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
-        check_served(self.profile)
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)
-        degree, threshold = self._graph(max_losses)
+        graph = self._graph(max_losses)
         if max_dropouts is None:
             max_dropouts = max_losses
         return ProtocolParameters(
-            tail=self._tail(degree),
+            tail=self._tail(graph),
             modulus=modulus,
             dimension=dimension,
             min_clients=self.min_clients,
             max_clients=self.max_clients,
-            threshold=threshold,
-            degree=degree,
+            threshold=graph.threshold,
+            degree=graph.degree,
             min_survivors=self.min_survivors,
             max_dropouts=max_dropouts,
             max_losses=max_losses,
@@ -151,7 +162,8 @@ class Cohort:
             deadlines=self.deadlines or RoundDeadlines.of(self.profile),
         )
 
-    def _tail(self, degree: int) -> Tail:
+    def _tail(self, graph: GraphChoice) -> Tail:
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         if self.profile.has_identities != (self.enrolment is not None):
             raise LocalProtocolError(
                 f"profile {self.profile.label} needs to know whose credentials count"
@@ -160,20 +172,48 @@ class Cohort:
                 next_step="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
                 "profiles that distrust the server, and with no other.",
             )
+        if self.quorum is not None and not is_sparse:
+            raise LocalProtocolError(
+                f"profile {self.profile.label} has no quorum of its own",
+                next_step="Leave cohort.quorum empty: the threshold says how many sign "
+                "in the profile malicious-server, and nobody in the default one.",
+            )
         if self.enrolment is None:
-            return HonestTail(self.graph_bits if degree else 0)
-        return MaliciousTail(self.enrolment.trust)
+            return HonestTail(self.graph_bits if graph.degree else 0)
+        if not is_sparse:
+            return MaliciousTail(self.enrolment.trust)
+        least = max(graph.quorum or 0, self.min_survivors + graph.unseen)
+        return SparseTail(
+            self.enrolment.trust,
+            self.graph_bits,
+            in_cap=MAX_IN_DEGREES * graph.degree,
+            quorum=least if self.quorum is None else self.quorum,
+        )
 
-    def _graph(self, max_losses: int) -> tuple[int, int]:
-        """Return degree and threshold, found where they are left open."""
+    def _graph(self, max_losses: int) -> GraphChoice:
+        """Return the graph, found where it is left open."""
         is_honest = self.profile is Profile.HONEST_CURIOUS_SERVER
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         is_open = self.degree == "auto" or (
             # Half of the cohort is not enough for clients that must agree on U3.
             self.degree == 0 and self.threshold is None and not is_honest
         )
-        if self.degree != "auto" and not is_open:
+        if is_sparse and self.degree == 0:
+            raise ServiceError(
+                f"in the profile {self.profile.label} clients draw their neighbours, "
+                "and degree 0 stands for the complete graph",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step='Set cohort.degree to "auto", or take the profile '
+                f"{Profile.MALICIOUS_SERVER.label}.",
+            )
+        if self.degree != "auto" and not is_open and not is_sparse:
             half = (self.degree or self.max_clients) // 2
-            return self.degree, self.threshold or half + 1
+            return GraphChoice(
+                graph=Graph.RING if self.degree else Graph.COMPLETE,
+                degree=self.degree,
+                threshold=self.threshold or half + 1,
+                max_threshold=self.threshold or half + 1,
+            )
         demand = GraphDemand(
             min_clients=self.min_clients,
             max_clients=self.max_clients,
@@ -183,12 +223,12 @@ class Cohort:
             graph_bits=self.graph_bits,
         )
         if is_honest:
-            chosen = choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
-        else:  # a server that lies would draw a ring that it can cut
-            chosen = complete_graph(
-                demand, Adversary.MALICIOUS, threshold=self.threshold
-            )
-        return chosen.degree, chosen.threshold
+            return choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
+        if is_sparse:
+            degree = None if self.degree == "auto" else self.degree
+            return drawn_edges(demand, degree=degree, threshold=self.threshold)
+        # A server that lies would draw a ring that it can cut.
+        return complete_graph(demand, Adversary.MALICIOUS, threshold=self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +459,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
     return plan(
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=noise.l2_clip or 0.0
+        l2_clip=(noise.l2_clip or 0.0)
         if randomiser is None
         else make_randomiser(randomiser).output_norm,
         max_nonzero=noise.max_nonzero,
@@ -511,11 +551,13 @@ def _protocol_parameters(
         colluders=cohort.colluders,
         degree=cohort.degree,
         graph_bits=cohort.graph_bits,
+        quorum=cohort.quorum,
         profile=profile,
         enrolment=enrolment,
         deadlines=RoundDeadlines.of(
             profile,
             advertise_keys=rounds.advertise_keys,
+            choose_edges=rounds.choose_edges,
             share_keys=rounds.share_keys,
             masked_input=rounds.masked_input,
             consistency=rounds.consistency,
