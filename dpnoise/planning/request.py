@@ -51,6 +51,9 @@ __all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
 DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
 
+DEFAULT_LADDER = 4
+"""Four rungs keep one to three percent more noise than losses have made necessary."""
+
 _MAX_BITS = 62
 _SIX_DIGITS = 1_000_000
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
@@ -86,7 +89,8 @@ class PlanRequest:
         colluder_fraction: Part of a session's roster that is taken for colluders where
             that is more, in [0, 1), read to six digits.
         ladder: Rungs by which survivors take back noise that no losses have made
-            necessary, 0 (none) … 8.
+            necessary, 0 (none) … 8; None for 4 where a client may be lost and the
+            mechanism's noise can be taken back.
         accountant: One of `dpnoise.accounting.accountant_names()`; None for the
             default, which is proven or certified.
         adjacency: Which two worlds must look alike.
@@ -125,7 +129,7 @@ class PlanRequest:
     loss_fraction: float | None = None
     colluders: int = 0
     colluder_fraction: float = 0.0
-    ladder: int = 0
+    ladder: int | None = None
     accountant: str | None = None
     adjacency: Adjacency = Adjacency.ZERO_OUT
     rotation: str = "hadamard"
@@ -206,7 +210,7 @@ class PlanRequest:
                 )
         kind = self.mechanism_class
         rungs = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
-        check_integer("ladder", self.ladder, 0, rungs)
+        check_integer("ladder", self.rungs, 0, rungs)
         self.division.smallest_counted_shares(self.clients)
 
     def _check_sampling(self) -> None:
@@ -267,24 +271,41 @@ class PlanRequest:
         """Whether the mechanism's noise comes from one trusted party."""
         return self.mechanism_class.noise_is_central
 
+    @property
+    def tolerated_losses(self) -> Fraction:
+        """Part of a session's roster that may be lost."""
+        if self.loss_fraction is None:
+            return Fraction(self.clients - self.survivors, self.clients)
+        return Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
+
+    @property
+    def rungs(self) -> int:
+        """Rungs of the ladder, chosen where they are left open."""
+        if self.ladder is not None:
+            return self.ladder
+        has_use = self.mechanism_class.takes_ladder and not self.is_central
+        return DEFAULT_LADDER if has_use and self._can_lose_somebody else 0
+
+    @property
+    def _can_lose_somebody(self) -> bool:
+        lost = min(self.clients - self.survivors, self.tolerated_losses * self.clients)
+        return lost >= 1
+
     def noise_rule(self, counted_variance: Fraction) -> NoiseRule:
         """Return the rule that divides a variance among the clients of a session.
 
         Args:
             counted_variance: What privacy counts, grid steps².
         """
-        losses = Fraction(self.clients - self.survivors, self.clients)
-        if self.loss_fraction is not None:
-            losses = Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
         colluding = Fraction(self.colluder_fraction).limit_denominator(_SIX_DIGITS)
         return NoiseRule(
             counted_variance=counted_variance,
             min_survivors=self.survivors,
-            loss_fraction=losses,
+            loss_fraction=self.tolerated_losses,
             colluders=self.colluders,
             colluder_fraction=colluding,
             share_bits=self.mechanism_class.finest_share_bits,
-            ladder=self.ladder,
+            ladder=self.rungs,
         )
 
     @property
@@ -311,7 +332,7 @@ class PlanRequest:
         """Draws for one coordinate that can arrive in one sum."""
         if self.is_central:
             return 1
-        return self.clients * (self.ladder + 2 if self.ladder else 1)
+        return self.clients * (self.rungs + 2 if self.rungs else 1)
 
     @property
     def calibrated_for(self) -> Adversary:

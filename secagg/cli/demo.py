@@ -55,13 +55,6 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             "unreviewed.",
         ),
     ] = "honest-curious-server",
-    xnoise: Annotated[
-        bool,
-        typer.Option(
-            "--xnoise",
-            help="Let survivors take back noise that no loss has made necessary.",
-        ),
-    ] = False,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -106,7 +99,6 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         # Restarted clients import their libraries again.
         join_seconds=4 * round_seconds,
         profile=chosen,
-        xnoise=xnoise,
     )
     late = "sign" if chosen.has_identities else "reveal"
     losses = tuple(

@@ -130,14 +130,14 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         ),
     ] = 0.0,
     ladder: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--ladder",
             help="Rungs by which survivors take back noise that no loss has made "
             "necessary; 0 for none; 4 keeps about 1 percent too much where a tenth may "
-            "be lost, 3 where three tenths may.",
+            "be lost, 3 where three tenths may; default: 4 where a client may be lost.",
         ),
-    ] = 0,
+    ] = None,
     accountant: Annotated[
         str | None,
         typer.Option("--accountant", help="Accountant by name; default: a proven one."),

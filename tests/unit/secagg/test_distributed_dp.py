@@ -41,6 +41,7 @@ def made_plan(**overrides):
         "steps": 3,
         "min_survivors": 4,
         "colluders": 1,
+        "ladder": 0,
     }
     return plan(**(fields | overrides))
 

@@ -18,7 +18,7 @@ from dpnoise.errors import (
 )
 from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import MechanismParameters, make_mechanism
-from dpnoise.planning import error_curve, plan
+from dpnoise.planning import PlanRequest, error_curve, plan
 
 BASE = {
     "clients": 100,
@@ -76,7 +76,7 @@ def test_the_plan_is_json_with_the_keys_of_the_interface(mechanism):
 
 
 def test_one_share_is_the_required_noise_over_the_shares_that_count():
-    made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10)
+    made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10, ladder=0)
     exact = made.noise_variance / 69
     share = made.parameters.noise_rule.session(100).base
     assert exact <= share <= exact + Fraction(1, 1 << 20)
@@ -321,6 +321,7 @@ def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
         steps=5,
         min_survivors=20,
         colluders=1,
+        ladder=0,
     )
     # Sound accountants need more than the central Gaussian, and 25/18 of it arrives.
     assert made.forecast.expected_mse > made.gaussian_mse * 25 / 18
@@ -377,12 +378,30 @@ def test_the_error_curve_falls_with_the_bits_and_passes_near_the_plan():
 
 
 def test_the_counted_error_is_the_error_with_just_the_required_noise():
-    made = paper_plan("skellam", bits=18, scale_factor=100.0, min_survivors=60)
+    made = paper_plan(
+        "skellam", bits=18, scale_factor=100.0, min_survivors=60, ladder=0
+    )
     arriving = 100 * made.parameters.noise_rule.session(100).base
     surplus = float(arriving - made.noise_variance)
     assert made.counted_mse == pytest.approx(
         made.forecast.expected_mse - surplus / 100.0**2, rel=1e-9
     )
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
+def test_noise_can_be_taken_back_wherever_somebody_may_be_lost(mechanism):
+    """By default, and as far as the mechanism's noise can."""
+    rungs = 4 if mechanism == "skellam" else 0
+    for losses, expected in (
+        ({"min_survivors": 60}, rungs),
+        ({"min_survivors": 60, "loss_fraction": 0.1}, rungs),
+        ({"min_survivors": 60, "loss_fraction": 0.0}, 0),
+        ({"min_survivors": 99, "loss_fraction": 0.009}, 0),
+        ({}, 0),
+        ({"min_survivors": 60, "ladder": 0}, 0),
+    ):
+        request = PlanRequest(**(BASE | {"mechanism": mechanism} | losses))
+        assert request.noise_rule(Fraction(9)).ladder == expected
 
 
 @pytest.mark.parametrize("ladder", [0, 4])
