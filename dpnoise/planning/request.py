@@ -288,8 +288,8 @@ class PlanRequest:
 
     @property
     def _can_lose_somebody(self) -> bool:
-        lost = min(self.clients - self.survivors, self.tolerated_losses * self.clients)
-        return lost >= 1
+        lost = math.floor(self.tolerated_losses * self.clients)
+        return min(self.clients - self.survivors, lost) > 0
 
     def noise_rule(self, counted_variance: Fraction) -> NoiseRule:
         """Return the rule that divides a variance among the clients of a session.

@@ -55,6 +55,14 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             "unreviewed.",
         ),
     ] = "honest-curious-server",
+    adaptive_clip: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive-clip",
+            help="Let the clip follow the median length of the vectors, as released "
+            "sums tell it; the budget stays.",
+        ),
+    ] = False,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -98,6 +106,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         round_seconds=round_seconds,
         # Restarted clients import their libraries again.
         join_seconds=4 * round_seconds,
+        adaptive_clip=adaptive_clip,
         profile=chosen,
     )
     late = "sign" if chosen.has_identities else "reveal"

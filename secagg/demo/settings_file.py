@@ -43,6 +43,7 @@ rotation = "dft"
 epsilon = {epsilon}
 delta = {delta}
 l2_clip = {l2_clip}
+clip_quantile = {clip_quantile}
 
 [rounds]
 advertise_keys = {join_seconds}
@@ -69,6 +70,7 @@ class DemoPlan:
         mechanism: How noise is made.
         round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
+        adaptive_clip: Let the clip follow the median length of the clients' vectors.
         profile: Named threat model.
     """
 
@@ -79,6 +81,7 @@ class DemoPlan:
     mechanism: str
     round_seconds: int
     join_seconds: int
+    adaptive_clip: bool = False
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
 
     @property
@@ -123,6 +126,7 @@ def write_server_settings(
             epsilon=float(planned.epsilon),
             delta=float(planned.delta),
             l2_clip=L2_CLIP,
+            clip_quantile=0.5 if planned.adaptive_clip else '""',
             round_seconds=planned.round_seconds,
             join_seconds=planned.join_seconds,
         ),
