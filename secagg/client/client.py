@@ -26,6 +26,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
 from secagg.client.enrolment import (
@@ -33,6 +34,7 @@ from secagg.client.enrolment import (
     EnrolledClient,
     load_enrolled,
 )
+from secagg.client.evidence import certificate_of
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.judge import SessionInfo, judge_offer, policy_of
 from secagg.client.runner import (
@@ -554,9 +556,7 @@ def _contribution(
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
         if outcome.sharers is not None:
-            noise = task.certificate(
-                sharers=outcome.sharers, survivors=outcome.survivors
-            )
+            noise = certificate_of(parameters, AuditReceipt.decode(outcome.audit))
         added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
         grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:

@@ -142,12 +142,13 @@ def following_terms(
 
 
 def certify(
-    parameters: ProtocolParameters, sharers: int, survivors: int
+    parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
 ) -> NoiseCertificate:
     """Return what noise a sum must hold: for the verifier of receipts.
 
     Args:
         parameters: With a noise block.
+        clients: |U1|.
         sharers: |U2|.
         survivors: |U3|.
 
@@ -156,7 +157,7 @@ def certify(
             such sets.
     """
     task = NoisedTask.from_parameters(parameters)
-    return task.certificate(sharers=sharers, survivors=survivors)
+    return task.certificate(clients=clients, sharers=sharers, survivors=survivors)
 
 
 def central_gaussian_variance(made: Plan) -> float:

@@ -395,11 +395,17 @@ class NoisedTask:
             raise bad_block(str(error)) from None
 
     def certificate(
-        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+        self,
+        *,
+        clients: int,
+        sharers: int,
+        survivors: int,
+        given: Mapping[int, int] | None = None,
     ) -> NoiseCertificate:
         """Return what noise a sum holds.
 
         Args:
+            clients: |U1|.
             sharers: |U2|.
             survivors: |U3|.
             given: From how many survivors each layer was subtracted; None where only
@@ -410,8 +416,9 @@ class NoisedTask:
                 more was subtracted than survivors can have given.
         """
         noise = self.session_noise(sharers)
+        unseen = self.parameters.most_set_apart(clients)  # R5.9-13
         try:
-            removed = noise.removed_layers(sharers - survivors)
+            removed = noise.removed_layers(sharers - survivors + unseen)
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
         counts = None
@@ -422,6 +429,7 @@ class NoisedTask:
         return NoiseCertificate(
             sharers=sharers,
             survivors=survivors,
+            unseen=unseen,
             colluders=noise.colluders,
             required=noise.counted_variance,
             base=noise.base,

@@ -486,7 +486,8 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     for dealer in cohort.graph.senders(index):
         if dealer in state.sharers:
             place = cohort.graph.place(dealer, index) * BUNDLE_BYTES
-            parts.append(state.bundles[dealer][place : place + BUNDLE_BYTES])
+            sealed = state.bundles[dealer].sealed
+            parts.append(sealed[place : place + BUNDLE_BYTES])
     return Envelope.of(Delivery(state.bitmap, b"".join(parts)))
 
 

@@ -467,7 +467,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
     asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=(noise.l2_clip or 0.0)
+        l2_clip=noise.l2_clip or 0.0
         if randomiser is None
         else make_randomiser(randomiser).output_norm,
         max_nonzero=noise.max_nonzero,

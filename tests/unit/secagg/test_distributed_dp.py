@@ -372,16 +372,16 @@ def test_a_certificate_follows_from_the_sets():
     assert task.parameters.noise_layers == 4
     noise = task.session_noise(6)
     for losses in (0, 1, 2):
-        certificate = task.certificate(sharers=6, survivors=6 - losses)
+        certificate = task.certificate(clients=6, sharers=6, survivors=6 - losses)
         assert certificate.kept == noise.kept(losses)
         assert certificate.removed == noise.removed_layers(losses)
         assert certificate.required == noise.counted_variance
         assert certificate.suffices
     for given in ({0: 7}, {9: 1}):
         with pytest.raises(RemoteProtocolError, match="nobody was asked"):
-            task.certificate(sharers=6, survivors=6, given=given)
+            task.certificate(clients=6, sharers=6, survivors=6, given=given)
     with pytest.raises(RemoteProtocolError, match="losses"):
-        task.certificate(sharers=6, survivors=3)
+        task.certificate(clients=6, sharers=6, survivors=3)
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):

@@ -34,6 +34,7 @@ receipts = st.builds(
             st.integers(0, 2**32 - 1),
             st.integers(0, 2**32 - 1),
             st.integers(0, 2**16 - 1),
+            st.sampled_from([b"", bytes(96), b"e" * 96]),
         ),
         max_size=3,
     ).map(tuple),
