@@ -42,6 +42,7 @@ __all__ = [
 
 _BLOCK_VERSION: Final = 2
 # No digits beyond those of a rate, whose denominator is a million at most.
+_LEAST_UNIT: Final = Fraction(1, 1 << 64)  # products stay floats
 _RATE: Final = re.compile(r"[1-9][0-9]{0,6}/[1-9][0-9]{0,6}")
 MAX_STEPS: Final = 1_000_000
 # What a client spends on one offer before it says no; plans take a few at most.
@@ -265,9 +266,18 @@ def _units(
     if budget.randomiser is not None:
         raise bad_block("a local randomiser has one clip, which cannot move")
     try:
-        return UnitBounds.from_dict(entries)
+        units = UnitBounds.from_dict(entries)
     except ValueError as error:
         raise bad_block(str(error)) from None
+    planned = Fraction(mechanism.parameters.scale_factor)
+    if (
+        not _LEAST_UNIT * planned
+        <= units.lowest
+        <= units.highest
+        <= planned / (_LEAST_UNIT)
+    ):
+        raise bad_block("its clip may move by more than a factor of 2^64")
+    return units
 
 
 def _positive(value: object, name: str, below: float) -> float:

@@ -108,8 +108,11 @@ def offered_terms(parameters: ProtocolParameters, known: bytes) -> bytes:
     units = decode_block(parameters.noise_block).units
     if units is None:
         return b""
-    if known and units.lowest <= read_unit(known) <= units.highest:
-        return known
+    try:
+        if units.lowest <= read_unit(known) <= units.highest:
+            return known
+    except ValueError:
+        pass  # there was no sum before
     return unit_terms(units.start)
 
 

@@ -1,5 +1,6 @@
 """A clip that follows the sums: one budget, bounds that clients keep, one rule."""
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -137,6 +138,32 @@ def test_a_session_outside_the_bounds_of_its_task_is_refused(prepared, terms, wo
     """R3.5-3."""
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         secagg.NoisedTask.of_session(offer(prepared, terms))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def with_unit(prepared, **changes):
+    block = json.loads(prepared.parameters.noise_block)
+    block["unit"] |= changes
+    bytes_of = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
+    return replace(prepared.parameters, noise_block=bytes_of)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"start": "1/1000000"}, "order"),
+        ({"lowest": "0/1"}, "p/q"),
+        ({"lowest": "2/4"}, "canonical"),
+        ({"quantile": "1/1"}, "quantile"),
+        ({"quantile": 0.5}, "p/q"),
+        ({"highest": "1" + 27 * "0" + "/1"}, "2\\^64"),
+        ({"lowest": "1/1" + 27 * "0"}, "2\\^64"),
+        ({"more": "1/1"}, "quantile"),
+    ],
+)
+def test_bounds_that_bound_nothing_are_bad_config(prepared, changes, word):
+    with pytest.raises(RemoteProtocolError, match=word) as caught:
+        secagg.NoisedTask.from_parameters(with_unit(prepared, **changes))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
