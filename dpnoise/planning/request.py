@@ -9,6 +9,7 @@
 It plans nothing.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,13 +47,13 @@ from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
-__all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
+__all__ = ["DEFAULT_LADDER", "DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
 
 DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
 
 DEFAULT_LADDER = 4
-"""Four rungs keep one to three percent more noise than losses have made necessary."""
+"""Where three tenths may be lost, four rungs keep 2.3 percent too much at most."""
 
 _MAX_BITS = 62
 _SIX_DIGITS = 1_000_000
@@ -71,7 +72,8 @@ class PlanRequest:
         epsilon: Privacy loss to spend over all steps, nats, greater than 0.
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
-            error is within 1.05 of the best.
+            error is within 1.05 of the central Gaussian's with the same shares, or
+            within 1.02 of the best where that is more.
         mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
         scale_factor: Grid steps per unit; None for the one with the least error.
         steps: Number of sessions that spend the budget together, at least 1.
@@ -89,8 +91,8 @@ class PlanRequest:
         colluder_fraction: Part of a session's roster that is taken for colluders where
             that is more, in [0, 1), read to six digits.
         ladder: Rungs by which survivors take back noise that no losses have made
-            necessary, 0 (none) … 8; None for 4 where a client may be lost and the
-            mechanism's noise can be taken back.
+            necessary, 0 (none) … 8; None for 4 where clients may be lost and the
+            mechanism allows a ladder.
         accountant: One of `dpnoise.accounting.accountant_names()`; None for the
             default, which is proven or certified.
         adjacency: Which two worlds must look alike.
@@ -209,8 +211,9 @@ class PlanRequest:
                     nearest="0.0" if part < 0.0 else "0.99",
                 )
         kind = self.mechanism_class
-        rungs = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
-        check_integer("ladder", self.rungs, 0, rungs)
+        if self.ladder is not None:
+            most = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
+            check_integer("ladder", self.ladder, 0, most)
         self.division.smallest_counted_shares(self.clients)
 
     def _check_sampling(self) -> None:
@@ -326,6 +329,14 @@ class PlanRequest:
         if self.is_central:
             return 1.0
         return self.division.largest_surplus(self.clients)
+
+    @property
+    def expected_surplus(self) -> float:
+        """Variance that a full session without losses keeps, over what counts."""
+        if self.is_central:
+            return 1.0
+        division = dataclasses.replace(self.division, share_bits=64)
+        return float(self.clients * division.session(self.clients).kept(0))
 
     @property
     def sent_draws(self) -> int:

@@ -360,8 +360,9 @@ class NoiseSection:
     )
     ladder: int | None = setting(
         "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none; 4 keeps about 1 percent too much where a tenth may be lost, 3 where "
-        "three tenths may. Empty means 4 where a client may be lost.",
+        "for none. Empty means 4 where clients may be lost and the mechanism allows "
+        "it, which keeps about 1 percent too much where a tenth may be lost, 2 where "
+        "three tenths may.",
         default=None,
         low=0,
         high=8,

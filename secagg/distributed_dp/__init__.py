@@ -26,6 +26,7 @@ Nothing in here does input or output.
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
+from dpnoise.events import Adjacency
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -56,6 +57,7 @@ from secagg.distributed_dp.session_unit import UnitBounds
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
+    "Adjacency",
     "ClippingSchedule",
     "CurvePoint",
     "DPNoiseError",

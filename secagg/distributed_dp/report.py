@@ -222,7 +222,7 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     block = decode_block(noise_block)
     budget = block.budget
     try:
-        check_cost(block)
+        check_cost(block.mechanism, budget.accountant)
         # No figure for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)

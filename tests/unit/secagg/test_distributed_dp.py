@@ -436,7 +436,7 @@ def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
     offered = NoisedTask.from_parameters(
         with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
     )
-    with pytest.raises(RemoteProtocolError, match="seconds to judge") as caught:
+    with pytest.raises(RemoteProtocolError, match="cells to judge") as caught:
         offered.check(LENIENT)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
