@@ -412,7 +412,8 @@ def test_two_rosters_give_no_shares():
     bundles = session.server_state.bundles  # of a server that checks nothing
     for number in session.clients:
         (said,) = tell(session, number, small if number < 3 else roster)
-        bundles[number] = said.sealed.ljust(COLLUDER * BUNDLE_BYTES, b"\0")
+        sealed = said.sealed.ljust(COLLUDER * BUNDLE_BYTES, b"\0")
+        bundles[number] = replace(said, sealed=sealed)
     session.close(Round.SHARE_KEYS)
     for number in HONEST:
         told = session.fetch(number).open()
