@@ -98,14 +98,16 @@ def _published_bytes(degree: int, clients: int) -> int:
 def _roster_bytes(choice: GraphChoice, advert: int, clients: int) -> int:
     """Return the size of what a client reads of the roster.
 
-    On a ring that is its neighbourhood.
+    On a ring that is its neighbourhood, one arc of the roster: at each depth of the
+    tree it lacks at most the node before the arc and the one behind it.
     """
     if choice.graph is not Graph.RING:
         return len(Roster((), b"").encode()) + clients * (_LENGTH + advert)
     shown = choice.degree + 1
+    hashes = 2 * (clients - 1).bit_length() - 1
     head = len(Neighbourhood(clients, 0, {}, bytes(32), ()).encode())
     each = _INDEX + _LENGTH + advert
-    return head + shown * each + _proof_bytes(shown, clients)
+    return head + shown * each + NODE_SIZE * hashes
 
 
 def _proof_bytes(shown: int, clients: int) -> int:

@@ -106,11 +106,16 @@ class Plan:
     def count_standard_error(self) -> float | None:
         """Standard error of one count, with the most noise that can arrive.
 
-        None for vectors that are no counts.
+        None for vectors that are no counts. Under secret selection that of the estimate
+        of everybody's count, if every client fills this one.
         """
-        if not self.request.mechanism_class.takes_counts:
+        request = self.request
+        if not request.mechanism_class.takes_counts:
             return None
-        return math.sqrt(self.forecast.noise_mse)
+        rate = float(request.selection)
+        noise = self.forecast.noise_mse / rate**2
+        largest = float(self.parameters.linf_bound or 1)
+        return math.sqrt(noise + (1.0 / rate - 1.0) * request.clients * largest**2)
 
     @property
     def selection_mse(self) -> float:
@@ -188,12 +193,6 @@ class Plan:
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
         )
 
-    def _count_error(self) -> tuple[tuple[str, str], ...]:
-        if self.count_standard_error is None:
-            return ()
-        at_most = f"{self.count_standard_error:.4g} at most"
-        return (("standard error of one count", at_most),)
-
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
         if rate == 1:
@@ -209,6 +208,12 @@ class Plan:
                 ),
             ),
         )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        at_most = f"{self.count_standard_error:.4g} at most"
+        return (("standard error of one count", at_most),)
 
     def _shares(self) -> str:
         given = self.parameters
@@ -262,9 +267,9 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
-            "count_standard_error": self.count_standard_error,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
+            "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,

@@ -9,7 +9,10 @@ Rule 3: a task gets as many sessions of this client as its budget covers, counte
 Rule 4: what a session released is decoded by the parameters of that session.
 Rule 5: a client may be cancelled at any await.  What it has done is on the disk, and
         the next `contribute` goes on there.
-Rule 6: no vector is given twice without being told to: whoever gives to all sessions
+Rule 6: the coin of a task with secret selection is shown to nobody.  The application
+        is not asked for a vector that does not count, but only if this client answers
+        at a fixed time.
+Rule 7: no vector is given twice without being told to: whoever gives to all sessions
         of a task gives a function.
 """
 
@@ -78,15 +81,16 @@ class Contribution:
         session_number: Number of the session.
         inputs: How many vectors the sum adds up, this client's included.
         values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise; None for a client that does not fetch sums.
+            from a task without noise; None for a client that does not fetch sums.  With
+            secret selection it is the estimate of the sum of all vectors.
         privacy: What the whole task costs this client, computed by itself; None for a
             task that releases exact sums.
         grounds: How the privacy figure is known for this session: "certified", or
             "certified, with 9.09e-13 added to delta" where its ring may have been cut
             with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
-            if it fitted; None when the vector had left before a restart.  It says
-            something about the vector: tell its owner alone.
+            if it fitted or was not asked for; None when the vector had left before a
+            restart.  It says something about the vector: tell its owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
         noise: What noise the sum holds at least, computed by this client from the sets
@@ -145,6 +149,13 @@ class Client:
             this client.
         wait_seconds: How long to wait for a session; None for ever.
         fetch_sum: Whether the released sums are wanted.
+        answer_at: In tasks with secret selection: ask for the vector of a session only
+            if this client's coin has won, and let the input leave at this part of the
+            duration of MaskedInputCollection either way, say 0.8.  It must be enough to
+            make a vector, and to leave time for the upload; a vector that comes later
+            does not leave, and the client waits for the next session.  Whoever takes
+            this keeps a client whose coin is lost running until it has answered: the
+            privacy of all counts on that.  None asks for every vector.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
 
@@ -186,6 +197,7 @@ class Client:
         attempts: int = 3,
         wait_seconds: float | None = 120.0,
         fetch_sum: bool = True,
+        answer_at: float | None = None,
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         if not isinstance(floors, PrivacyFloors | ExactSumsAccepted):
@@ -205,6 +217,11 @@ class Client:
             raise LocalProtocolError(
                 "identity and aggregator belong to an address; a connection has its own"
             )
+        if answer_at is not None and not 0.0 < answer_at < 1.0:
+            raise LocalProtocolError(
+                f"answer_at is {answer_at!r}; it is a part of a round, between 0 and 1",
+                next_step="Take 0.8, or None to make every vector.",
+            )
         self._server = Address.parse(server) if isinstance(server, str) else server
         self._task = task
         self._floors = floors
@@ -218,6 +235,7 @@ class Client:
         self._attempts = attempts
         self._wait_seconds = wait_seconds
         self._fetch_sum = fetch_sum
+        self._answer_at = answer_at
         self._on_progress = on_progress
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
@@ -252,7 +270,9 @@ class Client:
                 make_input=self._make_input,
                 enrolment=self._enrolled(connection.identity),
                 settings=ClientSettings(
-                    fetch_sum=self._fetch_sum, offer_seconds=self._wait_seconds
+                    fetch_sum=self._fetch_sum,
+                    offer_seconds=self._wait_seconds,
+                    answer_at=self._answer_at,
                 ),
                 workers=workers,
                 on_progress=self._on_progress,
@@ -463,12 +483,18 @@ class Client:
         turn = self._this_turn()
         if turn.session is None:
             raise LocalProtocolError("an input is made for a session that was judged")
-        vector = np.asarray(turn.make(replace(turn.session, payload=payload)))
-        parameters = descriptor.parameters
+        session, parameters = (
+            replace(turn.session, payload=payload),
+            descriptor.parameters,
+        )
         if not parameters.noise_block:
             turn.shortened_by = 1.0
-            return encode_integers(vector, parameters)
+            return encode_integers(np.asarray(turn.make(session)), parameters)
         task = NoisedTask.from_parameters(parameters)
+        if self._answer_at is not None and not task.is_selected(secrets):
+            vector = np.zeros(task.dim)
+        else:
+            vector = np.asarray(turn.make(session))
         encoded = task.encode(
             _as_floats(vector),
             session_id=descriptor.session_id,

@@ -322,6 +322,12 @@ class NoiseSection:
         "mechanism.",
         default=None,
     )
+    selection_rate: str = setting(
+        'Part of the vectors that count in a sum, such as "1/10": everybody takes part '
+        "and adds noise, and a secret coin of each client decides whether its vector "
+        "is added. A smaller part needs less noise and gives a less exact estimate.",
+        default="1",
+    )
     loss_fraction: float | None = setting(
         "Part of the clients of one session that may be lost after sharing; empty "
         "means what min_survivors leaves of max_clients. Less of it is less noise in "

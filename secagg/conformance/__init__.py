@@ -12,6 +12,7 @@ from typing import Any, Final
 __all__ = ["VECTOR_FILES", "read_vectors"]
 
 VECTOR_FILES: Final = (
+    "accounting",
     "encodings",
     "enrolment",
     "masks",

@@ -20,6 +20,7 @@ __all__ = [
     "central_gaussian_variance",
     "certify",
     "read_noise_terms",
+    "selects_in_secret",
     "subtract_layers",
 ]
 
@@ -41,7 +42,7 @@ def subtract_layers(
     """
     if removal is None or not removal.seeds:
         return
-    mechanism, _, _ = decode_block(removal.noise_block)
+    mechanism = decode_block(removal.noise_block).mechanism
     try:
         noise = mechanism.session(removal.sharers)
         layers = [(noise.layers[layer], seed.reveal()) for layer, seed in removal.seeds]
@@ -73,6 +74,16 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
         tolerated_losses=noise.tolerated_losses,
         reveals=tuple(reveals) if noise.layers else (),
     )
+
+
+def selects_in_secret(parameters: ProtocolParameters) -> bool:
+    """Whether a secret coin of each client decides if its vector counts.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; there is a noise block, and it is malformed.
+    """
+    block = parameters.noise_block
+    return bool(block) and decode_block(block).selection_rate < 1
 
 
 def certify(

@@ -187,10 +187,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     is_ring = parameters.graph is Graph.RING
     if is_ring and len(event.graph_seed) != _SEED_BYTES:
         raise LocalProtocolError("closing AdvertiseKeys on a ring takes a 32-byte seed")
-    roster = Roster(
-        tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
-        event.graph_seed if is_ring else b"",
-    )
+    roster = Roster.of(state.adverts.values(), event.graph_seed if is_ring else b"")
     opening = Envelope.of(roster)
     frame = RosterFrame.decode(opening.data)
     ctx0 = context.session_context(descriptor)

@@ -62,7 +62,8 @@ class ReleasedSum:
         session_number: Number of the session.
         inputs: How many vectors the sum adds up.
         values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise.
+            from a task without noise.  With secret selection it is the estimate of the
+            sum of all vectors, so that over `inputs` it is their mean.
         privacy: What the whole task costs its users; None for exact sums.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.

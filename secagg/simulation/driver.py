@@ -47,6 +47,7 @@ from secagg.protocol.outputs import (
     ServerOutput,
 )
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server_states import Rostered
 from secagg.simulation.enrolled import membership_of
 from secagg.wire.packing import pack, packed_size, unpack
 
@@ -174,6 +175,22 @@ class InProcessSession:
         result = client.step(self.clients[number], event, policy=policy)
         self.clients[number] = result.state
         return result.outputs
+
+    @property
+    def roster(self) -> tuple[int, ...]:
+        """Numbers of the clients of U1, in the order of the roster.
+
+        On a ring that is their order there; elsewhere they ascend.
+        """
+        state = self.server_state
+        if not isinstance(state, Rostered):
+            raise TypeError("the session has no roster yet, or no more")
+        number_of = {identity_of(number): number for number in self.clients}
+        return tuple(number_of[each.identity] for each in state.cohort.roster.adverts)
+
+    def index_of(self, number: int) -> int:
+        """Return the roster index of a client of U1."""
+        return self.roster.index(number)
 
     def fetch(self, number: int) -> Envelope | None:
         """Ask the server for a client's update."""

@@ -2,12 +2,18 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import pytest
 
-from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
+from secagg.distributed_dp import (
+    NoisedTask,
+    PrivacyReport,
+    plan,
+    read_noise_terms,
+)
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.messages import Round
 from secagg.policy import PrivacyFloors
@@ -282,6 +288,13 @@ def test_a_plan_has_room_for_its_spare_sessions(spare):
         ({"spare": -1}, "spare"),
         ({"spare": 0.5}, "spare"),
         ({"spare": 10**400}, "spare"),
+        ({"selection_rate": 0.5}, "rate"),
+        ({"selection_rate": "0/1"}, "rate"),
+        ({"selection_rate": "3/2"}, "rate"),
+        ({"selection_rate": "2/4"}, "canonical"),
+        ({"selection_rate": "1/1000001"}, "million"),
+        ({"selection_rate": "1e99999999"}, "rate"),
+        ({"selection_rate": "1/" + 400 * "9"}, "rate"),
         ({"surprise": 1}, "keys"),
         ({"mechanism": []}, "object"),
         ({"noise": []}, "noise"),
@@ -434,3 +447,50 @@ def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
     with pytest.raises(RemoteProtocolError, match="seconds to judge") as caught:
         offered.check(LENIENT)
     assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+# --- secret selection -----------------------------------------------------------------
+
+
+@pytest.fixture(name="selecting", scope="module")
+def _selecting():
+    made = made_plan(accountant="skellam-gdp", selection_rate=Fraction(1, 4), bits=20)
+    return NoisedTask.from_plan(made, protocol())
+
+
+def secrets_for(number):
+    return NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32))
+
+
+def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
+    read = NoisedTask.from_parameters(selecting.parameters)
+    assert read.selection_rate == Fraction(1, 4)
+    report = read.check(LENIENT)
+    assert report.server.epsilon == report.model_reader.epsilon <= 6.0
+    assert report.to_dict()["selection_rate"] == "1/4"
+    assert PrivacyReport.from_dict(report.to_dict()) == report
+    # A block that claims the same without the coins is caught, one with fewer too.
+    for rate in ("1/1", "1/2"):
+        with pytest.raises(RemoteProtocolError, match="the task claims"):
+            NoisedTask.from_parameters(
+                with_block(selecting, selection_rate=rate)
+            ).check(LENIENT)
+
+
+def test_the_estimate_is_that_of_everybody_s_sum(selecting):
+    """Six deviations of six shares: a false alarm in 10^7 runs; seeds are fixed."""
+    session_id = bytes(32)
+    total, chosen = zeros(32, 1 << 20), np.zeros(DIM)
+    coins = [selecting.is_selected(secrets_for(number)) for number in range(CLIENTS)]
+    assert set(coins) == {True, False}
+    for number, (row, coin) in enumerate(zip(vectors(), coins, strict=True)):
+        given = selecting.encode(
+            row, session_id=session_id, secrets=secrets_for(number)
+        ).vector
+        add_into(total, given.residues, 1 << 20)
+        chosen += coin * row
+    estimate = selecting.decode(total % (1 << 20), session_id=session_id)
+    given = selecting.mechanism.parameters
+    noise = float(selecting.session_noise(CLIENTS).base) * CLIENTS
+    deviation = np.sqrt(noise) / given.scale_factor
+    assert np.abs(estimate * 0.25 - chosen).max() < 6.0 * deviation

@@ -74,7 +74,11 @@ SAMPLES = [
 ]
 # The other form of a roster has no number of its own.
 NEIGHBOURHOOD = Neighbourhood(
-    9, 3, {1: ADVERT, 3: replace(ADVERT, credential=None)}, b"g" * 32, (b"h" * 32,) * 3
+    9,
+    3,
+    {3: ADVERT, 4: replace(ADVERT, identity="b", credential=None)},
+    b"g" * 32,
+    (b"h" * 32,) * 3,
 )
 
 

@@ -10,6 +10,7 @@ vectors and to be compared with.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 VERSION = 1
@@ -570,23 +571,24 @@ def unpack(data: bytes, dim: int, modulus: int) -> list[int]:
 # --- §11 Graphs ----------------------------------------------------------------------
 
 
-def ring_order(suite: int, graph_seed: bytes, count: int) -> list[int]:
-    prefix = tag("ring", "order", suite) + graph_seed
-    return sorted(range(count), key=lambda i: hashlib.sha256(prefix + u32(i)).digest())
+def rank(identity: str, graph_seed: bytes) -> bytes:
+    """What a roster is sorted by, §5.1."""
+    name = identity.encode()
+    if graph_seed == b"":
+        return name
+    return hashlib.sha256(tag("ring", "order", 0) + graph_seed + name).digest()
 
 
-def neighbours(
-    suite: int, degree: int, graph_seed: bytes, count: int
-) -> list[list[int]]:
+def roster_order(identities: Iterable[str], graph_seed: bytes) -> list[str]:
+    return sorted(identities, key=lambda name: rank(name, graph_seed))
+
+
+def neighbours(degree: int, count: int) -> list[list[int]]:
     """For each client, its neighbours, ascending."""
     if degree == 0:
         return [[v for v in range(count) if v != u] for u in range(count)]
-    order = ring_order(suite, graph_seed, count)
-    result: list[list[int]] = [[] for _ in range(count)]
-    for place, client in enumerate(order):
-        steps = [s for s in range(-(degree // 2), degree // 2 + 1) if s != 0]
-        result[client] = sorted(order[(place + s) % count] for s in steps)
-    return result
+    steps = [s for s in range(-(degree // 2), degree // 2 + 1) if s != 0]
+    return [sorted((u + s) % count for s in steps) for u in range(count)]
 
 
 def holders(degree: int, around: list[list[int]]) -> list[list[int]]:

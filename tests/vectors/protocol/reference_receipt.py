@@ -228,7 +228,7 @@ class Verifier:
             raise Refused(BAD_ENCODING)
         view.check_losses(members)
         rules = view.offer.parameters
-        if view.order and not is_safe(rules, view.order, members, 0.0):
+        if view.is_ring and not is_safe(rules, view.count, members, 0.0):
             raise Refused(BAD_ENCODING)
         view.set_survivors(receipt.survivors)
 

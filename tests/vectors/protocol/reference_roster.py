@@ -14,6 +14,7 @@ from reference import (
     Refused,
     blob,
     digest,
+    rank,
     tag,
     text,
     u32,
@@ -246,9 +247,7 @@ def decode_roster(data: bytes, rules: Parameters) -> Roster:
         }
         roster = Roster(count, adverts, decoder.blob_or_nothing(32))
         decoder.end()
-        names = [advert.identity.encode() for advert in adverts.values()]
-        if any(left >= right for left, right in itertools.pairwise(names)):
-            raise Refused(BAD_ENCODING)
+        check_order(roster)
         return roster
     reader, graph_seed = decoder.number(4), decoder.blob(32, least=32)
     rows = []
@@ -261,4 +260,12 @@ def decode_roster(data: bytes, rules: Parameters) -> Roster:
     ascending = all(left < right for left, right in itertools.pairwise(indices))
     if not ascending or any(index >= count for index in indices):
         raise Refused(BAD_ENCODING)
-    return Roster(count, dict(rows), graph_seed, reader, proof)
+    roster = Roster(count, dict(rows), graph_seed, reader, proof)
+    check_order(roster)
+    return roster
+
+
+def check_order(roster: Roster) -> None:
+    ranks = [rank(one.identity, roster.graph_seed) for one in roster.adverts.values()]
+    if any(left >= right for left, right in itertools.pairwise(ranks)):
+        raise Refused(BAD_ENCODING)

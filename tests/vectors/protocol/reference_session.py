@@ -60,7 +60,7 @@ from reference import (
     pack,
     rebuild,
     residue_bits,
-    ring_order,
+    roster_order,
     session_id,
     share_at,
     tag,
@@ -156,7 +156,7 @@ class View:
     contexts: list[bytes] = field(default_factory=list)  # ctx0, ctx1, ctx2, ctx3
     count: int = 0
     adverts: dict[int, Advert] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
+    is_ring: bool = False
     neighbours: list[list[int]] = field(default_factory=list)  # who share masks
     receivers: list[list[int]] = field(default_factory=list)  # of bundles
     edge_root: bytes = b""
@@ -229,21 +229,20 @@ class View:
             dealer for dealer, others in enumerate(self.receivers) if receiver in others
         ]
 
-    def draw_graph(self, count: int, graph_seed: bytes) -> None:
+    def draw_graph(self, count: int) -> None:
         degree = self.offer.parameters.degree
         if self.is_sparse:
             self.set_edges(b"", {})  # nobody has drawn yet
             return
-        self.neighbours = neighbours(self.suite, degree, graph_seed, count)
+        self.neighbours = neighbours(degree, count)
         self.receivers = self.neighbours
         self.holders = holders(degree, self.neighbours)
-        if degree > 0:
-            self.order = ring_order(self.suite, graph_seed, count)
+        self.is_ring = degree > 0
 
     def set_roster(self, roster: Roster, top: bytes) -> None:
         """Derive ctx1; the roster was checked."""
         self.count, self.adverts = roster.count, roster.adverts
-        self.draw_graph(roster.count, roster.graph_seed)
+        self.draw_graph(roster.count)
         self.contexts.append(
             context_1(self.suite, self.contexts[0], self.count, top, roster.graph_seed)
         )
@@ -497,7 +496,7 @@ class Client:
             raise Refused(SELF_MISSING)
         if degree == 0 or roster.count < degree + 2 or self.view.is_signed:
             raise Refused(POLICY_VIOLATION)
-        around = neighbours(self.view.suite, degree, roster.graph_seed, roster.count)
+        around = neighbours(degree, roster.count)
         if set(roster.adverts) != {reader, *around[reader]}:
             raise Refused(BAD_PROOF)
         roster.top(self.view.suite, self.view.contexts[0])
@@ -578,7 +577,9 @@ class Client:
         if len(members) < view.floor:
             raise Refused(U3_TOO_SMALL)
         view.check_losses(members)
-        if view.order and not is_safe(view.offer.parameters, view.order, members, 0.0):
+        if view.is_ring and not is_safe(
+            view.offer.parameters, view.count, members, 0.0
+        ):
             raise Refused(TOO_MANY_DROPOUTS)
         view.set_survivors(survivors)
 
@@ -761,7 +762,7 @@ class Server:
     def close_adverts(self, graph_seed: bytes) -> bytes:
         if len(self.adverts) < self.view.offer.parameters.min_clients:
             raise Refused(ROSTER_TOO_SMALL)
-        names = sorted(self.adverts, key=lambda name: name.encode())
+        names = roster_order(self.adverts, graph_seed)
         adverts = [self._decoded(self.adverts[name]) for name in names]
         self.roster = Roster.whole(adverts, graph_seed)
         self.view.set_roster(
@@ -832,7 +833,7 @@ class Server:
             }
             if len(left) < rules.threshold:
                 raise Refused(DISPUTED)
-        if view.order and not is_safe(rules, view.order, survivors, 0.01):
+        if view.is_ring and not is_safe(rules, view.count, survivors, 0.01):
             raise Refused(TOO_MANY_DROPOUTS)
         data = bitmap(survivors, view.count)
         view.set_survivors(data)

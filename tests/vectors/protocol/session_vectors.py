@@ -128,10 +128,7 @@ class Run:
 
     def server_order(self) -> list[str]:
         """The identities in the order of the ring."""
-        names = sorted(self.plan.identities, key=lambda name: name.encode())
-        suite = self.offer.parameters.suite
-        order = ref.ring_order(suite, self.plan.graph_seed, len(names))
-        return [names[client] for client in order]
+        return ref.roster_order(self.plan.identities, self.plan.graph_seed)
 
     def row(self, identity: str) -> dict[str, Any]:
         return next(r for r in self.record["clients"] if r["identity"] == identity)
@@ -450,9 +447,9 @@ def scattered() -> Plan:
     )
     names = [f"c{place:02}" for place in range(8)]
     seed = counting(0xA0, 32)
-    order = ref.ring_order(rules.suite, seed, len(names))
+    order = ref.roster_order(names, seed)
     # Places in a row are lost: a gap.  A second one would cut the ring.
-    lost = {names[order[place]]: "MaskedInputCollection" for place in (1, 2, 3)}
+    lost = {order[place]: "MaskedInputCollection" for place in (1, 2, 3)}
     return Plan("scattered", rules, names, seed, lost)
 
 

@@ -175,17 +175,16 @@ def covered_lies(run: Run, first: int) -> Iterator[dict[str, Any]]:
 
 
 def rosters(run: Run) -> Iterator[dict[str, Any]]:
-    forge = RosterForge(run)
+    seeded = RosterForge(run).reordered(bytes(32))
+    names = [advert.identity for advert in seeded.adverts.values()]
     for named, data in (
         (
             ("R5.2-10 a graph seed where clients draw", ref.POLICY_VIOLATION),
-            forge.roster(forge.adverts, bytes(32)),
+            seeded.encode(),
         ),
         (
             ("R5.2-26 a neighbourhood where clients draw", ref.POLICY_VIOLATION),
-            replace(
-                run.roster(), reader=run.row(ME)["index"], graph_seed=bytes(32)
-            ).encode(),
+            replace(seeded, reader=names.index(ME)).encode(),
         ),
     ):
         yield client_case(run, ME, CHOOSE, named, data)

@@ -372,12 +372,6 @@ def test_an_impossible_budget_is_refused(epsilon, capsys):
     assert error["next_step"]
 
 
-def test_a_mechanism_without_a_proven_accountant_must_be_given_one(capsys):
-    words = ["--epsilon", "2", "--mechanism", "binomial", "--json"]
-    assert main([*PLAN, *words]) == exit_code_of(ErrorCode.INFEASIBLE)
-    assert "--accountant" in error_of(capsys)["next_step"]
-
-
 def test_too_few_bits_are_refused_with_the_nearest_that_work(capsys):
     words = [
         "--epsilon",

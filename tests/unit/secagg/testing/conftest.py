@@ -75,7 +75,8 @@ class ObservedSession(observed_session.ObservedSession):
 
     def ask(self, holders: Iterable[int], survivors: Iterable[int]) -> None:
         """Ask for shares as a server that checks nothing; only the ledger hears."""
-        bitmap = encode_set(survivors, len(self.inputs))
+        places = map(self.index_of, survivors)
+        bitmap = encode_set(places, len(self.inputs))
         for number in holders:
             self.tell(number, Survivors(bitmap))
 

@@ -156,7 +156,7 @@ def _ring(observe):
     """Return the clients of a ring of twelve, degree four, in its order."""
     probe = observe(12, threshold=2, degree=4)
     probe.reach(Round.SHARE_KEYS)
-    return probe.server_state.cohort.graph.order
+    return probe.roster
 
 
 def arcs_of(session, ring):
