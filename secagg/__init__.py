@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         error_curve,
         flag_amplitude_for,
         make_randomiser,
+    )
+    from secagg.distributed_dp.public_plan import (
         plan,
     )
     from secagg.enrolment.published import (
@@ -250,8 +252,8 @@ _MODULES: Final = {
         "error_curve",
         "flag_amplitude_for",
         "make_randomiser",
-        "plan",
     ),
+    "distributed_dp.public_plan": ("plan",),
     "enrolment.published": ("PublishedEnrolment",),
     "errors": (
         "ErrorCode",

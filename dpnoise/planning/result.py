@@ -252,11 +252,6 @@ class Plan:
             for each in self.accountants_tried
         )
 
-    def _count_error(self) -> tuple[tuple[str, str], ...]:
-        if self.count_standard_error is None:
-            return ()
-        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
-
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
         if rate == 1:
@@ -272,6 +267,11 @@ class Plan:
                 ),
             ),
         )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
     def _shares(self) -> str:
         given = self.parameters

@@ -528,6 +528,20 @@ class ClientSection:
         high=float(_MAX_SECONDS),
         unit="seconds",
     )
+    keep_receipts_days: float = setting(
+        "How long this client's receipts of ended sessions stay in state_dir.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
+    )
     log_level: str = setting(
         "Least severe log line on standard error.",
         default="warning",

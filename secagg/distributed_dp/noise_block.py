@@ -217,7 +217,10 @@ def check_cost(mechanism: Mechanism, accountant: str) -> None:
     Raises:
         RemoteProtocolError: BAD_CONFIG.
     """
-    release = cast("NoiseEvent", mechanism.event())
+    try:
+        release = cast("NoiseEvent", mechanism.event())
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
     cost = accounting_cost(release, accountant)
     if cost > MAX_ACCOUNTING_COST:
         raise bad_block(
