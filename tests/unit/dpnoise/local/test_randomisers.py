@@ -268,6 +268,16 @@ def test_long_vectors_are_shortened_and_outputs_stay_in_their_ball(name):
         assert np.linalg.norm(drawn) <= made.output_norm
 
 
+def test_owners_are_told_by_what_factor_their_vectors_were_too_long():
+    assert built("separated", 2, 1.0, bound=2.0).shortened_by([3.0, 4.0]) == 2.5
+    assert built("privunit2", 2, 1.0, bound=9.0).shortened_by([3.0, 4.0]) == 1.0
+    assert built("privunit-inf", 2, 1.0, bound=2.0).shortened_by([3.0, -4.0]) == 2.0
+    scalar = built("scalar-dp", 1, 1.0, bound=2.0)
+    assert scalar.shortened_by([3.0]) == 1.5
+    assert scalar.shortened_by([-1.0]) > 1e300  # what is left of it is nothing
+    assert built("privunit2", 2, 1.0, bound=1e-100).shortened_by([1e300, 0]) > 1e300
+
+
 @pytest.mark.parametrize("name", ["privunit2", "separated"])
 def test_a_zero_vector_is_as_long_as_any_other(name):
     made = built(name, 4, 2.0)
