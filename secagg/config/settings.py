@@ -336,11 +336,12 @@ class NoiseSection:
         low=0.0,
         high=0.999999,
     )
-    ladder: int = setting(
+    ladder: int | None = setting(
         "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none; 4 keeps about 1 percent too much where a tenth may be lost, 3 where "
+        "for none. Empty means 4 where clients may be lost and the mechanism allows "
+        "it, which keeps about 1 percent too much where a tenth may be lost, 2 where "
         "three tenths may.",
-        default=0,
+        default=None,
         low=0,
         high=8,
         unit="rungs",
@@ -504,6 +505,20 @@ class ClientSection:
         low=0.0,
         high=float(_MAX_SECONDS),
         unit="seconds",
+    )
+    keep_receipts_days: float = setting(
+        "How long this client's receipts of ended sessions stay in state_dir.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
     )
     log_level: str = setting(
         "Least severe log line on standard error.",

@@ -1,5 +1,6 @@
 """What others than a task's clients ask of a noise block: core, server, verifiers."""
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, Final
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.errors import DPNoiseError
+from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import bad_block, decode_block
 from secagg.distributed_dp.task import NoisedTask
@@ -68,12 +70,28 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
     """
     task = NoisedTask.from_parameters(parameters)
     noise = task.session_noise(sharers)
-    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
     return NoiseTerms(
         context=task.noise_context(sharers),
         tolerated_losses=noise.tolerated_losses,
-        reveals=tuple(reveals) if noise.layers else (),
+        reveals=_reveals(noise),
     )
+
+
+def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
+    """Return which layers are taken back, by the number of losses."""
+    if not noise.layers:
+        return ()
+    end = noise.tolerated_losses + 1
+    found: list[tuple[int, ...]] = []
+    # The more are lost the less is taken back: as many changes as there are sums of
+    # layers, whereas the losses may be tens of thousands.
+    while (start := len(found)) < end:
+        here = noise.removed_layers(start)
+        change = bisect_left(
+            range(start, end), x=True, key=lambda d: noise.removed_layers(d) != here
+        )
+        found += [here] * change
+    return tuple(found)
 
 
 def selects_in_secret(parameters: ProtocolParameters) -> bool:

@@ -289,8 +289,12 @@ class Server:
                 "a server of a network needs state_dir",
                 next_step="Name a directory that survives restarts.",
             )
-        self._listen = None if listen is None else Address.parse(listen)
-        self._health = None if health_listen is None else Address.parse(health_listen)
+        self._listen = None if listen is None else Address.parse(listen, name="listen")
+        self._health = (
+            None
+            if health_listen is None
+            else Address.parse(health_listen, name="health_listen")
+        )
         self._identity = identity
         self._state_dir = state_dir
         self._rollback_mark = rollback_mark

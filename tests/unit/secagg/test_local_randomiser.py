@@ -77,7 +77,12 @@ async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
 
 def test_what_is_encoded_is_what_the_randomiser_draws(task):
     noised = task.noised
-    secrets = NoiseSecrets(sharers=4, seed=SecretBytes(b"s" * 32), layers=())
+    secrets = NoiseSecrets(
+        sharers=4,
+        context=bytes(32),
+        seed=SecretBytes(b"s" * 32),
+        layers=tuple(SecretBytes(bytes([each] * 32)) for each in range(9)),
+    )
     session_id = b"i" * 32
     vector = np.arange(DIM) * 3.0
     given = noised.encode(vector, session_id=session_id, secrets=secrets)
@@ -110,7 +115,9 @@ def test_every_randomiser_runs_through_a_task(name):
     assert offered.budget.randomiser == given
     total = np.zeros(task.parameters.dimension, np.uint64)
     for each in range(3):
-        secrets = NoiseSecrets(sharers=3, seed=SecretBytes(bytes([each] * 32)))
+        secrets = NoiseSecrets(
+            sharers=3, context=bytes(32), seed=SecretBytes(bytes([each] * 32))
+        )
         encoded = offered.encode(
             np.full(dim, 0.5), session_id=b"i" * 32, secrets=secrets
         )
