@@ -256,6 +256,10 @@ class NoisedTask:
                 f"its randomiser takes vectors of {randomiser.parameters.dim}, its "
                 f"mechanism of {self.dim}"
             )
+        if self.mechanism.has_clip_flag:
+            raise bad_block(
+                "its clip flag would say of every randomised vector that it fitted"
+            )
         # Shortening what comes out of it would undo that it is unbiased.
         if randomiser.output_norm > self.mechanism.parameters.l2_clip:
             raise bad_block(
