@@ -17,7 +17,18 @@ from typing import Annotated, Final, cast
 
 import typer
 
-from secagg.cli import client, demo, graph, pki, plan, server, sessions, simulate
+from secagg.cli import (
+    client,
+    demo,
+    graph,
+    pki,
+    plan,
+    server,
+    sessions,
+    simulate,
+    status,
+    tasks,
+)
 from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
@@ -59,6 +70,10 @@ def _options(
 app.command("demo")(demo.demo)
 app.command("server")(server.server)
 app.command("client")(client.client)
+app.command("status")(status.status)
+app.command("budget")(status.budget)
+app.command("drain")(status.drain)
+app.add_typer(tasks.app, name="tasks")
 app.command("simulate")(simulate.simulate)
 app.command("plan")(plan.plan)
 app.command("graph")(graph.graph)

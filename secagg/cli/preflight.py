@@ -23,7 +23,7 @@ from pathlib import Path
 
 from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
-from secagg.config import ClientSettings, ServerSettings
+from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.settings import TLSSection
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
@@ -60,19 +60,27 @@ class Check:
     problem: SecAggError | None = None
 
 
-def server_checks(settings: ServerSettings) -> list[Check]:
-    """Look at everything that the settings of a server name, but for its port."""
+def server_checks(
+    settings: HostSettings, task: TaskSettings | None = None
+) -> list[Check]:
+    """Look at everything that the settings of a server name, but for its port.
+
+    Args:
+        settings: The server's.
+        task: The one in its file; None for none.
+    """
     server = settings.server
     checks = [
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
-        *_server_enrolment(settings),
+        *([] if task is None else _server_enrolment(settings.tls, task)),
         _look("server.listen", lambda: str(Address.parse(server.listen))),
     ]
-    health, payload = server.health_listen, settings.task.payload
+    health = server.health_listen
+    payload = None if task is None else task.task.payload
     if health is not None:
         checks.append(_look("server.health_listen", lambda: str(Address.parse(health))))
     checks += [
-        _look("server.state_dir", lambda: _state_dir(settings)),
+        _look("server.state_dir", lambda: _state_dir(server.state_dir, task)),
         _look("server.output_dir", lambda: _writable(server.output_dir)),
     ]
     if payload is not None:
@@ -103,7 +111,7 @@ def client_checks(
     ]
 
 
-def check_port(settings: ServerSettings) -> None:
+def check_port(settings: HostSettings) -> None:
     """Find out whether the server could listen.
 
     Raises:
@@ -165,13 +173,13 @@ def _readable(key: Path) -> str:
     return f"; WARNING: others may read {key}, try chmod 600"
 
 
-def _server_enrolment(settings: ServerSettings) -> list[Check]:
+def _server_enrolment(tls: TLSSection, settings: TaskSettings) -> list[Check]:
     section, key = settings.enrolment, settings.enrolment.enrolment_key
     if key is None:
         return []
 
     def describe() -> str:
-        own = _identity(settings.tls, Role.SERVER).identity.trust_domain
+        own = _identity(tls, Role.SERVER).identity.trust_domain
         if own != section.trust_domain:
             raise ServiceError(
                 f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
@@ -222,12 +230,13 @@ def _time(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _state_dir(settings: ServerSettings) -> str:
-    path, vector = settings.server.state_dir, settings.vector
+def _state_dir(path: Path, task: TaskSettings | None) -> str:
     found = _writable(path)
-    # The planner may choose more bits, and a rotation a longer vector; not fewer.
-    one = packed_size(vector.dimension, vector.modulus_bits or 1)
-    needed = MIN_FREE_BYTES + settings.cohort.min_clients * one
+    needed = MIN_FREE_BYTES
+    if task is not None:
+        # The planner may choose more bits, and a rotation a longer vector; not fewer.
+        one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
+        needed += task.cohort.min_clients * one
     needed -= _size(path)  # what a session has stored needs no room twice
     free = shutil.disk_usage(_nearest(path)).free
     if free < needed:

@@ -12,11 +12,11 @@ Rule 3: what is left open in the settings gets the safest value that works: a ma
 
 import asyncio
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from secagg.config import ServerSettings
+from secagg.config import TaskSettings
 from secagg.distributed_dp import (
     DPNoiseError,
     NoisedTask,
@@ -45,8 +45,14 @@ from secagg.profiles import (
     check_served,
 )
 from secagg.report_cache import privacy_report
-from secagg.server.task_memory import RememberedTask, recall, remember
+from secagg.server.task_memory import (
+    RememberedTask,
+    encode_settings,
+    recall,
+    row_of,
+)
 from secagg.storage.book import Book
+from secagg.storage.stored import Task, TaskState
 from secagg.wire.limits import check_transportable
 
 __all__ = [
@@ -267,26 +273,48 @@ class PreparedTask:
         return cls(parameters, None, None, None, enrolment=cohort.enrolment)
 
 
-async def settle_task(settings: ServerSettings, book: Book) -> PreparedTask:
+async def settle_task(
+    settings: TaskSettings, book: Book, *, reports: Path | None
+) -> PreparedTask:
     """Return the task as it was first planned; plan and remember it the first time.
 
-    Its privacy report is kept in the state directory.
+    Its row holds these settings afterwards; what an operator has said of the task
+    (`TaskState`) stays.
+
+    Args:
+        settings: Of the task.
+        book: The aggregator's.
+        reports: As for `prepare_task`.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
     """
-    known = await recall(book, settings)
+    task_id, text = settings.task.id, encode_settings(settings)
+    row = await row_of(book, task_id)
+    known = recall(row, settings)
     prepared = await asyncio.to_thread(
-        prepare_task, settings, known=known, reports=settings.server.state_dir
+        prepare_task, settings, known=known, reports=reports
     )
-    if known is None:
-        planned = RememberedTask(prepared.parameters, prepared.forecast_rmse)
-        await remember(book, settings, planned)
+    if known is None or row is None or row.task.settings != text:
+        planned = known or RememberedTask(prepared.parameters, prepared.forecast_rmse)
+        plan = planned.encode()
+        task = (
+            Task(task_id, TaskState.RUNNING, text, plan)
+            if row is None
+            else replace(row.task, settings=text, plan=plan)
+        )
+        version = 0 if row is None else row.version
+        if not await book.put_task(task, expect_version=version):
+            raise ServiceError(
+                f"somebody else has changed task {task_id!r} meanwhile",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Try again.",
+            )
     return prepared
 
 
 def prepare_task(
-    settings: ServerSettings,
+    settings: TaskSettings,
     *,
     known: RememberedTask | None = None,
     reports: Path | None = None,
@@ -295,7 +323,7 @@ def prepare_task(
     """Check the settings of a task and work out what they leave open.
 
     Args:
-        settings: The server's.
+        settings: Of the task.
         known: What was worked out for these settings before; None to plan afresh.
         reports: Directory that keeps the privacy report from one start to the next;
             None to compute it afresh.
@@ -352,7 +380,7 @@ def _report(
     return privacy_report(noised, reports, keep=keep)
 
 
-def plan_noise(settings: ServerSettings) -> Plan:
+def plan_noise(settings: TaskSettings) -> Plan:
     """Plan the noise of a task with a budget.
 
     Raises:
@@ -390,7 +418,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
     )
 
 
-def spare_sessions(settings: ServerSettings) -> int:
+def spare_sessions(settings: TaskSettings) -> int:
     """Return how many sessions the budget of a task covers beyond its sums.
 
     A session may end after its inputs were fixed, and then stays spent; without a
@@ -404,7 +432,7 @@ def spare_sessions(settings: ServerSettings) -> int:
     return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
 
 
-def _published(settings: ServerSettings) -> PublishedEnrolment | None:
+def _published(settings: TaskSettings) -> PublishedEnrolment | None:
     """Return whose credentials count, where the profile asks for any."""
     section = settings.enrolment
     if not Profile.from_label(settings.task.profile).has_identities:
@@ -423,7 +451,7 @@ def _published(settings: ServerSettings) -> PublishedEnrolment | None:
 
 
 def _work_out(
-    settings: ServerSettings, enrolment: PublishedEnrolment | None
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> RememberedTask:
     protocol = _protocol_parameters(settings, enrolment)
     if settings.noise.none:
@@ -434,7 +462,7 @@ def _work_out(
 
 
 def _protocol_parameters(
-    settings: ServerSettings, enrolment: PublishedEnrolment | None
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> ProtocolParameters:
     cohort, rounds = settings.cohort, settings.rounds
     profile = Profile.from_label(settings.task.profile)
@@ -462,7 +490,7 @@ def _protocol_parameters(
     ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)
 
 
-def _read_payload(settings: ServerSettings) -> bytes:
+def _read_payload(settings: TaskSettings) -> bytes:
     path = settings.task.payload
     if path is None:
         return b""

@@ -69,7 +69,7 @@ def checks_of(pki, load, text, section):
     path.write_text(f"{text}\n[enrolment]\n{lines}\n")
     settings = load(path, environment={}).settings
     if load is load_server_settings:
-        checks = server_checks(settings)
+        checks = server_checks(settings.host, settings)
     else:
         checks = client_checks(settings, describe_input=str, outputs={})
     return [check for check in checks if check.subject == "enrolment"]
