@@ -22,6 +22,7 @@ MODULES: Final = (
     "dpnoise.encoding",
     "dpnoise.errors",
     "dpnoise.events",
+    "dpnoise.local",
     "dpnoise.mechanisms",
     "dpnoise.planning",
     "dpnoise.samplers",

@@ -14,7 +14,8 @@
   variance is a privacy error; the sampler is built from the same rational.
 * `noise_in_shares` says whether every participant adds noise of its own. The variance
   of such a sum, and the number of its inputs, tell who took part, so the sampling of
-  users hides nothing (`PoissonSampled`).
+  users hides nothing (`PoissonSampled`). Where everybody takes part and a secret coin
+  chooses between vector and zeros, there is nothing to tell (`SecretlySelected`).
 * An event that cannot describe a release is refused when it is built, with the
   parameter's name and the nearest value that works.
 
@@ -24,6 +25,7 @@ whether a share is missing, which no sensitivity bound covers.
 """
 
 import enum
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -54,6 +56,7 @@ __all__ = [
     "PoissonSampled",
     "PrivacyEvent",
     "Repeated",
+    "SecretlySelected",
     "SkellamEvent",
     "SkellamMixtureClippedEvent",
     "SkellamMixtureEvent",
@@ -80,17 +83,17 @@ class Adversary(enum.Enum):
     """Who looks at the release, which decides what may be claimed against them."""
 
     SERVER = "server"
-    """Runs the sessions and knows who takes part: no amplification by sampling."""
+    """Runs the sessions and knows who takes part: no amplification by participation."""
 
     PARTICIPANT = "participant"
-    """Receives the key list of its own sessions: no amplification by sampling."""
+    """Receives the key list of its own sessions: no amplification by participation."""
 
     MODEL_READER = "model-reader"
     """Sees the released sums only, neither roster nor messages."""
 
     @property
     def sees_participation(self) -> bool:
-        """Whether this adversary knows who took part: sampling then hides nothing."""
+        """Whether this adversary knows who took part: coins of that hide nothing."""
         return self is not Adversary.MODEL_READER
 
 
@@ -110,6 +113,10 @@ class SkellamEvent:
             or None when only the L2 bound is enforced.
         sampler_distance: Total variation distance of all noise draws in the release
             from exact Skellam noise, in [0, 1).
+        l2_squared: The squared L2 bound as the integer that it is, where it is known;
+            at most the square of `l2_sensitivity`, which is a float and rounded up.
+        unsigned: Whether no entry is ever below 0. Two such vectors differ by less
+            than twice the longest.
 
     Raises:
         ParameterError: A value is out of range; the error names it.
@@ -126,6 +133,8 @@ class SkellamEvent:
     l1_sensitivity: float | None = None
     linf_sensitivity: int | None = None
     sampler_distance: float = 0.0
+    l2_squared: int | None = None
+    unsigned: bool = False
 
     def __post_init__(self) -> None:
         check_dim(self.dim)
@@ -136,6 +145,21 @@ class SkellamEvent:
         if self.linf_sensitivity is not None:
             check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
         check_distance(self.sampler_distance)
+        self._check_square()
+
+    def _check_square(self) -> None:
+        """Refuse an exact square that the rounded norm does not cover."""
+        if self.l2_squared is None:
+            return
+        check_count("l2_squared", self.l2_squared, at_least=0)
+        if self.l2_squared > Fraction(self.l2_sensitivity) ** 2:
+            raise ParameterError(
+                f"l2_squared {self.l2_squared} exceeds the square of l2_sensitivity "
+                f"{self.l2_sensitivity!r}; round the root up",
+                parameter="l2_sensitivity",
+                value=self.l2_sensitivity,
+                nearest=repr(math.nextafter(math.sqrt(self.l2_squared), math.inf)),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,17 +419,85 @@ class PoissonSampled:
                 value=rate,
                 nearest="1.0" if rate > 1.0 else None,
             )
-        # A coin shared by several releases correlates them; only the sampling of one
-        # single release has a theorem, so nothing composite may stand inside.
-        event: object = self.event
-        if not isinstance(event, NoiseEvent):
+        _check_single(
+            self.event, "Repeated(PoissonSampled(event, sampling_rate), count)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SecretlySelected:
+    """A release to which every user gives its vector or zeros, as a coin has it.
+
+    The roster is fixed. Each of its users flips a coin of its own for each release and
+    adds its whole noise share either way; a lost coin sends the integer zero vector
+    under that noise, the clip flag included. Nothing but the sum depends on a coin:
+    who is asked, who answers and when, lengths and counts are the same for both.
+
+    Theorem. Let Q be the law of the release when u's integers are zero, and P when they
+    are what its vector encodes to. Against Q the release has the law (1−q)·Q + q·P, so
+    every pair (A, B) that dominates (P, Q) gives the pair ((1−q)·B + q·A, B), which
+    composes over adaptive releases. It holds against everybody whose view is a
+    randomised function of the release and of some Z, given which u's coin still has
+    rate q and the counted noise still has its law: readers, curious participants, and
+    the server itself.
+
+    Proof. All noise is independent of all coins, so the two worlds differ by u's shift
+    alone. Vectors, coins and rounding of the others have one law in both worlds;
+    given them, and given the noise of colluders, which is not counted, the claim is
+    the definition of the coin. Averages of dominated pairs are dominated by joint
+    convexity. Each release has a fresh coin at a rate fixed in advance, so its pair
+    dominates whatever was seen before, and products of pairs dominate compositions.
+    u's vector may depend on u's own earlier coins and noise: Q is the same for all.
+
+    Args:
+        event: The release, given that the user's vector was chosen.
+        selection_rate: Probability q of the vector, in (0, 1], the same for every
+            release, fixed in advance.
+
+    Raises:
+        ParameterError: The rate is no fraction in (0, 1], or `event` is no single
+            release: one coin for several of them is another mechanism.
+    """
+
+    event: NoiseEvent
+    selection_rate: Fraction
+
+    def __post_init__(self) -> None:
+        rate: object = self.selection_rate
+        if not isinstance(rate, Fraction) or not 0 < rate <= 1:
             raise ParameterError(
-                "event must be a single release to be sampled, got "
-                f"{type(event).__name__}; sample first, then repeat or compose",
-                parameter="event",
-                value=type(event).__name__,
-                nearest="Repeated(PoissonSampled(event, sampling_rate), count)",
+                f"selection_rate must be a Fraction in (0, 1], got {rate!r}",
+                parameter="selection_rate",
+                value=rate,
+                nearest="Fraction(1)",
             )
+        _check_single(
+            self.event, "Repeated(SecretlySelected(event, selection_rate), count)"
+        )
+
+    @property
+    def rate_above(self) -> float:
+        """The rate as a float, above it but for 1.
+
+        A coin of 256 bits shows the vector with up to 2^-256 more than the rate.
+        """
+        return min(1.0, math.nextafter(float(self.selection_rate), math.inf))
+
+
+def _check_single(event: object, nearest: str) -> None:
+    """Refuse a coin for several releases.
+
+    It correlates them; only a coin for one single release has a theorem here, so
+    nothing composite may stand inside.
+    """
+    if not isinstance(event, NoiseEvent):
+        raise ParameterError(
+            "event must be a single release to be sampled or selected, got "
+            f"{type(event).__name__}; do that first, then repeat or compose",
+            parameter="event",
+            value=type(event).__name__,
+            nearest=nearest,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,18 +543,21 @@ class Composed:
             )
 
 
-PrivacyEvent: TypeAlias = NoiseEvent | PoissonSampled | Repeated | Composed
+PrivacyEvent: TypeAlias = (
+    NoiseEvent | PoissonSampled | SecretlySelected | Repeated | Composed
+)
 """Anything an accountant can be asked to compose."""
 
 
-def flatten(event: PrivacyEvent) -> Iterator[tuple[NoiseEvent, float, int]]:
+def flatten(event: PrivacyEvent) -> Iterator[tuple[NoiseEvent, float, int, bool]]:
     """Yield the single releases an event consists of.
 
     Args:
         event: Any event, nested to any depth.
 
     Yields:
-        Triples (release, sampling rate in (0, 1], number of repetitions).
+        (release, rate in (0, 1], number of repetitions, whether a secret selection
+        has that rate), the last only where the rate is below 1.
     """
     pending: list[tuple[PrivacyEvent, int]] = [(event, 1)]
     while pending:
@@ -472,6 +567,9 @@ def flatten(event: PrivacyEvent) -> Iterator[tuple[NoiseEvent, float, int]]:
         elif isinstance(current, Repeated):
             pending.append((current.event, count * current.count))
         elif isinstance(current, PoissonSampled):
-            yield current.event, current.sampling_rate, count
+            yield current.event, current.sampling_rate, count, False
+        elif isinstance(current, SecretlySelected):
+            rate = current.rate_above
+            yield current.event, rate, count, rate < 1.0
         else:
-            yield current, 1.0, count
+            yield current, 1.0, count, False

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     )
     from secagg.distributed_dp import (
         CurvePoint,
+        LocalParameters,
+        LocalPrivacy,
+        LocalRandomiser,
         NoiseBudget,
         NoisedInput,
         NoisedTask,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
         PrivacyStatement,
         SessionNoise,
         error_curve,
+        make_randomiser,
         plan,
     )
     from secagg.enrolment.published import (
@@ -164,7 +168,10 @@ __all__ = [
     "IssuedCertificate",
     "LocalCohort",
     "LocalEnrolment",
+    "LocalParameters",
+    "LocalPrivacy",
     "LocalProtocolError",
+    "LocalRandomiser",
     "MaliciousTail",
     "NoiseBudget",
     "NoiseCertificate",
@@ -206,6 +213,7 @@ __all__ = [
     "Trust",
     "error_curve",
     "local",
+    "make_randomiser",
     "plan",
 ]
 
@@ -218,6 +226,9 @@ _MODULES: Final = {
     "client.taken_part": ("TakenPart",),
     "distributed_dp": (
         "CurvePoint",
+        "LocalParameters",
+        "LocalPrivacy",
+        "LocalRandomiser",
         "NoiseBudget",
         "NoisedInput",
         "NoisedTask",
@@ -226,6 +237,7 @@ _MODULES: Final = {
         "PrivacyStatement",
         "SessionNoise",
         "error_curve",
+        "make_randomiser",
         "plan",
     ),
     "enrolment.published": ("PublishedEnrolment",),

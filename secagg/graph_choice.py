@@ -58,6 +58,7 @@ __all__ = [
     "GraphOdds",
     "choose_graph",
     "complete_graph",
+    "drawn_edges",
     "odds_of",
 ]
 
@@ -235,7 +236,7 @@ def choose_graph(
             "for each client to read"
         )
     else:
-        chosen = _out_edges(demand, threshold)
+        chosen = _out_edges(demand, threshold, range(4, _max_degree(demand) + 1))
         why = f"no k-out graph with degree up to {_max_degree(demand)} is safe"
     return chosen or complete_graph(demand, adversary, threshold=threshold, why=why)
 
@@ -289,6 +290,47 @@ def complete_graph(
         quorum=chosen if adversary is Adversary.MALICIOUS else None,
         why=why.removesuffix("; "),
     )
+
+
+def drawn_edges(
+    demand: GraphDemand, *, degree: int | None = None, threshold: int | None = None
+) -> GraphChoice:
+    """Return a k-out graph against a malicious server, at any size of the cohort.
+
+    `choose_graph` names one only where the complete graph would cost too much.
+
+    Args:
+        demand: The cohort.
+        degree: k; None for the smallest that is safe.
+        threshold: Take this threshold or none.
+
+    Raises:
+        ServiceError: INFEASIBLE; no such graph is safe, and why.
+    """
+    _check_possible(demand)
+    quorum = _least_agreement(demand)
+    if quorum > demand.min_survivors:
+        raise _infeasible(
+            f"{quorum} clients must agree on who is in the sum, and losses may leave "
+            f"{demand.min_survivors}",
+            f"Demand {quorum} inputs in a sum, or count on fewer colluders.",
+        )
+    # Asked for by name, it need not be worth being called sparse.
+    degrees = range(2, demand.min_clients)
+    if degree is not None:
+        degrees = range(degree, min(degree + 1, demand.min_clients))
+    chosen = _out_edges(demand, threshold, degrees)
+    if chosen is None:
+        tried = f"degree {degree}" if degree else f"a degree up to {degrees.stop - 1}"
+        taken = "" if threshold is None else f" and threshold {threshold}"
+        raise _infeasible(
+            f"no k-out graph with {tried}{taken} is safe and live for "
+            f"{demand.min_clients} to {demand.max_clients} clients, of which "
+            f"{demand.colluders} collude and {demand.max_losses} are lost",
+            "Take the profile malicious-server, which knows no degree, or count on "
+            "fewer colluders and losses.",
+        )
+    return chosen
 
 
 def odds_of(parameters: ProtocolParameters) -> GraphOdds:
@@ -362,12 +404,14 @@ def _ring(
     return None
 
 
-def _out_edges(demand: GraphDemand, threshold: int | None) -> GraphChoice | None:
+def _out_edges(
+    demand: GraphDemand, threshold: int | None, degrees: range
+) -> GraphChoice | None:
     quorum = _least_agreement(demand)
     if quorum > demand.min_survivors:
         return None  # the complete graph cannot be had either, and says so
-    degree = 4
-    while degree <= _max_degree(demand):
+    degree = degrees.start
+    while degree < degrees.stop:
         highest = _highest_live_threshold(demand, degree)
         missing = _most_corrupt_holders(demand, degree) + 1 - highest
         if missing > 0:

@@ -156,7 +156,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         clients: How many there are.
         floors: Privacy floors of every client, or their waiver in words.
         cohort: Floors and caps of the cohort, for every client; by default they accept
-            the profile of the task, and no other.
+            profile and graph of the task, and no other.
         sessions: As in `Server.add_task`.
         payload: As in `Server.add_task`.
         enrolment: Who enrols the clients, in profiles that distrust the server: the one
@@ -187,7 +187,10 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             _TASK, prepared, sessions=sessions, payload=payload
         )
         if cohort is None:
-            cohort = ClientPolicy(profiles=frozenset({prepared.parameters.profile}))
+            named = prepared.parameters
+            cohort = ClientPolicy(
+                profiles=frozenset({named.profile}), graphs=frozenset({named.graph})
+            )
         opened: list[Client] = []
         for number in range(1, clients + 1):
             client = _LocalClient(

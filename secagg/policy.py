@@ -210,6 +210,8 @@ class PrivacyFloors:
             colluders; None for `COLLUDER_FRACTION` in profiles that distrust the
             server, and 0 otherwise.  Where an absolute number is all that is assumed,
             a larger roster thins every share, and inventing clients makes it larger.
+        max_local_epsilon: Largest epsilon of a whole task against a server that breaks
+            the masks; demands a local randomiser.  None for no such demand.
     """
 
     max_epsilon: float
@@ -217,6 +219,7 @@ class PrivacyFloors:
     statuses: frozenset[str] = frozenset({"proven", "certified"})
     min_local_noise_stddev: float = 0.0
     min_colluder_fraction: float | None = None
+    max_local_epsilon: float | None = None
 
     def colluder_fraction(self, profile: Profile) -> float:
         """Return what part of a roster must be taken for colluders in a profile."""

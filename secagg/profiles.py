@@ -24,7 +24,6 @@ from secagg.primitives.canonical import CanonicalEncodingError, Reader, Writer
 __all__ = [
     "MAX_DEADLINE_SECONDS",
     "MAX_GRAPH_BITS",
-    "SERVED_PROFILES",
     "SUPPORTED_PROFILES",
     "TAILS",
     "HonestTail",
@@ -34,7 +33,6 @@ __all__ = [
     "SparseTail",
     "Tail",
     "Trust",
-    "check_served",
     "check_supported",
 ]
 
@@ -67,6 +65,14 @@ class Profile(IntEnum):
         return self is not Profile.HONEST_CURIOUS_SERVER
 
     @property
+    def is_experimental(self) -> bool:
+        """Whether what it achieves rests on an argument that nobody has reviewed.
+
+        Who runs it is told so wherever the profile is named (docs/sparse.md).
+        """
+        return self is Profile.MALICIOUS_SERVER_SPARSE
+
+    @property
     def absent_rounds(self) -> frozenset[str]:
         """Names, as in `RoundDeadlines`, of the rounds that the profile lacks."""
         return _ABSENT_ROUNDS[self]
@@ -94,9 +100,6 @@ _ABSENT_ROUNDS: Final[Mapping[Profile, frozenset[str]]] = {
 # Profiles whose rounds this release has.  Another would be refused by name, never
 # replaced by a weaker one.
 SUPPORTED_PROFILES: Final = frozenset(Profile)
-# Of these, what servers and clients speak over a connection.  The other one is
-# experimental, and runs in one process.
-SERVED_PROFILES: Final = SUPPORTED_PROFILES - {Profile.MALICIOUS_SERVER_SPARSE}
 
 
 def check_supported(profile: Profile) -> None:
@@ -112,23 +115,6 @@ def check_supported(profile: Profile) -> None:
             f"available: {supported}",
             code=ErrorCode.BAD_CONFIG,
             next_step="Correct the configuration of the task.",
-        )
-
-
-def check_served(profile: Profile) -> None:
-    """Refuse a profile that has no calls for its rounds (R2-1).
-
-    Raises:
-        RemoteProtocolError: BAD_CONFIG.
-    """
-    check_supported(profile)
-    if profile not in SERVED_PROFILES:
-        raise RemoteProtocolError(
-            f"profile {profile.label} is experimental: it runs in one process, and "
-            "neither served nor joined over a connection",
-            code=ErrorCode.BAD_CONFIG,
-            next_step="Try it with `secagg simulate`; serve "
-            f"{Profile.MALICIOUS_SERVER.label}.",
         )
 
 

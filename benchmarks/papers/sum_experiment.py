@@ -118,7 +118,7 @@ def build_mechanism(  # noqa: PLR0913  # the settings of one point of a figure
                 min_survivors=clients,
             ),
             num_clients=clients,
-            linf_bound=linf_bound,
+            linf_bound=None if linf_bound is None else Fraction(linf_bound),
         )
     )
 

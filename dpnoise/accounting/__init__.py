@@ -1,23 +1,32 @@
 """What was spent: bounds on the privacy loss of the releases of dpnoise."""
 
 from dpnoise.accounting.accountant import Accountant
-from dpnoise.accounting.calibration import calibrate
+from dpnoise.accounting.calibration import (
+    CalibratedNoise,
+    TriedAccountant,
+    calibrate,
+    calibrate_least,
+)
 from dpnoise.accounting.cost import expected_seconds
+from dpnoise.accounting.defaults import default_accountant, default_accountants
 from dpnoise.accounting.interoperability import to_dp_accounting
 from dpnoise.accounting.registry import (
     accountant_names,
-    default_accountant,
     make_accountant,
 )
 from dpnoise.accounting.statement import PrivacyStatement, Status
 
 __all__ = [
     "Accountant",
+    "CalibratedNoise",
     "PrivacyStatement",
     "Status",
+    "TriedAccountant",
     "accountant_names",
     "calibrate",
+    "calibrate_least",
     "default_accountant",
+    "default_accountants",
     "expected_seconds",
     "make_accountant",
     "to_dp_accounting",

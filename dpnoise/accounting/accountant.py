@@ -2,10 +2,11 @@
 
 * An accountant refuses every release it has no theorem for. There is no default to
   "about as good as a Gaussian".
-* Amplification by sampling is claimed against `Adversary.MODEL_READER` only, and only
-  where one party adds all noise. Otherwise the sampling rate is treated as 1, and the
-  statement says so. An accountant named `hypothetical-...` (`registry`) counts it for
-  noise in shares too, as publications do, and marks its figures.
+* A secret selection is counted against everybody. Amplification by the sampling of
+  who takes part is claimed against `Adversary.MODEL_READER` only, and only where one
+  party adds all noise. Otherwise the rate is treated as 1, and the statement says so.
+  An accountant named `hypothetical-...` (`registry`) counts sampling for noise in
+  shares too, as publications do, and marks its figures.
 * The sampler's distance from exact noise, and any other probability mass that a
   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
   distance: replacing both worlds by nearby ones costs that much by the triangle
@@ -130,6 +131,7 @@ class Accountant(abc.ABC):
         self._releases = 0
         self._ignored_sampling = False
         self._claimed_sampling = False
+        self._claimed_selection = False
         self._simulated = False
 
     @property
@@ -162,22 +164,24 @@ class Accountant(abc.ABC):
                 choose another accountant. Parts before it have been added.
             TheoremNotApplicableError: The theorem does not cover these parameters.
         """
-        for release, rate, count in flatten(event):
+        for release, rate, count, is_secret in flatten(event):
             claimed_rate = rate
             # Under REPLACE_ONE the sampled pair is a mixture in both worlds, which no
             # theorem here covers. Rate 1 is sound: the loss of a mixture with equal
             # weights is at most the loss of its parts (joint convexity).
             # Where u adds noise of its own, a sum that u joins with zeros is not the
             # sum that u stays out of, and only their equality would hide the coin.
-            if rate < 1.0 and (
+            # A secret selection keeps that noise in both.
+            hides = is_secret or not (
                 self._adversary.sees_participation
-                or self._adjacency is Adjacency.REPLACE_ONE
                 or (release.noise_in_shares and not self.counts_sampled_shares)
-            ):
+            )
+            if rate < 1.0 and (not hides or self._adjacency is Adjacency.REPLACE_ONE):
                 claimed_rate = 1.0
                 self._ignored_sampling = True
             self._add(release, claimed_rate, count)
-            self._claimed_sampling |= claimed_rate < 1.0
+            self._claimed_sampling |= claimed_rate < 1.0 and not is_secret
+            self._claimed_selection |= claimed_rate < 1.0 and is_secret
             self._charge_distance(count * release.sampler_distance)
             self._releases += count
             self._simulated |= isinstance(release, GaussianEvent) and release.simulated
@@ -329,6 +333,16 @@ class Accountant(abc.ABC):
             sentences.append(
                 "Sampling of users was not counted: this adversary, this adjacency or "
                 "noise in shares admits no amplification."
+            )
+        if self._claimed_selection:
+            sentences.append(
+                "Every member of a fixed roster flips its own secret coin of the "
+                "stated rate for every release and adds its whole noise either way; "
+                "whether and when it answers, and all else that others see of it, does "
+                "not depend on the coin."
+            )
+            sentences.append(
+                "No other member's vector depends on that member's own earlier noise."
             )
         if self._claimed_sampling:
             sentences.append(

@@ -6,11 +6,16 @@
   the target is checked again at exactly that value.
 * A target that no noise in the bracket reaches is an error, never the nearest miss.
 
+* Of several accountants the one that asks for the least noise is kept.
+
 It knows no mechanism: the caller builds the event.
 """
 
 import math
-from collections.abc import Callable
+import operator
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -27,7 +32,13 @@ from dpnoise.events import (
     flatten,
 )
 
-__all__ = ["calibrate", "round_up_to_dyadic"]
+__all__ = [
+    "CalibratedNoise",
+    "TriedAccountant",
+    "calibrate",
+    "calibrate_least",
+    "round_up_to_dyadic",
+]
 
 _SIGNIFICANT_BITS: Final = 24
 _RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
@@ -36,6 +47,40 @@ _MAX_STEPS: Final = 100
 _MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
+_CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
+# Exact for few coordinates, where noise may well be less than a Gaussian's.
+_BELOW_GAUSSIAN: Final = "lattice-pld"
+
+
+@dataclass(frozen=True, slots=True)
+class TriedAccountant:
+    """What one accountant asked for.
+
+    Args:
+        accountant: Its name.
+        variance: The least variance that it accepts; None where no variance in the
+            bracket reaches the target by its theorem.
+        cpu_seconds: Processor time that the search took.
+    """
+
+    accountant: str
+    variance: Fraction | None
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedNoise:
+    """The least noise of several accountants.
+
+    Args:
+        variance: The variance, a dyadic rational.
+        accountant: The accountant that accepts it; of several equal ones the first.
+        tried: All that were asked, in order.
+    """
+
+    variance: Fraction
+    accountant: str
+    tried: tuple[TriedAccountant, ...]
 
 
 def round_up_to_dyadic(number: float | Fraction) -> Fraction:
@@ -149,16 +194,93 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     )
 
 
+def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of its own
+    build_event: Callable[[Fraction], PrivacyEvent],
+    *,
+    accountants: Sequence[str],
+    epsilon: float,
+    delta: float,
+    adversary: Adversary,
+    adjacency: Adjacency = Adjacency.ZERO_OUT,
+    bracket: tuple[Fraction, Fraction] | None = None,
+) -> CalibratedNoise:
+    """Find the least noise variance that any of several accountants accepts.
+
+    The search ends early where the variance is within half a percent of what a Gaussian
+    would need, unless an accountant is left that may go below a Gaussian.
+
+    Args:
+        build_event: As for `calibrate`.
+        accountants: Names, cheapest first, at least one; see `default_accountants`.
+        epsilon: Target in nats, above 0.
+        delta: Failure probability in (0, 1).
+        adversary: Whom the target must hold against.
+        adjacency: Which two worlds must look alike.
+        bracket: As for `calibrate`.
+
+    Returns:
+        The variance, its accountant and what each accountant asked for.
+
+    Raises:
+        ParameterError: As for `calibrate`, or no accountant was named.
+        CalibrationError: Every accountant misses the target in the whole bracket; the
+            error is that of the last one.
+        UnknownEventError: An accountant has no theorem for these events.
+    """
+    if not accountants:
+        raise ParameterError(
+            "accountants must hold at least one name, got none",
+            parameter="accountants",
+            value=(),
+            nearest="default_accountants(event)",
+        )
+    wanted = analytic_gaussian_stddev(check_epsilon(epsilon), check_delta(delta), 1.0)
+    ideal = _gaussian_guess(build_event, wanted)
+    tried: list[TriedAccountant] = []
+    found: list[tuple[Fraction, str]] = []
+    failure: CalibrationError | None = None
+    for position, name in enumerate(accountants):
+        began = time.process_time()
+        variance: Fraction | None = None
+        try:
+            variance = calibrate(
+                build_event,
+                accountant=name,
+                epsilon=epsilon,
+                delta=delta,
+                adversary=adversary,
+                adjacency=adjacency,
+                bracket=bracket,
+            )
+            found.append((variance, name))
+        except CalibrationError as error:
+            failure = error
+        tried.append(TriedAccountant(name, variance, time.process_time() - began))
+        if (
+            variance is not None
+            and variance <= _CLOSE_ENOUGH * ideal
+            and _BELOW_GAUSSIAN not in accountants[position + 1 :]
+        ):
+            break
+    if failure is not None and not found:
+        raise failure
+    least, chosen = min(found, key=operator.itemgetter(0))
+    return CalibratedNoise(least, chosen, tuple(tried))
+
+
 def _gaussian_guess(
     build_event: Callable[[Fraction], PrivacyEvent], noise_multiplier: float
 ) -> Fraction:
-    """Guess the variance as if every release were a Gaussian; any guess is sound."""
+    """Guess the variance as if every release were a Gaussian; any guess is sound.
+
+    Without sampling it is what a Gaussian needs.
+    """
     squared_norm = 0.0
     try:
         releases = list(flatten(build_event(_ANY_VARIANCE)))
     except TheoremNotApplicableError:
         return _ANY_VARIANCE
-    for release, rate, count in releases:
+    for release, rate, count, _ in releases:
         if isinstance(release, SkellamMixtureEvent):
             once = release.l2_clip_squared_steps
         elif isinstance(release, SkellamMixtureClippedEvent):

@@ -4,7 +4,8 @@
   Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
 * What has no dominating Gaussian is refused, not approximated: mixtures, sums of
   discrete Gaussians, binomial noise.
-* Sampling of releases whose noise comes in shares is left out: it hides nothing.
+* Sampling of releases whose noise comes in shares is left out: it hides nothing. A
+  secret selection becomes Poisson sampling there, whose pair of laws is the same.
 * The target types have no field for probability mass that must be charged to delta, so
   it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
 
@@ -55,7 +56,7 @@ def to_dp_accounting(
         ) from error
     exported: list[object] = []
     distance = 0.0
-    for release, rate, count in flatten(event):
+    for release, rate, count, is_secret in flatten(event):
         if not isinstance(
             release, SkellamEvent | DiscreteGaussianEvent | GaussianEvent
         ):
@@ -68,7 +69,7 @@ def to_dp_accounting(
         if math.isinf(equivalent.noise_multiplier):
             continue
         once = dp_accounting.GaussianDpEvent(equivalent.noise_multiplier)
-        if rate < 1.0 and not release.noise_in_shares:
+        if rate < 1.0 and (is_secret or not release.noise_in_shares):
             once = dp_accounting.PoissonSampledDpEvent(rate, once)
         exported.append(dp_accounting.SelfComposedDpEvent(once, count))
     if not exported:

@@ -3,9 +3,8 @@
 * A name always means the same accountant; nothing here falls back to another one.
 * Modules are imported when their name is first asked for, so that asking for a
   closed form does not pay for a table.
-* `default_accountant` names proven or certified accountants only.
 
-It holds no theorem.
+It holds no theorem and prefers none (`defaults`).
 """
 
 import difflib
@@ -16,27 +15,17 @@ from typing import Final
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.statement import Status
-from dpnoise.errors import ParameterError, UnknownEventError
-from dpnoise.events import (
-    Adjacency,
-    Adversary,
-    DiscreteGaussianEvent,
-    DistributedDiscreteGaussianEvent,
-    GaussianEvent,
-    NoiseEvent,
-    PrivacyEvent,
-    SkellamEvent,
-    SkellamMixtureClippedEvent,
-    SkellamMixtureEvent,
-    flatten,
-)
+from dpnoise.errors import ParameterError
+from dpnoise.events import Adjacency, Adversary
 
 __all__ = ["accountant_class", "accountant_names", "make_accountant"]
 
 _PLACES: Final = MappingProxyType(
     {
         "skellam-gdp": ("shift.skellam_gdp", "SkellamGDPAccountant"),
+        "lattice-pld": ("loss.lattice_pld", "LatticePLDAccountant"),
         "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
+        "mixture-gdp": ("shift.mixture_gdp", "MixtureGDPAccountant"),
         "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
         "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
         "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),
@@ -50,39 +39,6 @@ _PLACES: Final = MappingProxyType(
 )
 
 _HYPOTHETICAL: Final = "hypothetical-"
-_TRUSTED: Final = frozenset({Status.PROVEN, Status.CERTIFIED})
-_ONE_RELEASE_ONLY: Final = frozenset({"mixture-contour"})
-
-_GAUSSIANS: Final[frozenset[type[NoiseEvent]]] = frozenset(
-    {GaussianEvent, DiscreteGaussianEvent}
-)
-# The kinds of release in an event, and the accountants that cover them, tightest
-# first. The first row that holds all kinds of an event decides.
-_DEFAULTS: Final[tuple[tuple[frozenset[type[NoiseEvent]], tuple[str, ...]], ...]] = (
-    (frozenset({GaussianEvent}), ("gaussian-pld", "zcdp")),
-    (_GAUSSIANS, ("zcdp",)),
-    (frozenset({SkellamEvent, *_GAUSSIANS}), ("skellam-gdp", "skellam-rdp")),
-    (
-        frozenset({SkellamMixtureEvent}),
-        ("mixture-contour", "mixture-pld", "mixture-rdp"),
-    ),
-    (frozenset({SkellamMixtureClippedEvent}), ("smm-paper",)),
-    (
-        frozenset({DistributedDiscreteGaussianEvent, *_GAUSSIANS}),
-        ("ddgauss-paper",),
-    ),
-    (
-        frozenset(
-            {
-                SkellamEvent,
-                SkellamMixtureEvent,
-                SkellamMixtureClippedEvent,
-                *_GAUSSIANS,
-            }
-        ),
-        ("mixture-rdp",),
-    ),
-)
 
 
 def accountant_names() -> tuple[str, ...]:
@@ -132,41 +88,6 @@ def _hypothetical(name: str) -> type[Accountant]:
         "counts_sampled_shares": True,
     }
     return type(f"Hypothetical{real.__name__}", (real,), facts)
-
-
-def default_accountant(event: PrivacyEvent) -> str:
-    """Name the proven or certified accountant that is tightest for an event.
-
-    Args:
-        event: What is to be released.
-
-    Returns:
-        One of `accountant_names()`. Of several that are certified it is the one that
-        states the smallest epsilon; a numerical accountant is never chosen.
-
-    Raises:
-        UnknownEventError: No single proven or certified accountant has a theorem for
-            every part of the event. Name an accountant yourself.
-    """
-    single_kinds = {type(release) for release, _, _ in flatten(event)}
-    parts = list(flatten(event))
-    candidates: tuple[str, ...] = ()
-    for kinds, names in _DEFAULTS:
-        if single_kinds <= kinds:
-            candidates = names
-            break
-    one_release = len(parts) == 1 and parts[0][1:] == (1.0, 1)
-    for name in candidates:
-        if name in _ONE_RELEASE_ONLY and not one_release:
-            continue
-        if accountant_class(name).status_of_theorem in _TRUSTED:
-            return name
-    raise UnknownEventError(
-        "no proven or certified accountant covers "
-        + " with ".join(sorted(kind.__name__ for kind in single_kinds))
-        + "; name one of "
-        + ", ".join(_PLACES)
-    )
 
 
 def make_accountant(

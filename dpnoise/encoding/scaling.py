@@ -22,6 +22,7 @@ from dpnoise.encoding.vector_norm import squared_norm_bound
 from dpnoise.errors import CertificateError, ParameterError
 
 __all__ = [
+    "BOUND_GRID",
     "FRACTIONAL_BITS",
     "MAX_COORDINATE_BOUND",
     "FixedPointVector",
@@ -33,6 +34,9 @@ FRACTIONAL_BITS: Final = 32
 
 MAX_COORDINATE_BOUND: Final = 1 << 25
 """Keeps sums of squares of 4096 rounded coordinates inside 63 bits."""
+
+BOUND_GRID: Final = 1 << 12
+"""Bounds on coordinates are multiples of 1/4096: exact in floats and in fixed point."""
 
 _SHRINK: Final = 1.0 - 1e-9
 _ATTEMPTS: Final = 4
@@ -80,7 +84,7 @@ def to_fixed_point(
     scaled: npt.NDArray[np.float64],
     *,
     max_squared_norm: float,
-    coordinate_bound: int,
+    coordinate_bound: float,
 ) -> FixedPointVector:
     """Clamp, truncate to 32 fractional bits, and verify the norm.
 
@@ -88,8 +92,8 @@ def to_fixed_point(
         scaled: Rotated vector times scale factor, in grid steps, shape (dim,).
         max_squared_norm: Largest squared L2 norm, in grid steps squared: the number
             that the accountant is told. In [2^-500, 2^500].
-        coordinate_bound: Largest magnitude of a coordinate in grid steps, in
-            [1, 2^25].
+        coordinate_bound: Largest magnitude of a coordinate in grid steps, a multiple
+            of 2^-12 in [2^-12, 2^25].
 
     Returns:
         A vector g with |g_j| ≤ coordinate_bound and Σ g_j² ≤ max_squared_norm exactly
@@ -106,9 +110,18 @@ def to_fixed_point(
         tests/unit/dpnoise/encoding/test_scaling.py
     """
     limit = require_positive("max_squared_norm", max_squared_norm, 2.0**-500, 2.0**500)
-    require_positive("coordinate_bound", coordinate_bound, 1, MAX_COORDINATE_BOUND)
+    cap = require_positive(
+        "coordinate_bound", coordinate_bound, 1.0 / BOUND_GRID, MAX_COORDINATE_BOUND
+    )
+    if not (cap * BOUND_GRID).is_integer():
+        raise ParameterError(
+            f"coordinate_bound must be a multiple of 1/{BOUND_GRID}, got {cap!r}",
+            parameter="coordinate_bound",
+            value=cap,
+            nearest=repr(math.floor(cap * BOUND_GRID) / BOUND_GRID),
+        )
     steps = check_vector(scaled, name="scaled")
-    np.clip(steps, -coordinate_bound, coordinate_bound, out=steps)
+    np.clip(steps, -cap, cap, out=steps)
     limit_units = math.ldexp(limit, 2 * FRACTIONAL_BITS)
     for _ in range(_ATTEMPTS):
         # Both operations are exact: below 2^57 every truncated float is an integer that

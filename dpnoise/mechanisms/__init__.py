@@ -9,9 +9,11 @@ from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
+from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate, is_selected
 from dpnoise.mechanisms.skellam import scale_from_bits
 
 __all__ = [
+    "EVERYBODY",
     "CentralMechanism",
     "ClippingSchedule",
     "Encoded",
@@ -21,6 +23,8 @@ __all__ = [
     "NoiseRule",
     "Residues",
     "SessionNoise",
+    "check_selection_rate",
+    "is_selected",
     "make_mechanism",
     "mechanism_names",
     "scale_from_bits",

@@ -8,7 +8,10 @@
   norm that counts is the one handed to the rounding step.
 * How much noise one client adds depends on the session's roster (`session`). Layers
   that may be taken back have seeds of their own; who is given one draws the same noise.
-* Noise and rounding read separate streams derived from the private seed, under
+* Under a selection rate below 1 a secret coin decides whether the vector counts. If
+  not, its rounded integers are replaced by zeros before noise comes on top; all else
+  is computed either way.
+* Noise, rounding and coin read separate streams derived from the private seed, under
   labels of their own. A private seed serves one vector and one roster, once: the
   difference of two encodings under one seed would be nearly free of noise.
 * What `encode` enforces is exactly what `event` states. A mechanism whose theorem
@@ -34,6 +37,7 @@ from numpy.typing import NDArray
 from dpnoise.encoding.clipping import check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
 from dpnoise.encoding.scaling import (
+    BOUND_GRID,
     FRACTIONAL_BITS,
     FixedPointVector,
     to_fixed_point,
@@ -49,6 +53,7 @@ from dpnoise.mechanisms.noise_share import (
 )
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.selection import EVERYBODY, is_selected
 from dpnoise.samplers import SEED_BYTES, BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
@@ -78,6 +83,8 @@ DISTANCE_PER_DRAW: Final = 2.0**-120
 whichever variance the roster of a session asks for."""
 
 _SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
+_DEVIATIONS: Final = 6.0
+_MOST_FLAG_COORDINATES: Final = 1 << 21  # few beside 2^28; a server names the amplitude
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
 
@@ -137,6 +144,10 @@ class Mechanism(abc.ABC):
     noise_is_central: ClassVar[bool] = False
     """Whether one trusted party adds all noise, instead of every client its share."""
 
+    takes_counts: ClassVar[bool] = False
+    """Whether vectors are few small whole numbers, bounded by `linf_bound` and
+    `max_nonzero`, which are neither scaled nor rotated."""
+
     finest_share_bits: ClassVar[int] = DEFAULT_SHARE_BITS
     """Largest `share_bits`: the sampler takes multiples of 2^-finest_share_bits."""
 
@@ -163,6 +174,8 @@ class Mechanism(abc.ABC):
                 nearest=self.name,
             )
         self._parameters: Final = parameters
+        self._check_counts()
+        self._check_flag()
         self._check_sampling()
         self._check()
 
@@ -199,7 +212,7 @@ class Mechanism(abc.ABC):
 
     @property
     def has_clip_flag(self) -> bool:
-        """Whether one extra coordinate tells if the vector was clipped."""
+        """Whether extra coordinates tell if the vector was clipped."""
         return self._parameters.clip_flag_amplitude > 0.0
 
     @cached_property
@@ -207,10 +220,23 @@ class Mechanism(abc.ABC):
         """Coordinates after rotation and padding, without the clip flag."""
         return encoded_dim(self._parameters.rotation, self.dim)
 
+    @cached_property
+    def clip_flag_coordinates(self) -> int:
+        """Number of coordinates that the clip flag is spread over; 0 without a flag.
+
+        So many that none exceeds `coordinate_cap`, which then need not grow for the
+        flag's sake, and that the flags of the whole cohort add up to an eighth of the
+        modulus at most. The norm, and the noise on their sum, are those of one.
+        """
+        given = self._parameters
+        steps = Fraction(given.scale_factor) * Fraction(given.clip_flag_amplitude)
+        filled = 8 * given.num_clients * steps / given.modulus
+        return math.ceil(max(steps / self.coordinate_cap, filled) ** 2)
+
     @property
     def encoded_dim(self) -> int:
         """Length of the vectors of residues."""
-        return self.rotated_dim + int(self.has_clip_flag)
+        return self.rotated_dim + self.clip_flag_coordinates
 
     @cached_property
     def l2_clip_squared_steps(self) -> float:
@@ -220,19 +246,16 @@ class Mechanism(abc.ABC):
         return float_above(Fraction(given.scale_factor) ** 2 * square)
 
     @cached_property
-    def coordinate_cap(self) -> int:
+    def coordinate_cap(self) -> Fraction:
         """Bound on every absolute coordinate before rounding, grid steps.
 
-        `linf_bound` when given. Otherwise eight standard deviations of a rotated
-        coordinate, which acts once in 10^13 coordinates, or the norm itself where
-        that is smaller or nothing spreads the norm over the coordinates.
+        `linf_bound` when given, `natural_coordinate_cap` otherwise.
         """
         given = self._parameters
         if given.linf_bound is not None:
             return given.linf_bound
         return natural_coordinate_cap(
             given.scale_factor * given.l2_clip,
-            given.scale_factor * given.clip_flag_amplitude,
             dim=self.rotated_dim,
             flatness=self.flatness,
         )
@@ -332,7 +355,7 @@ class Mechanism(abc.ABC):
             variance = self.session(self._parameters.noise_rule.min_survivors).base
         return self.sampler(variance).digest
 
-    def encode(
+    def encode(  # noqa: PLR0913 - what one upload depends on, all of it
         self,
         vector: NDArray[np.floating] | NDArray[np.integer],
         *,
@@ -340,6 +363,7 @@ class Mechanism(abc.ABC):
         public_seed: bytes,
         session_noise: SessionNoise,
         layer_seeds: Sequence[bytes] = (),
+        selection_rate: Fraction = EVERYBODY,
     ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
 
@@ -354,14 +378,18 @@ class Mechanism(abc.ABC):
                 mechanisms add none.
             layer_seeds: One seed like `private_seed` for each layer of noise. Who is
                 given one can take that layer back, and no other.
+            selection_rate: Probability that the vector counts; otherwise zeros are
+                sent, flag included, under the same noise (`is_selected`).
 
         Returns:
-            The residues, and by what factor the vector was shortened.
+            The residues, and by what factor the vector was shortened, whether or not
+            it counts.
 
         Raises:
             InputError: The vector or a seed has a wrong type, shape or length, an
                 entry is not finite, or the seeds are not as many as the layers.
                 Nothing was drawn; repair the input.
+            ParameterError: The selection rate is none.
         """
         for seed in (private_seed, *layer_seeds):
             check_seed("private_seed", seed)
@@ -374,6 +402,8 @@ class Mechanism(abc.ABC):
         checked = check_vector(vector, self.dim)
         fixed = self._fixed_point(checked, public_seed)
         steps = self._round(fixed, private_seed)
+        # A product, so that both coins take one path.
+        steps *= int(is_selected(private_seed, selection_rate))
         if not self.noise_is_central:
             self.sampler(session_noise.base).add_to(steps, private_seed, NOISE_LABEL)
             for variance, seed in zip(session_noise.layers, layer_seeds, strict=True):
@@ -434,13 +464,18 @@ class Mechanism(abc.ABC):
         return estimate
 
     def decode_clip_flag(
-        self, modular_sum: NDArray[np.unsignedinteger], *, num_contributors: int
+        self,
+        modular_sum: NDArray[np.unsignedinteger],
+        *,
+        num_contributors: int,
+        selection_rate: Fraction = EVERYBODY,
     ) -> float:
         """Estimate the share of clients whose vector was not clipped.
 
         Args:
             modular_sum: As for `decode`.
             num_contributors: Number of clients that were summed.
+            selection_rate: As the vectors were encoded with; a lost coin sends no flag.
 
         Returns:
             The estimate, clamped to [0, 1]; unbiased before the clamp.
@@ -466,8 +501,10 @@ class Mechanism(abc.ABC):
                 value=num_contributors,
                 nearest=str(given.num_clients if num_contributors > 0 else 1),
             )
-        flag = float(self._centred(modular_sum)[-1]) / given.scale_factor
-        share = 0.5 + flag / (2.0 * given.clip_flag_amplitude * num_contributors)
+        steps = float(self._centred(modular_sum)[self.rotated_dim :].sum())
+        flag = steps / math.sqrt(self.clip_flag_coordinates) / given.scale_factor
+        flags = float(selection_rate) * num_contributors
+        share = 0.5 + flag / (2.0 * given.clip_flag_amplitude * flags)
         return min(1.0, max(0.0, share))
 
     def event(self) -> PrivacyEvent:
@@ -527,6 +564,34 @@ class Mechanism(abc.ABC):
         """Return sentences that whoever configures this mechanism should not miss."""
         return ()
 
+    def _check_counts(self) -> None:
+        """Refuse bounds that this mechanism would ignore."""
+        given = self._parameters
+        if self.takes_counts:
+            return
+        if given.max_nonzero is not None or given.signed:
+            name = "signed" if given.max_nonzero is None else "max_nonzero"
+            raise ParameterError(
+                f"{self.name} knows no {name}; it belongs to skellam-counts",
+                parameter=name,
+                value=getattr(given, name),
+                nearest="false" if name == "signed" else "none",
+            )
+
+    def _check_flag(self) -> None:
+        """Refuse a flag that takes a vector of its own."""
+        needed, most = self.clip_flag_coordinates, _MOST_FLAG_COORDINATES
+        if needed > most:
+            given = self._parameters
+            amplitude = given.clip_flag_amplitude * 0.999 * math.sqrt(most / needed)
+            raise ParameterError(
+                f"the clip flag would be spread over {needed:.3g} coordinates, at most "
+                f"{most} are supported",
+                parameter="clip_flag_amplitude",
+                value=given.clip_flag_amplitude,
+                nearest=f"{amplitude:.4g}",
+            )
+
     def _check_sampling(self) -> None:
         """Refuse noise that this mechanism cannot draw."""
         given, rule = self._parameters, self._parameters.noise_rule
@@ -578,10 +643,11 @@ class Mechanism(abc.ABC):
         rotated *= given.scale_factor
         scaled = rotated
         if self.has_clip_flag:
-            # Never rotated: its value must be readable from one coordinate.
+            # Never rotated: its value is the sum of known coordinates.
             inside = np.array_equal(clip_l2(checked, given.l2_clip), checked)
-            amplitude = given.scale_factor * given.clip_flag_amplitude
-            scaled = np.append(scaled, amplitude if inside else -amplitude)
+            count = self.clip_flag_coordinates
+            each = given.scale_factor * given.clip_flag_amplitude / math.sqrt(count)
+            scaled = np.append(scaled, np.full(count, each if inside else -each))
         return self._to_fixed_point(scaled)
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -593,7 +659,7 @@ class Mechanism(abc.ABC):
         return to_fixed_point(
             scaled,
             max_squared_norm=self.l2_clip_squared_steps,
-            coordinate_bound=self.coordinate_cap,
+            coordinate_bound=float(self.coordinate_cap),
         )
 
     def _rounding_bits(self, private_seed: bytes) -> BitSource:
@@ -689,25 +755,29 @@ def check_seed(argument: str, seed: object) -> None:
 
 
 def natural_coordinate_cap(
-    norm: float, flag: float, *, dim: int, flatness: float | None
-) -> int:
+    norm: float, *, dim: int, flatness: float | None
+) -> Fraction:
     """Return a bound on coordinates that a rotated vector practically never reaches.
+
+    A larger bound would gain nothing and cost noise: where a grid is coarse, the loss
+    of a coordinate grows faster than its square.
 
     Args:
         norm: Norm of the scaled vector, grid steps.
-        flag: Amplitude of the clip flag, grid steps.
         dim: Coordinates after rotation.
         flatness: The rotation's ρ, or None without a rotation.
 
     Returns:
-        Eight standard deviations of a rotated coordinate, rounded up, which a
-        coordinate exceeds once in 10^13; or the norm, where that is smaller or
-        nothing spreads it. At least 1, and at least the flag.
+        Six standard deviations of a rotated coordinate, which a normal coordinate
+        exceeds once in 5·10^8 and that of the worst vector once in 3·10^7; or the
+        norm, where that is smaller or nothing spreads it. Rounded up: to a multiple of
+        1/4096 if at most 1, else to an integer.
     """
     cap = norm
     if flatness is not None:
-        cap = min(cap, 8.0 * norm * math.sqrt(flatness / dim))
-    return max(1, math.ceil(cap), math.ceil(flag))
+        cap = min(cap, _DEVIATIONS * norm * math.sqrt(flatness / dim))
+    grid = BOUND_GRID if cap <= 1.0 else 1
+    return Fraction(math.ceil(grid * cap), grid)
 
 
 @lru_cache(maxsize=_PUBLIC_ROTATIONS)

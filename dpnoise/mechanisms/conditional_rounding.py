@@ -57,7 +57,8 @@ class ConditionallyRoundedMechanism(Mechanism):
     @cached_property
     def linf_sensitivity(self) -> int:
         """Hard bound on every rounded coordinate, grid steps."""
-        return min(self.coordinate_cap, math.isqrt(self.max_squared_norm))
+        largest = math.ceil(self.coordinate_cap)  # what rounding up can make of it
+        return min(largest, math.isqrt(self.max_squared_norm))
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         return round_conditional(

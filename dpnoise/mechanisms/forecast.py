@@ -52,6 +52,9 @@ class Rounding(StrEnum):
     TOWARD_ZERO = "toward-zero"
     """Truncation: never lengthens, biased towards zero."""
 
+    EXACT = "exact"
+    """None: vectors are whole numbers already."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorForecast:

@@ -19,6 +19,7 @@ from dpnoise.errors import ParameterError
 
 __all__ = [
     "check_choice",
+    "check_flag",
     "check_fraction",
     "check_integer",
     "check_number",
@@ -52,6 +53,25 @@ def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> Non
             parameter=parameter,
             value=text,
             nearest=near[0] if near else None,
+        )
+
+
+def check_flag(parameter: str, value: object) -> None:
+    """Refuse anything but true or false.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+
+    Raises:
+        ParameterError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ParameterError(
+            f"{parameter} must be true or false, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+            nearest="false",
         )
 
 

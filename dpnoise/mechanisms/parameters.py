@@ -21,18 +21,22 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, Self
 
 from dpnoise.encoding.rotation import rotation_names
+from dpnoise.encoding.scaling import BOUND_GRID
 from dpnoise.encoding.wrapping import MAX_MODULUS
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
+    check_flag,
     check_integer,
     check_number,
     check_positive,
     read_fields,
+    read_fraction,
 )
 
 __all__ = [
@@ -48,6 +52,7 @@ __all__ = [
 MECHANISM_NAMES: Final = (
     "skellam-mixture",
     "skellam",
+    "skellam-counts",
     "smm",
     "ddgauss",
     "binomial",
@@ -64,6 +69,8 @@ MAX_DIM: Final = 1 << 30
 
 MAX_SCALED_CLIP: Final = float(1 << 25)
 """Largest clip in grid steps: squares of fixed-point coordinates must stay exact."""
+
+_MOST_BOUND_UNITS: Final = int(MAX_SCALED_CLIP) * BOUND_GRID
 
 MAX_SHARE_VARIANCE: Final = 1 << 64
 """Largest variance of one share, grid steps squared; samplers have tighter limits."""
@@ -93,11 +100,15 @@ class MechanismParameters:
             worst-case norm bound and accepts every rounding. Used by `skellam`,
             `ddgauss` and `binomial`.
         linf_bound: Bound on every absolute coordinate before rounding, grid steps,
-            an integer at least 1; None lets the mechanism derive it from the clip
-            (`smm` demands it, because its theorem depends on it).
-        clip_flag_amplitude: Amplitude a, in the caller's units, of the one extra
-            coordinate that tells whether a client's vector was clipped; 0 for none.
-            The joint L2 bound becomes √(r² + a²).
+            a multiple of 1/4096 in [1/4096, 2^25]; None lets the mechanism derive it
+            from the clip (`smm` demands an integer, because its theorem depends on
+            it).
+        clip_flag_amplitude: L2 norm a, in the caller's units, of the extra coordinates
+            that tell whether a client's vector was clipped; 0 for none. The joint L2
+            bound becomes √(r² + a²).
+        max_nonzero: Largest number of entries of one vector that are not zero, 1 …
+            `dim`. For `skellam-counts`, which demands it, and for no other.
+        signed: Whether entries of `skellam-counts` may be below 0.
 
     Raises:
         ParameterError: A value cannot work; the error names it and the nearest value
@@ -116,8 +127,10 @@ class MechanismParameters:
     num_clients: int
     rotation: str = "hadamard"
     rounding_bias: float = DEFAULT_ROUNDING_BIAS
-    linf_bound: int | None = None
+    linf_bound: Fraction | None = None
     clip_flag_amplitude: float = 0.0
+    max_nonzero: int | None = None
+    signed: bool = False
 
     def __post_init__(self) -> None:
         self.validate()
@@ -145,17 +158,23 @@ class MechanismParameters:
         self._check_lengths()
         check_rounding_bias(self.rounding_bias)
         if self.linf_bound is not None:
-            check_integer("linf_bound", self.linf_bound, 1, int(MAX_SCALED_CLIP))
+            check_linf_bound(self.linf_bound)
+        if self.max_nonzero is not None:
+            check_integer("max_nonzero", self.max_nonzero, 1, self.dim)
+        check_flag("signed", self.signed)
 
     def to_dict(self) -> dict[str, object]:
         """Return the parameters as JSON values, in the order of the fields.
 
-        `noise_rule` becomes a dictionary of its own. Floats stay floats: their shortest
-        decimal form gives back the same double.
+        `noise_rule` becomes a dictionary of its own, `linf_bound` "p/q" in lowest
+        terms. Floats stay floats: their shortest decimal form gives back the same
+        double.
         """
         entries: dict[str, object] = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }
+        if (cap := self.linf_bound) is not None:
+            entries["linf_bound"] = f"{cap.numerator}/{cap.denominator}"
         return entries | {"noise_rule": self.noise_rule.to_dict()}
 
     @classmethod
@@ -178,6 +197,8 @@ class MechanismParameters:
                 parameter="noise_rule",
             )
         values["noise_rule"] = NoiseRule.from_dict(noise)
+        if values.get("linf_bound") is not None:
+            values["linf_bound"] = read_fraction("linf_bound", values["linf_bound"])
         for name in _FLOAT_FIELDS & values.keys():
             # JSON writers print 1.0 as 1, and equal numbers must stay equal.
             values[name] = check_number(name, values[name])
@@ -223,6 +244,37 @@ class MechanismParameters:
 _FLOAT_FIELDS: Final = frozenset(
     {"l2_clip", "scale_factor", "rounding_bias", "clip_flag_amplitude"}
 )
+
+
+def check_linf_bound(linf_bound: object) -> Fraction:
+    """Return a bound on coordinates, or refuse it by name.
+
+    Args:
+        linf_bound: What the caller passed, grid steps.
+
+    Returns:
+        The bound, a multiple of 1/4096 in [1/4096, 2^25].
+
+    Raises:
+        ParameterError: It is no such Fraction; the error names the nearest one.
+    """
+    if not isinstance(linf_bound, Fraction):
+        raise ParameterError(
+            f"linf_bound must be an exact Fraction, got {type(linf_bound).__name__}",
+            parameter="linf_bound",
+            value=linf_bound,
+        )
+    units = min(max(1, math.floor(linf_bound * BOUND_GRID)), _MOST_BOUND_UNITS)
+    nearest = Fraction(units, BOUND_GRID)
+    if linf_bound != nearest:
+        raise ParameterError(
+            f"linf_bound must be a multiple of 1/{BOUND_GRID} between 1/{BOUND_GRID} "
+            f"and 2^25, got {float(linf_bound):.6g}",
+            parameter="linf_bound",
+            value=linf_bound,
+            nearest=str(nearest),
+        )
+    return linf_bound
 
 
 def check_rounding_bias(rounding_bias: object) -> float:

@@ -16,6 +16,7 @@ from dpnoise.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from dpnoise.mechanisms.gaussian import GaussianMechanism
 from dpnoise.mechanisms.parameters import MECHANISM_NAMES, MechanismParameters
 from dpnoise.mechanisms.skellam import SkellamMechanism
+from dpnoise.mechanisms.skellam_counts import SkellamCountsMechanism
 from dpnoise.mechanisms.skellam_mixture import SkellamMixtureMechanism
 from dpnoise.mechanisms.smm import SMMechanism
 
@@ -27,6 +28,7 @@ _CLASSES: Final = MappingProxyType(
         for chosen in (
             SkellamMixtureMechanism,
             SkellamMechanism,
+            SkellamCountsMechanism,
             SMMechanism,
             DDGaussMechanism,
             BinomialMechanism,

@@ -2,8 +2,8 @@
 
 * Client: clip, scale, pad, rotate, round conditionally, add Sk(v/n), reduce modulo
   2^b. Server: lift to [−m/2, m/2), rotate back, divide by the scale.
-* The coordinate cap is the only addition. It acts once in 10^13 coordinates and only
-  ever shortens, so every published bound still holds.
+* The coordinate cap is the only addition. It practically never acts and only ever
+  shortens, so every published bound still holds.
 * `scale_from_bits` is the paper's choice of the scale: the sum must lie within k
   standard deviations of the modulus. It is solved by bisection, because the noise
   itself grows with the scale and nested searches without a bracket go astray at

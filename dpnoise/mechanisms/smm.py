@@ -63,7 +63,7 @@ class SMMechanism(Mechanism):
             dim=self.encoded_dim,
             aggregate_noise_variance=noise_variance,
             mixture_norm_bound=self.l2_clip_squared_steps,
-            linf_bound=self.coordinate_cap,
+            linf_bound=int(self.coordinate_cap),
             sampler_distance=sampler_distance,
         )
 
@@ -100,6 +100,14 @@ class SMMechanism(Mechanism):
                 value=None,
                 nearest=str(max(1, largest_linf_bound(_LOWEST_ORDER, self._counted()))),
             )
+        if bound.denominator != 1:
+            # The theorem is about ⌈|x|⌉: a bound of 5.94 would admit 6.
+            raise ParameterError(
+                f"the theorem of smm needs an integer linf_bound, got {bound}",
+                parameter="linf_bound",
+                value=bound,
+                nearest=str(max(1, math.floor(bound))),
+            )
         if self.has_clip_flag:
             raise ParameterError(
                 "the published clip of smm leaves no room for a clip flag; use "
@@ -109,7 +117,7 @@ class SMMechanism(Mechanism):
                 nearest="0.0",
             )
         if largest_linf_bound(_LOWEST_ORDER, self._counted()) < bound:
-            needed = smallest_noise_variance(_LOWEST_ORDER, bound)
+            needed = smallest_noise_variance(_LOWEST_ORDER, int(bound))
             raise TheoremNotApplicableError(
                 f"with a counted noise variance of {float(self._counted()):.6g} the "
                 f"theorem allows no order α ≥ 2 at Δ∞ = {bound}; it needs a counted "
@@ -135,7 +143,7 @@ class SMMechanism(Mechanism):
         return clip_mixture(
             scaled,
             mixture_norm_bound=self.l2_clip_squared_steps,
-            linf_bound=self.coordinate_cap,
+            linf_bound=int(self.coordinate_cap),
         )
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:

@@ -4,7 +4,8 @@
   spends the same ε and δ over the same steps, against the same adversary.
 * Without sampling it is the exact trade-off of the Gaussian mechanism; T steps are one
   step with T times the variance.
-* With sampling it is the privacy-loss-distribution accountant of this package.
+* With sampling, or a secret selection, which has the same pair of laws, it is the
+  privacy-loss-distribution accountant of this package.
 
 It adds no noise.
 """
@@ -33,7 +34,7 @@ def gaussian_variance_per_sensitivity(request: PlanRequest) -> float:
     """Return the variance that the central Gaussian needs per squared L2 clip.
 
     Args:
-        request: Whose ε, δ, steps, sampling rate and adjacency to spend.
+        request: Whose ε, δ, steps, sampling or selection rate and adjacency to spend.
 
     Returns:
         σ²/r²: multiply by the squared clip for the mean squared error of the sum.
@@ -45,7 +46,7 @@ def gaussian_variance_per_sensitivity(request: PlanRequest) -> float:
         float(request.epsilon),
         float(request.delta),
         request.steps,
-        request.sampling_rate,
+        request.sampling_rate if request.selection == 1 else float(request.selection),
         request.adjacency,
     )
 

@@ -41,6 +41,17 @@ def plan_notes(
             "Every client is counted on: a session that loses one must be abandoned. "
             "Give min_survivors to tolerate losses."
         )
+    if request.selection < 1:
+        notes += [
+            (
+                "The sum holds the selected vectors alone: over the selection rate it "
+                "estimates everybody's. Selection saves computing, never error."
+            ),
+            (
+                "Members that skip computing when their coin is lost must answer at a "
+                "fixed time: the secrecy of selection then rests on their availability."
+            ),
+        ]
     notes.extend(mechanism.remarks())
     if mechanism.rounding is Rounding.TOWARD_ZERO:
         given = mechanism.parameters

@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Final, ParamSpec, cast
@@ -26,8 +25,8 @@ from typing import Final, ParamSpec, cast
 from dpnoise.accounting import (
     Accountant,
     PrivacyStatement,
-    calibrate,
-    default_accountant,
+    calibrate_least,
+    default_accountants,
     make_accountant,
 )
 from dpnoise.accounting.calibration import round_up_to_dyadic
@@ -66,7 +65,6 @@ _P = ParamSpec("_P")
 ERROR_FACTOR: Final = 1.05
 """Bits are saved as long as the error stays within this factor of the best."""
 
-_CONTOURS: Final = frozenset({"mixture-contour", "mixture-pld"})
 _RETRIES: Final = 4
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
@@ -199,6 +197,8 @@ class _Planner:
         self, scale_factor: float, mechanism: Mechanism, variance: Fraction
     ) -> int:
         """The smallest modulus for a given scale."""
+        if self._request.mechanism_class.takes_counts:
+            return self._bits_for_counts(mechanism, variance)
         model = model_through(self._request, mechanism.parameters, variance)
         free = forecast_at(model, scale_factor, UNBOUNDED_BITS)
         for bits in range(1, UNBOUNDED_BITS):
@@ -210,32 +210,43 @@ class _Planner:
                 return bits
         return UNBOUNDED_BITS
 
+    def _bits_for_counts(self, mechanism: Mechanism, variance: Fraction) -> int:
+        """The smallest modulus that holds the largest count and its noise."""
+        request = self._request
+        for bits in range(1, UNBOUNDED_BITS):
+            parameters = self._divide(mechanism.parameters, variance, bits)
+            found = make_mechanism(parameters).forecast(sum_l2_norm=request.sum_l2_norm)
+            if (
+                found.wrap_mse <= (ERROR_FACTOR - 1.0) * found.noise_mse
+                and found.wrap_probability <= request.max_wrap_probability
+            ):
+                return bits
+        return UNBOUNDED_BITS
+
     def _calibrate(self, scale_factor: float) -> tuple[Mechanism, Fraction]:
         """Ask the accountant how much noise this scale needs."""
         request = self._request
         published = self._model.is_published_mixture and request.linf_bound is None
         # The weakest demand on the noise; the bound is widened afterwards.
-        linf_bound = 1 if published else request.linf_bound
-        if request.mechanism_class.published_accountant and linf_bound is None:
-            linf_bound = self._model.natural_cap(scale_factor)
+        linf_bound = None
+        if published:
+            linf_bound = Fraction(1)
+        elif request.linf_bound is not None:
+            linf_bound = Fraction(request.linf_bound)
+        elif request.mechanism_class.published_accountant:
+            linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
         mechanism = self._mechanism(scale_factor, linf_bound)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
-        names = (
-            (request.accountant,) if request.accountant else self._trusted(mechanism)
+        found = calibrate_least(
+            self._events(mechanism),
+            accountants=self._trusted(mechanism),
+            epsilon=request.epsilon,
+            delta=request.delta,
+            adversary=request.calibrated_for,
+            adjacency=request.adjacency,
+            bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
         )
-        found: list[tuple[Fraction, str]] = []
-        for name in names:
-            variance = calibrate(
-                self._events(mechanism),
-                accountant=name,
-                epsilon=request.epsilon,
-                delta=request.delta,
-                adversary=request.calibrated_for,
-                adjacency=request.adjacency,
-                bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
-            )
-            found.append((variance, name))
-        variance, self._accountant = min(found, key=operator.itemgetter(0))
+        variance, self._accountant = found.variance, found.accountant
         if published:
             mechanism = self._widen(mechanism, variance)
         return mechanism, variance
@@ -245,17 +256,18 @@ class _Planner:
         return mechanism.encoded_dim * self._request.sent_draws * DISTANCE_PER_DRAW
 
     def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
-        """Name the certified accountants; the one that asks least noise decides."""
+        """Name the accountants to ask; the one that asks least noise decides."""
         request = self._request
+        named = request.accountant or request.mechanism_class.published_accountant
+        if named is not None:
+            return (named,)
         typical = Fraction(
             max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
         )
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
-        tightest = default_accountant(request.releases(release))
-        # On coarse grids lattice resonances cost the contour more than the conversion
-        # from a Rényi curve costs.
-        rival = "mixture-rdp" if tightest in _CONTOURS else None
-        return (tightest,) if rival is None else (tightest, rival)
+        return default_accountants(
+            request.releases(release), adjacency=request.adjacency
+        )
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
@@ -272,7 +284,7 @@ class _Planner:
         request, given = self._request, mechanism.parameters
 
         def works(linf_bound: int) -> Mechanism | None:
-            candidate = self._mechanism(given.scale_factor, linf_bound)
+            candidate = self._mechanism(given.scale_factor, Fraction(linf_bound))
             event = self._events(candidate)(variance)
             try:
                 account = self._account(event)
@@ -281,7 +293,7 @@ class _Planner:
             within = account.epsilon(request.delta) <= request.epsilon
             return candidate if within else None
 
-        low, high = 1, self._model.natural_cap(given.scale_factor) + 1
+        low, high = 1, math.ceil(self._model.natural_cap(given.scale_factor)) + 1
         best = mechanism
         while high - low > 1:
             middle = (low + high) // 2
@@ -292,7 +304,7 @@ class _Planner:
                 low, best = middle, candidate
         return best
 
-    def _mechanism(self, scale_factor: float, linf_bound: int | None) -> Mechanism:
+    def _mechanism(self, scale_factor: float, linf_bound: Fraction | None) -> Mechanism:
         """Build the mechanism with a placeholder for the noise and the modulus."""
         request = self._request
         # As much as the samplers hold, so that no theorem wants more of it.
@@ -310,6 +322,8 @@ class _Planner:
                 rounding_bias=request.rounding_bias,
                 linf_bound=linf_bound,
                 clip_flag_amplitude=float(request.clip_flag_amplitude),
+                max_nonzero=request.max_nonzero,
+                signed=request.signed,
             )
         )
 
@@ -402,7 +416,7 @@ class _Planner:
     def _account(self, event: PrivacyEvent) -> Accountant:
         request = self._request
         accountant = make_accountant(
-            self._accountant or default_accountant(event),
+            self._accountant or default_accountants(event)[0],
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
         )

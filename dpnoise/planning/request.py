@@ -23,6 +23,7 @@ from dpnoise.events import (
     PoissonSampled,
     PrivacyEvent,
     Repeated,
+    SecretlySelected,
 )
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
@@ -38,9 +39,12 @@ from dpnoise.mechanisms.parameters import (
     MAX_SCALED_CLIP,
     MECHANISM_NAMES,
     ROTATION_NAMES,
+    check_linf_bound,
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class
+from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
+from dpnoise.mechanisms.skellam_counts import counts_norm
 
 __all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
 
@@ -59,7 +63,8 @@ class PlanRequest:
     Args:
         clients: Cohort size of one session, at least 2.
         dimension: Coordinates of the caller's vector, at least 1.
-        l2_clip: Bound on the L2 norm of one client's vector, caller's units.
+        l2_clip: Bound on the L2 norm of one client's vector, caller's units. Leave it
+            out for `skellam-counts`, whose bounds on entries say it.
         epsilon: Privacy loss to spend over all steps, nats, greater than 0.
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
@@ -70,6 +75,9 @@ class PlanRequest:
         sampling_rate: Probability that a user takes part in a session, in (0, 1], by
             independent coins. For mechanisms whose noise one trusted party adds; noise
             shares of the participants give the coins away and refuse it.
+        selection_rate: Probability that the vector of a client counts, in (0, 1], by a
+            secret coin of its own in every step; who loses sends zeros with its noise.
+            For mechanisms whose noise comes in shares. A float is read to six digits.
         min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
             session with a lost client is abandoned.
         loss_fraction: Part of a session's roster that may be lost, in [0, 1), read to
@@ -84,13 +92,18 @@ class PlanRequest:
         adjacency: Which two worlds must look alike.
         rotation: One of "hadamard", "hadamard-kronecker", "dft", "none".
         rounding_bias: The β of conditional rounding, in [0, 1).
-        linf_bound: Bound on coordinates before rounding, grid steps; None to derive.
-        clip_flag_amplitude: Amplitude of the extra coordinate of adaptive clipping,
+        linf_bound: Bound on coordinates before rounding, grid steps, a multiple of
+            1/4096 in [1/4096, 2^25]; None to derive.
+        clip_flag_amplitude: L2 norm of the extra coordinates of adaptive clipping,
             caller's units; 0 for none.
         sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for the
             largest possible. It decides how much room the modulus leaves.
         max_wrap_probability: Largest acceptable probability that one coordinate wraps
             around, in (0, 1]; 1 accepts useless sums, for reproductions.
+        max_nonzero: Largest number of entries of one vector that are not zero, for
+            `skellam-counts`: 1 for a histogram, `dimension` for as many votes.
+            `linf_bound` is 1 there unless given.
+        signed: Whether entries of `skellam-counts` may be below 0.
 
     Raises:
         ParameterError: A value cannot work; the error names it and the nearest value
@@ -99,14 +112,15 @@ class PlanRequest:
 
     clients: int
     dimension: int
-    l2_clip: float
     epsilon: float
     delta: float
+    l2_clip: float = 0.0
     bits: int | None = None
     mechanism: str = "skellam-mixture"
     scale_factor: float | None = None
     steps: int = 1
     sampling_rate: float | None = None
+    selection_rate: Fraction | float | None = None
     min_survivors: int | None = None
     loss_fraction: float | None = None
     colluders: int = 0
@@ -116,10 +130,12 @@ class PlanRequest:
     adjacency: Adjacency = Adjacency.ZERO_OUT
     rotation: str = "hadamard"
     rounding_bias: float = DEFAULT_ROUNDING_BIAS
-    linf_bound: int | None = None
+    linf_bound: Fraction | float | None = None
     clip_flag_amplitude: float = 0.0
     sum_l2_norm: float | None = None
     max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY
+    max_nonzero: int | None = None
+    signed: bool = False
 
     def __post_init__(self) -> None:
         check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
@@ -128,6 +144,8 @@ class PlanRequest:
             check_choice("accountant", self.accountant, accountant_names())
         check_integer("clients", self.clients, 2, MAX_CLIENTS)
         check_integer("dimension", self.dimension, 1, MAX_DIM)
+        if self.mechanism_class.takes_counts:
+            self._derive_from_counts()
         check_positive("l2_clip", self.l2_clip)
         check_epsilon(self.epsilon)
         check_delta(self.delta)
@@ -145,6 +163,9 @@ class PlanRequest:
         if self.sum_l2_norm is not None:
             check_positive("sum_l2_norm", self.sum_l2_norm)
         check_rounding_bias(self.rounding_bias)
+        if self.linf_bound is not None:
+            check_positive("linf_bound", self.linf_bound)
+            check_linf_bound(Fraction(self.linf_bound))
         if check_number("clip_flag_amplitude", self.clip_flag_amplitude) < 0.0:
             raise ParameterError(
                 "clip_flag_amplitude must be at least 0",
@@ -154,7 +175,23 @@ class PlanRequest:
             )
         _check_probability("sampling_rate", self.sampling_rate)
         self._check_sampling()
+        self._check_selection()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
+
+    def _derive_from_counts(self) -> None:
+        """Fill in what bounds on whole numbers imply; `make_mechanism` checks them."""
+        linf_bound = 1 if self.linf_bound is None else math.floor(self.linf_bound)
+        check_integer("linf_bound", linf_bound, 1, int(MAX_SCALED_CLIP))
+        check_integer("max_nonzero", self.max_nonzero, 1, self.dimension)
+        implied: dict[str, object] = {"rotation": "none"}
+        if self.linf_bound is None:
+            implied["linf_bound"] = Fraction(1)
+        if self.l2_clip == 0.0:
+            implied["l2_clip"] = counts_norm(linf_bound, self.max_nonzero or 1)
+        if self.scale_factor is None:
+            implied["scale_factor"] = 1.0
+        for name, value in implied.items():
+            object.__setattr__(self, name, value)  # still under construction
 
     def _check_division(self) -> None:
         """Refuse losses and colluders that leave some roster without a share."""
@@ -179,12 +216,41 @@ class PlanRequest:
         raise ParameterError(
             f"sampling_rate cannot be counted for {self.mechanism}: every participant "
             "adds its own noise share, so the variance of a sum and the number of its "
-            "inputs tell who took part, and nothing is hidden by the coin. Leave "
-            "sampling_rate out: every step then counts in full",
+            "inputs tell who took part, and nothing is hidden by the coin. State "
+            "selection_rate, by which everybody takes part and a secret coin chooses "
+            "whose vector counts, or leave it out: every step then counts in full",
             parameter="sampling_rate",
             value=self.sampling_rate,
             nearest="1.0, which is the same as none",
         )
+
+    def _check_selection(self) -> None:
+        """Refuse a rate that is none, and secrets where nobody keeps them."""
+        if self.selection_rate is None:
+            return
+        if not isinstance(self.selection_rate, Fraction):
+            _check_probability("selection_rate", self.selection_rate)
+        rate = self.selection
+        check_selection_rate(rate)
+        if rate < 1 and self.is_central:
+            raise ParameterError(
+                f"selection_rate is for noise that comes in shares; {self.mechanism} "
+                "has a trusted party, which may draw who takes part: state "
+                "sampling_rate",
+                parameter="selection_rate",
+                value=self.selection_rate,
+                nearest="1",
+            )
+
+    @property
+    def selection(self) -> Fraction:
+        """The selection rate; 1 where every vector counts."""
+        rate = self.selection_rate
+        if rate is None:
+            return EVERYBODY
+        if isinstance(rate, Fraction):
+            return rate
+        return Fraction(rate).limit_denominator(_SIX_DIGITS)
 
     @property
     def survivors(self) -> int:
@@ -265,6 +331,8 @@ class PlanRequest:
         single: PrivacyEvent = one
         if self.sampling_rate is not None:
             single = PoissonSampled(one, self.sampling_rate)
+        if self.selection < 1:
+            single = SecretlySelected(one, self.selection)
         return single if self.steps == 1 else Repeated(single, self.steps)
 
 

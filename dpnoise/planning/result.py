@@ -102,6 +102,38 @@ class Plan:
             / self.gaussian_mse
         )
 
+    @property
+    def count_standard_error(self) -> float | None:
+        """Standard error of one count, with the most noise that can arrive.
+
+        None for vectors that are no counts.
+        """
+        if not self.request.mechanism_class.takes_counts:
+            return None
+        return math.sqrt(self.forecast.noise_mse)
+
+    @property
+    def selection_mse(self) -> float:
+        """Expected squared error that coins cause, per coordinate, caller's units².
+
+        Of the estimate Σ/q of the sum of everybody's vectors, where Σ adds up those
+        that were selected and all vectors are as long as the clip: (1−q)/q·n·r²/d.
+        """
+        request = self.request
+        rest = 1 / request.selection - 1
+        return float(rest) * request.clients * request.l2_clip**2 / request.dimension
+
+    @property
+    def estimate_mse(self) -> float:
+        """Expected squared error of the estimate of everybody's sum, per coordinate.
+
+        Caller's units², with the most noise that any session can be left with. Without
+        a selection the estimate is the sum, and this is `forecast.expected_mse`;
+        with one it is the sum over q: as much more noise, and the coins on top.
+        """
+        noise = self.forecast.expected_mse / float(self.request.selection) ** 2
+        return noise + self.selection_mse
+
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
         rows = self.table()
@@ -143,8 +175,10 @@ class Plan:
                 ),
             ),
             ("one client's share", self._shares()),
+            *self._selected(unit),
             ("expected error", f"{forecast.expected_mse:.6g} {unit} at most"),
             ("  without losses", f"{self.mse_without_losses:.6g} {unit}"),
+            *self._count_error(),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
@@ -152,6 +186,28 @@ class Plan:
             ("epsilon, model reader", f"{self.epsilon_model_reader:.6g}"),
             ("delta", f"{request.delta:.6g}"),
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
+        )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        at_most = f"{self.count_standard_error:.4g} at most"
+        return (("standard error of one count", at_most),)
+
+    def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
+        rate = self.request.selection
+        if rate == 1:
+            return ()
+        noise = self.estimate_mse - self.selection_mse
+        return (
+            ("selection rate", f"{rate} of the vectors, by secret coins"),
+            (
+                "error of the estimate",
+                (
+                    f"{self.estimate_mse:.6g} {unit}, {noise:.6g} by noise and "
+                    f"{self.selection_mse:.6g} by coins"
+                ),
+            ),
         )
 
     def _shares(self) -> str:
@@ -189,6 +245,7 @@ class Plan:
             "delta": request.delta,
             "steps": request.steps,
             "sampling_rate": request.sampling_rate,
+            "selection_rate": str(request.selection),
             "min_survivors": given.noise_rule.min_survivors,
             "loss_fraction": str(given.noise_rule.loss_fraction),
             "colluders": given.noise_rule.colluders,
@@ -205,6 +262,9 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
+            "count_standard_error": self.count_standard_error,
+            "estimate_mse": self.estimate_mse,
+            "selection_mse": self.selection_mse,
             "expected_mse_counted": self.counted_mse,
             "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,

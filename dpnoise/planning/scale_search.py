@@ -68,10 +68,8 @@ class NoiseModel:
 
     @property
     def length(self) -> int:
-        """Coordinates of an encoded vector."""
-        request = self.request
-        flag = int(request.clip_flag_amplitude > 0.0)
-        return encoded_dim(request.rotation, request.dimension) + flag
+        """Coordinates of a rotated vector; those of a clip flag are few beside them."""
+        return encoded_dim(self.request.rotation, self.request.dimension)
 
     def counted_variance(self, scale_factor: float) -> float:
         """Return the variance that must be counted, grid steps²."""
@@ -103,27 +101,27 @@ class NoiseModel:
         published = request.mechanism_class.published_accountant
         return published is not None and request.accountant in {None, published}
 
-    def natural_cap(self, scale_factor: float) -> int:
+    def natural_cap(self, scale_factor: float) -> Fraction:
         """Return a coordinate bound that practically never acts, grid steps."""
         request = self.request
         rotated = request.rotation != "none"
         return natural_coordinate_cap(
             scale_factor * request.l2_clip,
-            scale_factor * request.clip_flag_amplitude,
             dim=encoded_dim(request.rotation, request.dimension),
             flatness=flatness(request.rotation, request.dimension) if rotated else None,
         )
 
-    def coordinate_cap(self, scale_factor: float) -> int:
+    def coordinate_cap(self, scale_factor: float) -> Fraction:
         """Return the bound on coordinates that the scale will get, grid steps."""
         request, natural = self.request, self.natural_cap(scale_factor)
         if request.linf_bound is not None:
-            return request.linf_bound
+            return Fraction(request.linf_bound)
         if not self.is_published_mixture:
             return natural
         order, _ = self._published_point((scale_factor * request.l2_clip) ** 2)
         counted = Fraction(self.counted_variance(scale_factor))
-        return min(natural, max(1, largest_linf_bound(order, counted)))
+        admitted = max(1, largest_linf_bound(order, counted))
+        return Fraction(min(math.ceil(natural), admitted))
 
     def published_excess(self, scale_factor: float) -> float:
         """Return how many times the published formula's noise its theorem needs.

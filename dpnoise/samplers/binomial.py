@@ -15,7 +15,7 @@ from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
 from dpnoise.samplers.exact_parameter import CACHED_TABLES, whole_parameter
 from dpnoise.samplers.inversion_table import InversionTable
 
-__all__ = ["MAX_NUM_TRIALS", "binomial_table"]
+__all__ = ["MAX_NUM_TRIALS", "binomial_table", "binomial_weights"]
 
 MAX_NUM_TRIALS: Final = 1 << 30
 """Variance 2^28, the largest of the other tables too."""
@@ -54,16 +54,27 @@ def binomial_table(num_trials: int) -> InversionTable:
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
 def _build(num_trials: int) -> InversionTable:
-    law = _exact_weights if num_trials <= _EXACT_TRIALS else _weights
     return InversionTable.from_law(
         "binomial",
         (Fraction(num_trials),),
-        functools.partial(law, num_trials),
+        functools.partial(binomial_weights, num_trials),
         variance=Fraction(num_trials, 4),
     )
 
 
-def _exact_weights(num_trials: int, _precision: int) -> Weights:
+def binomial_weights(num_trials: int, precision: int) -> Weights:
+    """Enclose the weights of centred binomial noise.
+
+    Args:
+        num_trials: Number N of fair coins, even, at least 2.
+        precision: Bits after the binary point, where weights are not exact.
+    """
+    if num_trials <= _EXACT_TRIALS:
+        return _exact_weights(num_trials)
+    return _weights(num_trials, precision)
+
+
+def _exact_weights(num_trials: int) -> Weights:
     """Weights C(N, N/2 + k), exactly."""
     half = num_trials // 2
     exact = [math.comb(num_trials, half)]

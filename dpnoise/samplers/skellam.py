@@ -25,7 +25,12 @@ from dpnoise.samplers.enclosure import (
 from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.inversion_table import InversionTable
 
-__all__ = ["MAX_TABLE_VARIANCE", "MIN_TABLE_VARIANCE", "skellam_table"]
+__all__ = [
+    "MAX_TABLE_VARIANCE",
+    "MIN_TABLE_VARIANCE",
+    "skellam_table",
+    "skellam_weights",
+]
 
 MIN_TABLE_VARIANCE: Final = Fraction(1, 1 << 20)
 """Below this a draw is zero but for one chance in a million: a mistake in the units."""
@@ -71,17 +76,21 @@ def _build(noise_variance: Fraction) -> InversionTable:
     return InversionTable.from_law(
         "skellam",
         (noise_variance,),
-        functools.partial(_weights, noise_variance),
+        functools.partial(skellam_weights, noise_variance),
         variance=noise_variance,
     )
 
 
-def _weights(noise_variance: Fraction, precision: int) -> Weights:
-    """Weights I_k(v)/I_0(v) for k ≥ 1 as enclosures.
+def skellam_weights(noise_variance: Fraction, precision: int) -> Weights:
+    """Enclose the weights I_k(v)/I_0(v) for k ≥ 1.
 
     With r_k = I_(k+1)(v)/I_k(v), dividing the recurrence by I_k gives
     r_(k−1) = 1/(2k/v + r_k), which falls as r_k grows. Since 0 ≤ r_k ≤ 1, starting far
     out from [0, 1] encloses every r_k, and each step shrinks the width by r_(k−1)².
+
+    Args:
+        noise_variance: v, exact, greater than 0.
+        precision: Bits after the binary point.
     """
     numerator, denominator = noise_variance.as_integer_ratio()
     stddev = math.sqrt(noise_variance)

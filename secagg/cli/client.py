@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettingsOption
+from secagg.cli.options import (
+    EXPERIMENTAL,
+    ConfigOption,
+    JSONOption,
+    SetOption,
+    ShowSettingsOption,
+)
 from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
@@ -89,6 +95,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.cli.preflight import client_checks, require_all
     from secagg.cli.settings_view import show_checked
     from secagg.client.file_input import FileInput, check_reuse
+    from secagg.client.program import client_policy
     from secagg.config import load_client_settings
 
     output = Output(as_json=as_json)
@@ -118,6 +125,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
         return
     accept_restored = _accepts(restored)
     log_to_stderr(settings.client.log_level)
+    for profile in client_policy(settings).profiles:
+        if profile.is_experimental:
+            output.line(EXPERIMENTAL.format(profile.label), style="bold red")
     source = FileInput(vector, payload_path=payload_path)
     require_all(
         client_checks(settings, describe_input=source.describe, outputs=targets)
@@ -284,3 +294,4 @@ def _describe(given: "Contribution", output: Output) -> None:
             f"{stated.delta:.3g} against the server ({given.grounds}, "
             f"{stated.accountant}); sessions left in its budget: {given.sessions_left}"
         )
+        output.line(given.privacy.lines()[0])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption, named_profile
+from secagg.cli.options import EXPERIMENTAL, JSONOption, named_profile
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
@@ -48,7 +48,12 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         ),
     ] = 5,
     profile: Annotated[
-        str, typer.Option("--profile", help="Named threat model.")
+        str,
+        typer.Option(
+            "--profile",
+            help="Named threat model; malicious-server-sparse is experimental and "
+            "unreviewed.",
+        ),
     ] = "honest-curious-server",
     xnoise: Annotated[
         bool,
@@ -89,6 +94,8 @@ def demo(  # noqa: PLR0913 - one parameter per flag
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)
+    if chosen.is_experimental:
+        output.line(EXPERIMENTAL.format(chosen.label))
     planned = DemoPlan(
         clients=clients,
         steps=steps,
@@ -143,7 +150,7 @@ def _print(result: "DemoResult", output: Output) -> None:
             ("epsilon, server", f"{stated.epsilon:.4g} for all steps together"),
             ("epsilon, model reader", f"{reader.epsilon:.4g}"),
             ("delta", f"{stated.delta:.3g}"),
-            ("accountant", f"{stated.accountant} ({stated.status})"),
+            ("accountant", f"{stated.accountant} ({result.report.grounds()})"),
             (
                 "neighbouring worlds",
                 f"one client's pictures or none ({stated.adjacency.value})",
@@ -179,6 +186,7 @@ def _payload(result: "DemoResult") -> dict[str, object]:
     stated = result.report.server
     return {
         "profile": result.profile.label,
+        "is_experimental": result.profile.is_experimental,
         "clients": result.clients,
         "steps": len(result.checks),
         "sessions_completed": len(result.checks),

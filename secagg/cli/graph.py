@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.options import JSONOption
+from secagg.cli.options import EXPERIMENTAL, JSONOption
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     from secagg.graph_choice import Adversary, GraphDemand, choose_graph
     from secagg.key_traffic import key_traffic
     from secagg.parameters import MAX_CLIENTS, Graph
-    from secagg.profiles import SERVED_PROFILES
 
     output = Output(as_json=as_json)
     try:
@@ -103,11 +102,13 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         output.line(f"the complete graph: {chosen.why}")
     if profile is None:
         output.line("no profile defends against a semi-malicious server: figures only")
-    elif profile not in SERVED_PROFILES or clients > MAX_CLIENTS:
+    elif clients > MAX_CLIENTS:
         output.line(
             f"figures only: this release serves no profile {profile.label} for "
             f"{clients} clients"
         )
+    elif profile.is_experimental:
+        output.line(EXPERIMENTAL.format(profile.label))
     shown = [
         ("graph", kind),
         ("profile", "" if profile is None else profile.label),

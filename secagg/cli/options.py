@@ -1,7 +1,7 @@
 """Options that several verbs share, so that they read the same everywhere."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -9,12 +9,18 @@ if TYPE_CHECKING:
     from secagg.profiles import Profile
 
 __all__ = [
+    "EXPERIMENTAL",
     "ConfigOption",
     "JSONOption",
     "SetOption",
     "ShowSettingsOption",
     "named_profile",
 ]
+
+EXPERIMENTAL: Final = (
+    "{} is experimental and unreviewed: the argument for what it achieves is ours, and "
+    "nobody else has checked it; do not protect anybody's data with it (docs/sparse.md)"
+)
 
 JSONOption = Annotated[
     bool,

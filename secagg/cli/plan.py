@@ -27,16 +27,40 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     dimension: Annotated[
         int, typer.Option("--dimension", help="Entries of one client's vector.")
     ],
-    l2_clip: Annotated[
-        float,
-        typer.Option("--l2-clip", help="Longest vector of one client, its own units."),
-    ],
     epsilon: Annotated[
         float, typer.Option("--epsilon", help="Budget of all steps together.")
     ],
     delta: Annotated[
         float, typer.Option("--delta", help="Probability beyond epsilon.")
     ],
+    l2_clip: Annotated[
+        float,
+        typer.Option(
+            "--l2-clip",
+            help="Longest vector of one client, its own units; leave it out for "
+            "skellam-counts.",
+        ),
+    ] = 0.0,
+    max_nonzero: Annotated[
+        int | None,
+        typer.Option(
+            "--max-nonzero",
+            help="For skellam-counts: how many entries of one client may differ from "
+            "zero; 1 for a histogram.",
+        ),
+    ] = None,
+    linf_bound: Annotated[
+        int | None,
+        typer.Option(
+            "--linf-bound",
+            help="Largest entry of one client, grid steps; default: the mechanism's, "
+            "1 for skellam-counts.",
+        ),
+    ] = None,
+    signed: Annotated[
+        bool,
+        typer.Option("--signed", help="Let entries of skellam-counts be below 0."),
+    ] = False,
     bits: Annotated[
         int | None,
         typer.Option(
@@ -64,6 +88,15 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "--sampling-rate",
             help="Probability that a client takes part in a step; for mechanisms whose "
             "noise one trusted party adds.",
+        ),
+    ] = None,
+    selection_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--selection-rate",
+            metavar="Q",
+            help="Probability, such as 1/10, that the vector of a client counts in a "
+            "step, by a secret coin of its own; who loses sends zeros and its noise.",
         ),
     ] = None,
     min_survivors: Annotated[
@@ -130,6 +163,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     if plot is not None:
         _check_picture(plot)
     from secagg import distributed_dp
+    from secagg.config.rates import parse_rate
 
     output = Output(as_json=as_json)
     try:
@@ -140,10 +174,16 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             epsilon=epsilon,
             delta=delta,
             bits=bits,
+            max_nonzero=max_nonzero,
+            linf_bound=linf_bound,
+            signed=signed,
             mechanism=mechanism,
             scale_factor=scale_factor,
             steps=steps,
             sampling_rate=sampling_rate,
+            selection_rate=None
+            if selection_rate is None
+            else parse_rate(selection_rate, name="--selection-rate"),
             min_survivors=min_survivors,
             loss_fraction=loss_fraction,
             colluders=colluders,

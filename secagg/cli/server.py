@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.options import ConfigOption, JSONOption, SetOption, ShowSettingsOption
+from secagg.cli.options import (
+    EXPERIMENTAL,
+    ConfigOption,
+    JSONOption,
+    SetOption,
+    ShowSettingsOption,
+)
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -200,10 +206,19 @@ def _run_to_the_end(
 def _graph_of(parameters: "ProtocolParameters") -> str:
     """Return one line about who shares with whom, and what that is worth."""
     from secagg.graph_choice import odds_of
+    from secagg.parameters import Graph
 
     if parameters.is_complete_graph:
         return "complete graph: everybody shares with everybody"
     odds = odds_of(parameters)
+    if parameters.graph is Graph.K_OUT:
+        return (
+            f"{parameters.degree} neighbours drawn by each client: unsafe with a "
+            f"chance of at most 2^-{parameters.graph_bits}; expected are "
+            f"2^-{odds.holder_bits:.1f} for too many colluders around a client and "
+            f"2^-{odds.cut_bits:.1f} for a set of clients that stands apart; "
+            f"{parameters.quorum} clients must sign who is in the sum"
+        )
     return (
         f"ring of degree {parameters.degree}: sessions unsafe with a chance above "
         f"2^-{parameters.graph_bits} are not summed up; expected are "
@@ -220,6 +235,8 @@ def print_task(prepared: "PreparedTask", output: Output) -> None:
         f"{parameters.max_clients} clients, threshold {parameters.threshold}, "
         f"at least {parameters.min_survivors} inputs in a sum"
     )
+    if parameters.profile.is_experimental:
+        output.line(EXPERIMENTAL.format(parameters.profile.label), style="bold red")
     output.line(_graph_of(parameters))
     if prepared.noised is None or prepared.report is None:
         output.line("no noise: sums are released exactly", style="bold red")
@@ -231,3 +248,6 @@ def print_task(prepared: "PreparedTask", output: Output) -> None:
         "together; accountant "
         f"{budget.accountant} ({report.grounds()})"
     )
+    alone, _, readers = report.lines()
+    output.line(alone)
+    output.line(readers)

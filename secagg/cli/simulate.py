@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import JSONOption, named_profile
+from secagg.cli.options import EXPERIMENTAL, JSONOption, named_profile
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         ),
     ] = 1 << 14,
     profile: Annotated[
-        str, typer.Option("--profile", help="Named threat model.")
+        str,
+        typer.Option(
+            "--profile",
+            help="Named threat model; malicious-server-sparse is experimental and "
+            "unreviewed.",
+        ),
     ] = "honest-curious-server",
     degree: Annotated[
         int,
@@ -156,9 +161,10 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         ) from None
     unseen = parameters.most_set_apart(clients)
     if is_drawn:
+        output.line(EXPERIMENTAL.format(chosen.label))
         output.line(
-            f"{chosen.label} is experimental and unreviewed: a server that lies "
-            f"can leave {unseen} honest inputs out of the sum, and nobody sees it"
+            f"a server that lies can leave {unseen} honest inputs out of the sum, and "
+            "nobody sees it"
         )
     output.line(
         f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "

@@ -9,10 +9,10 @@ Rule 3: one task has one description of its noise.  A server that changes it wou
         begin a second budget under the first one's name.
 Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
         if its server offers more.
-Rule 5: on a ring every roster counts that the client accepts, before its shares leave
-        and whatever becomes of the session: colluders who know the ring can end those
-        that do not suit them.  Delta counts on a number of rosters; the next session is
-        refused.
+Rule 5: on a sparse graph every roster counts that the client accepts, before its shares
+        or its choice of neighbours leave and whatever becomes of the session: colluders
+        who know the graph can end those that do not suit them.  Delta counts on a
+        number of rosters; the next session is refused.
 
 The budget of one task is thereby enforced where the vectors are.  Several tasks add
 up; which tasks a client serves is its owner's decision.

@@ -33,6 +33,7 @@ from secagg.messages import (
     Aborted,
     Bundles,
     Consistency,
+    Edges,
     Envelope,
     Message,
     Released,
@@ -86,6 +87,7 @@ class ClientPhase(StrEnum):
     WAITING = "waiting for a session"
     UNREACHABLE = "cannot reach the aggregator"
     JOINING = "joining"
+    CHOOSING = "choosing neighbours"
     SHARING = "sharing keys"
     PREPARING = "preparing the input"
     UPLOADING = "uploading"
@@ -97,6 +99,7 @@ class ClientPhase(StrEnum):
 
 
 _PHASE_OF: Final[Mapping[type[Message], ClientPhase]] = {
+    Edges: ClientPhase.CHOOSING,
     Bundles: ClientPhase.SHARING,
     Consistency: ClientPhase.AGREEING,
     Shares: ClientPhase.UNMASKING,

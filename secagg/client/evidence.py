@@ -19,6 +19,7 @@ from secagg.distributed_dp import certify
 from secagg.errors import ErrorCode
 from secagg.messages import (
     Delivery,
+    EdgesPublished,
     Quorum,
     Roster,
     RosterFrame,
@@ -56,6 +57,9 @@ def seen_with(
         envelope = event.envelope
         if envelope.kind is Roster:
             seen = replace(seen, view=_view(descriptor, envelope.data))
+        elif envelope.kind is EdgesPublished:
+            shown = EdgesPublished.decode(envelope.data)
+            seen = replace(seen, edge_root=shown.edge_root)
         elif envelope.kind is Delivery:
             sharers = Delivery.decode(envelope.data).sharers
             seen = replace(seen, sharers=sharers)

@@ -14,7 +14,6 @@ from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
-from secagg.profiles import check_served
 
 __all__ = ["SessionInfo", "judge_offer", "policy_of"]
 
@@ -75,10 +74,9 @@ def judge_offer(
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG for noise
-            that cannot be, and for a profile that no connection carries.
+            that cannot be.
     """
     parameters = offered.parameters
-    check_served(parameters.profile)
     policy_of(floors, cohort).check(offered)
     if not parameters.noise_block:
         return SessionInfo(offered, parameters.dimension, None)

@@ -104,7 +104,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         raise ServiceError(
             f"policy.graphs: {error}",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Name only complete and ring.",
+            next_step="Name only complete, ring and k-out.",
         ) from None
     return ClientPolicy(
         profiles=profiles,
@@ -141,6 +141,7 @@ def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepte
             statuses=frozenset(section.grounds),
             min_local_noise_stddev=section.min_local_noise_stddev,
             min_colluder_fraction=section.min_colluder_fraction,
+            max_local_epsilon=section.max_local_epsilon,
         )
     if not section.require_noise:
         return ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors)

@@ -11,8 +11,8 @@ Rule 3: of an input only the digest is stored.  After a restart the application
 Rule 4: at the end everything is scrubbed; the session's number stays used for good.
 Rule 5: the change that binds an input charges the budget too: neither is without the
         other.
-Rule 6: the change that accepts a roster counts it, before anything is shared: a ring
-        that was seen is one more chance that it is unsafe.
+Rule 6: the change that accepts a roster counts it, before anything is shared or drawn:
+        a sparse graph that was seen is one more chance that it is unsafe.
 Rule 7: a session of a book that was put back from an older state is left at once:
         nobody knows what it has sent.
 Rule 8: what signs for this client comes from its identity, never from the record of
@@ -37,7 +37,7 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import Round
+from secagg.messages import Roster, Round
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SEED_SIZE, Entropy
@@ -48,6 +48,7 @@ from secagg.protocol.events import (
     ClientEvent,
     InputBound,
     InputReady,
+    Received,
     SessionOffered,
 )
 from secagg.protocol.membership import Membership
@@ -180,7 +181,7 @@ class ClientSession:
             ) from None
         except SessionsSpentError:
             raise RemoteProtocolError(
-                f"this client has seen {new.allowed} rings of task "
+                f"this client has seen {new.allowed} sparse graphs of task "
                 f"{descriptor.task_id!r}, and the delta of the task counts on no more",
                 code=ErrorCode.POLICY_VIOLATION,
                 next_step="Too many sessions have ended early. Ask the operator to run "
@@ -354,12 +355,12 @@ class ClientSession:
                 encode_answered(self.descriptor, state), (evidence_of(seen),)
             )
             return Change(key=self._key, reseal=answered)
-        # A roster was accepted: its ring counts, even if nothing comes of it.
-        has_ring = not self.descriptor.parameters.is_complete_graph
+        # A roster was accepted: its graph counts, even if nothing comes of it.
+        is_roster = isinstance(event, Received) and event.envelope.kind is Roster
         return Change(
             key=self._key,
             records=(record_of(event),),
-            spend=has_ring and isinstance(state, client.Shared),
+            spend=is_roster and not self.descriptor.parameters.is_complete_graph,
         )
 
     def _forget_seed(self) -> None:

@@ -191,7 +191,9 @@ class TaskSection:
         unit="sessions",
     )
     profile: str = setting(
-        "Named threat model.", default="honest-curious-server", choices=_PROFILES
+        "Named threat model; malicious-server-sparse is experimental and unreviewed.",
+        default="honest-curious-server",
+        choices=_PROFILES,
     )
     payload: Path | None = setting(
         "File handed to every client, for example a model.", default=None
@@ -267,7 +269,9 @@ class CohortSection:
     )
     degree: int | Literal["auto"] = setting(
         "Neighbours of each client on a ring; 0 means everybody shares with everybody, "
-        '"auto" the fewest that are safe with these numbers, or 0 where none are.',
+        '"auto" the fewest that are safe with these numbers, or 0 where none are. In '
+        "the profile malicious-server-sparse, how many others each client draws; 0 is "
+        "refused there.",
         default=0,
         low=0,
         high=65_534,
@@ -275,11 +279,19 @@ class CohortSection:
     )
     graph_bits: int = setting(
         "On a ring, sessions that are unsafe with more than one chance in two to this "
-        "are not summed up.",
+        "are not summed up; drawn neighbours must be as safe.",
         default=40,
         low=1,
         high=128,
         unit="bits",
+    )
+    quorum: int | None = setting(
+        "Signatures on who is in the sum without which nobody unmasks, in the profile "
+        "malicious-server-sparse; empty means the fewest that are safe.",
+        default=None,
+        low=2,
+        high=65_535,
+        unit="clients",
     )
 
 
@@ -313,6 +325,25 @@ class NoiseSection:
         low=1e-300,
         high=1e300,
         unit="caller's units",
+    )
+    max_nonzero: int | None = setting(
+        "For skellam-counts instead of l2_clip: how many entries of one client may "
+        "differ from zero; 1 for a histogram.",
+        default=None,
+        low=1,
+        high=1 << 30,
+        unit="entries",
+    )
+    linf_bound: int | None = setting(
+        "Largest entry of one client; empty lets the mechanism choose, which is 1 for "
+        "skellam-counts.",
+        default=None,
+        low=1,
+        high=1 << 25,
+        unit="grid steps",
+    )
+    signed: bool = setting(
+        "Whether entries of skellam-counts may be below 0.", default=False
     )
     scale_factor: float | None = setting(
         "Grid steps per unit; empty lets the planner choose.",
@@ -355,6 +386,26 @@ class NoiseSection:
         default="hadamard",
         choices=("hadamard", "hadamard-kronecker", "dft", "none"),
     )
+    randomiser: str | None = setting(
+        "What makes every vector private on its own, in case masks are broken: "
+        "separated, privunit2, privunit-inf, scalar-dp; empty for nothing. l2_clip "
+        "then bounds what goes into it, and the noise is planned for what comes out: "
+        "larger vectors, so more of it.",
+        default=None,
+    )
+    randomiser_epsilon: float | None = setting(
+        "Its level for one session, without a delta; the levels of sessions add up.",
+        default=None,
+        low=1e-3,
+        high=1e3,
+    )
+    randomiser_magnitude_epsilon: float | None = setting(
+        "The part of that level that separated spends on the length of a vector; "
+        "empty for the best part for vectors of a fifth of l2_clip.",
+        default=None,
+        low=1e-3,
+        high=1e3,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +414,14 @@ class RoundsSection:
 
     advertise_keys: int = setting(
         "Waiting for clients to join.",
+        default=60,
+        low=1,
+        high=_MAX_SECONDS,
+        unit="seconds",
+    )
+    choose_edges: int = setting(
+        "Waiting for lists of drawn neighbours; only in the profile "
+        "malicious-server-sparse.",
         default=60,
         low=1,
         high=_MAX_SECONDS,
@@ -567,13 +626,18 @@ class PolicySection:
     """Floors that no server can lower.  The client leaves rather than cross one."""
 
     profiles: tuple[str, ...] = setting(
-        "Threat models that are accepted.", default=("honest-curious-server",)
+        "Threat models that are accepted; malicious-server-sparse is experimental and "
+        "unreviewed.",
+        default=("honest-curious-server",),
     )
     graphs: tuple[str, ...] = setting(
-        "Who may share with whom: complete, ring.", default=("complete",)
+        "Who may share with whom: complete, ring, k-out (drawn neighbours, in the "
+        "profile malicious-server-sparse).",
+        default=("complete",),
     )
     min_graph_bits: int = setting(
-        "On a ring, the session must be safe but for a chance of one in two to this.",
+        "On a ring or with drawn neighbours, the session must be safe but for a chance "
+        "of one in two to this.",
         default=40,
         low=1,
         high=128,
@@ -650,6 +714,13 @@ class PolicySection:
         low=0.0,
         high=1e300,
         unit="caller's units",
+    )
+    max_local_epsilon: float | None = setting(
+        "Largest epsilon of a whole task against a server that sees this client's "
+        "vector without masks: demands a local randomiser. Empty for no such demand.",
+        default=None,
+        low=1e-3,
+        high=1e9,
     )
     min_colluder_fraction: float | None = setting(
         "Part of every roster that the noise must take for colluders. An absolute "
@@ -775,7 +846,8 @@ def _check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
     budget = {
         "epsilon": noise.epsilon,
         "delta": noise.delta,
-        "l2_clip": noise.l2_clip,
+        # Counts are bounded entry by entry.
+        "l2_clip": noise.max_nonzero or noise.l2_clip,
     }
     missing = [name for name, value in budget.items() if value is None]
     if not noise.none and missing:

@@ -16,6 +16,7 @@ __all__ = ["Cohort", "Loss"]
 _STARTS_AT_ONCE = 4
 
 _PLACE = {
+    "choose": "before it has said which neighbours it drew",
     "share": "while sharing keys",
     "upload": "just before its upload",
     "sign": "after its upload, before it has signed who is in the sum",
@@ -30,7 +31,7 @@ class Loss:
     Attributes:
         name: Which client.
         session_number: In which session.
-        before: Before which message: "share", "upload", "sign" or "reveal".
+        before: Before which message: "choose", "share", "upload", "sign" or "reveal".
     """
 
     name: str
@@ -55,8 +56,10 @@ class Cohort:
         tell: Callable[[str], None],
         *,
         enrolment_key: str,
+        max_delta: float,
     ) -> None:
         self._layout = layout
+        self._max_delta = max_delta
         self._enrolment_key = enrolment_key
         self._planned = planned
         self._tell = tell
@@ -115,9 +118,10 @@ class Cohort:
             name,
             self._address,
             f"--max-epsilon={planned.epsilon}",
-            f"--max-delta={planned.delta}",
+            f"--max-delta={self._max_delta}",
             f"--min-survivors={planned.min_survivors}",
             f"--profile={planned.profile.label}",
+            f"--graph={planned.graph}",
             f"--enrolment-key={self._enrolment_key}",
         ]
         if loss is not None:

@@ -139,6 +139,8 @@ async def run_demo(
         test=test,
         parameters=prepared.parameters,
         enrolment_key=enrolment_key,
+        # What chance makes of drawn neighbours comes on top of the noise's.
+        max_delta=planned.delta + prepared.report.graph_delta,
     )
     nonprivate, baseline = await asyncio.to_thread(
         _references, shards, test, planned.steps, made
@@ -171,6 +173,7 @@ class _Direction:
         test: Shard,
         parameters: ProtocolParameters,
         enrolment_key: str,
+        max_delta: float,
     ) -> None:
         self._layout = layout
         self._parameters = parameters
@@ -179,7 +182,13 @@ class _Direction:
         self._view = view
         self._test = test
         self._watched = _Watched(asyncio.get_running_loop().create_future())
-        self._cohort = Cohort(layout, planned, view.tell, enrolment_key=enrolment_key)
+        self._cohort = Cohort(
+            layout,
+            planned,
+            view.tell,
+            enrolment_key=enrolment_key,
+            max_delta=max_delta,
+        )
         self.checks: list[SessionCheck] = []
 
     @property

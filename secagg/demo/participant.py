@@ -26,6 +26,7 @@ from secagg import (
     ClientEnrolment,
     ClientPolicy,
     ErrorCode,
+    Graph,
     GrpcConnection,
     InputError,
     NoiseSecrets,
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-delta", type=float, required=True)
     parser.add_argument("--min-survivors", type=int, required=True)
     parser.add_argument("--profile", type=Profile.from_label, required=True)
+    parser.add_argument("--graph", type=Graph, required=True)
     parser.add_argument("--enrolment-key", required=True)
     parser.add_argument("--pause-in-session", type=int, default=0)
     parser.add_argument("--pause-before", default="upload", choices=PAUSES)
@@ -128,6 +130,7 @@ async def _take_part(given: argparse.Namespace) -> int:
             ),
             cohort=ClientPolicy(
                 profiles=frozenset({given.profile}),
+                graphs=frozenset({given.graph}),
                 min_clients=given.min_survivors,
                 min_survivors=given.min_survivors,
             ),

@@ -6,6 +6,7 @@ from typing import Final
 from secagg.config import ServerSettings, load_server_settings
 from secagg.demo.layout import TASK_ID, DemoLayout
 from secagg.demo.softmax_model import DIMENSION, L2_CLIP
+from secagg.parameters import Graph
 from secagg.profiles import Profile
 
 __all__ = ["DemoPlan", "write_server_settings"]
@@ -37,6 +38,7 @@ dimension = {dimension}
 min_clients = {min_clients}
 max_clients = {clients}
 min_survivors = {min_survivors}
+degree = {degree}
 
 [noise]
 mechanism = "{mechanism}"
@@ -48,6 +50,7 @@ ladder = {ladder}
 
 [rounds]
 advertise_keys = {join_seconds}
+choose_edges = {round_seconds}
 share_keys = {round_seconds}
 masked_input = {round_seconds}
 consistency = {round_seconds}
@@ -85,6 +88,12 @@ class DemoPlan:
     xnoise: bool = False
 
     @property
+    def graph(self) -> Graph:
+        """Who shares with whom: everybody with everybody, if the profile has it."""
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
+        return Graph.K_OUT if is_sparse else Graph.COMPLETE
+
+    @property
     def min_survivors(self) -> int:
         """Inputs that every sum must have: one client in eight may be lost."""
         return self.clients - self.clients // 8
@@ -112,6 +121,7 @@ def write_server_settings(
             profile=planned.profile.label,
             enrolment_key=enrolment_key,
             ladder=_RUNGS if planned.xnoise else 0,
+            degree='"auto"' if planned.graph is Graph.K_OUT else 0,
             dimension=DIMENSION,
             clients=planned.clients,
             min_clients=planned.min_clients,

@@ -51,6 +51,7 @@ from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
     BlobChunk,
+    ChooseEdges,
     FetchChunk,
     GetOffer,
     GetUpdate,
@@ -150,6 +151,7 @@ class Aggregator:
         ] = {
             GetOffer: self._offer,
             AdvertiseKeys: self._take,
+            ChooseEdges: self._take,
             ShareKeys: self._take,
             SignConsistency: self._take,
             RevealShares: self._take,

@@ -1,8 +1,9 @@
 """What clients of one session may read: updates, whole or in pieces.
 
 Rule 1: the roster is readable as soon as it is fixed, a client's own neighbourhood on
-        a ring too, its delivery when U2 is, and a quorum when there is one; all of them
-        to the end of the session: a client that lost what it had read goes on.
+        a ring too, what it is shown of drawn neighbours when all lists are, its
+        delivery when U2 is, and a quorum when there is one; all of them to the end of
+        the session: a client that lost what it had read goes on.
 Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
         memory.
 Rule 3: an update is put together and hashed once, not for every piece of it.  Who asks
@@ -17,6 +18,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Aborted,
     Delivery,
+    EdgesPublished,
     Envelope,
     Message,
     Quorum,
@@ -36,6 +38,7 @@ KEPT_UPDATES: Final = 8
 _OBJECTS: Final[Mapping[Blob, type[Message]]] = {
     Blob.ROSTER: Roster,
     Blob.NEIGHBOURHOOD: Roster,
+    Blob.EDGES: EdgesPublished,
     Blob.DELIVERY: Delivery,
     Blob.QUORUM: Quorum,
 }
@@ -51,6 +54,10 @@ class Readable:
     def enter(self, state: server.ServerState) -> None:
         """Keep what a state opens for readers."""
         match state:
+            case server.ChooseEdges():
+                self._opened_by[Blob.ROSTER] = state
+            case server.ShareKeys() if state.cohort.edges is not None:
+                self._opened_by[Blob.EDGES] = state
             case server.ShareKeys():
                 self._opened_by[Blob.ROSTER] = state
                 self._opened_by[Blob.NEIGHBOURHOOD] = state
@@ -84,12 +91,12 @@ class Readable:
     def piece(
         self, state: server.ServerState, identity: str, request: FetchChunk
     ) -> BlobChunk:
-        """Return a piece of the roster, or of the client's own part or delivery.
+        """Return a piece of the roster, or of what this client alone is shown.
 
         Args:
             state: The session, as clients may see it.
             identity: Who reads.
-            request: Which piece, of one of these three.
+            request: Which piece, of which of these.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
@@ -110,9 +117,9 @@ class Readable:
             )
         if request.blob is Blob.ROSTER:
             whole = opened_by
-            if not isinstance(whole, server.ShareKeys) or not whole.cohort.has(
-                identity
-            ):
+            if not isinstance(
+                whole, server.ChooseEdges | server.ShareKeys
+            ) or not whole.cohort.has(identity):
                 raise session_is_over(identity)
             return piece_of(whole.opening.data, request)
         update = self.update_for(opened_by, identity)

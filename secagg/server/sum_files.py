@@ -60,6 +60,7 @@ class SumFiles:
             report_path,
             {
                 "task": released.receipt.descriptor.task_id,
+                "profile": self._profile(),
                 "session_number": number,
                 "inputs": released.inputs,
                 "file": sum_path.name,
@@ -94,6 +95,10 @@ class SumFiles:
         if parameters.is_complete_graph or is_certain:
             return 0.0
         return 2.0**-parameters.graph_bits
+
+    def _profile(self) -> dict[str, object]:
+        profile = self._prepared.parameters.profile
+        return {"name": profile.label, "is_experimental": profile.is_experimental}
 
     def _graph(self) -> dict[str, object]:
         parameters = self._prepared.parameters

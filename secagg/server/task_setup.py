@@ -19,10 +19,13 @@ from typing import Final, Literal, Self
 from secagg.config import TaskSettings
 from secagg.distributed_dp import (
     DPNoiseError,
+    LocalParameters,
     NoisedTask,
     ParameterError,
     Plan,
     PrivacyReport,
+    best_magnitude_epsilon,
+    make_randomiser,
     plan,
 )
 from secagg.enrolment.keys import parse_key
@@ -33,16 +36,23 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.graph_choice import Adversary, GraphDemand, choose_graph, complete_graph
-from secagg.parameters import ProtocolParameters
+from secagg.graph_choice import (
+    Adversary,
+    GraphChoice,
+    GraphDemand,
+    choose_graph,
+    complete_graph,
+    drawn_edges,
+)
+from secagg.parameters import MAX_IN_DEGREES, Graph, ProtocolParameters
 from secagg.policy import ExactSumsAccepted, colluder_fraction_of
 from secagg.profiles import (
     HonestTail,
     MaliciousTail,
     Profile,
     RoundDeadlines,
+    SparseTail,
     Tail,
-    check_served,
 )
 from secagg.report_cache import privacy_report
 from secagg.server.task_memory import (
@@ -67,6 +77,8 @@ __all__ = [
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
+# Of l2_clip, where nobody says how long vectors are: clips are chosen for the longest.
+_TYPICAL_NORM: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +99,14 @@ class Cohort:
             allow.
         colluders: Clients assumed to help the server.
         degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
-            the fewest that are safe with these numbers, or 0 where none are.
-        graph_bits: On a ring, how unlikely a session that unmasks more than one sum
-            has to be: 2^-graph_bits.
-        profile: Named threat model.
+            the fewest that are safe with these numbers, or 0 where none are.  In
+            profile malicious-server-sparse, how many others each client draws.
+        graph_bits: On a ring and with drawn neighbours, how unlikely a session that
+            unmasks more than one sum has to be: 2^-graph_bits.
+        quorum: Signatures that open the unmasking in profile malicious-server-sparse;
+            None for the fewest that are safe.  In no other profile.
+        profile: Named threat model; malicious-server-sparse is experimental and
+            unreviewed (docs/sparse.md).
         enrolment: Whose credentials count; required by the profiles that distrust the
             server, and by no other.
         deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
@@ -106,6 +122,7 @@ class Cohort:
     colluders: int = 0
     degree: int | Literal["auto"] = 0
     graph_bits: int = 40
+    quorum: int | None = None
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     enrolment: PublishedEnrolment | None = None
     deadlines: RoundDeadlines | None = None
@@ -125,25 +142,24 @@ class Cohort:
         """Return the parameters of sessions without noise, not yet validated.
 
         Raises:
-            LocalProtocolError: The profile and `enrolment` do not belong together.
-            RemoteProtocolError: BAD_CONFIG; this release does not have the profile.
+            LocalProtocolError: The profile and `enrolment`, or `quorum`, do not belong
+                together.
             ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
         """
-        check_served(self.profile)
         max_losses, max_dropouts = self.max_losses, self.max_dropouts
         if max_losses is None:
             max_losses = max(0, self.max_clients - self.min_survivors)
-        degree, threshold = self._graph(max_losses)
+        graph = self._graph(max_losses)
         if max_dropouts is None:
             max_dropouts = max_losses
         return ProtocolParameters(
-            tail=self._tail(degree),
+            tail=self._tail(graph),
             modulus=modulus,
             dimension=dimension,
             min_clients=self.min_clients,
             max_clients=self.max_clients,
-            threshold=threshold,
-            degree=degree,
+            threshold=graph.threshold,
+            degree=graph.degree,
             min_survivors=self.min_survivors,
             max_dropouts=max_dropouts,
             max_losses=max_losses,
@@ -151,7 +167,8 @@ class Cohort:
             deadlines=self.deadlines or RoundDeadlines.of(self.profile),
         )
 
-    def _tail(self, degree: int) -> Tail:
+    def _tail(self, graph: GraphChoice) -> Tail:
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         if self.profile.has_identities != (self.enrolment is not None):
             raise LocalProtocolError(
                 f"profile {self.profile.label} needs to know whose credentials count"
@@ -160,20 +177,48 @@ class Cohort:
                 next_step="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
                 "profiles that distrust the server, and with no other.",
             )
+        if self.quorum is not None and not is_sparse:
+            raise LocalProtocolError(
+                f"profile {self.profile.label} has no quorum of its own",
+                next_step="Leave cohort.quorum empty: the threshold says how many sign "
+                "in the profile malicious-server, and nobody in the default one.",
+            )
         if self.enrolment is None:
-            return HonestTail(self.graph_bits if degree else 0)
-        return MaliciousTail(self.enrolment.trust)
+            return HonestTail(self.graph_bits if graph.degree else 0)
+        if not is_sparse:
+            return MaliciousTail(self.enrolment.trust)
+        least = max(graph.quorum or 0, self.min_survivors + graph.unseen)
+        return SparseTail(
+            self.enrolment.trust,
+            self.graph_bits,
+            in_cap=MAX_IN_DEGREES * graph.degree,
+            quorum=least if self.quorum is None else self.quorum,
+        )
 
-    def _graph(self, max_losses: int) -> tuple[int, int]:
-        """Return degree and threshold, found where they are left open."""
+    def _graph(self, max_losses: int) -> GraphChoice:
+        """Return the graph, found where it is left open."""
         is_honest = self.profile is Profile.HONEST_CURIOUS_SERVER
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         is_open = self.degree == "auto" or (
             # Half of the cohort is not enough for clients that must agree on U3.
             self.degree == 0 and self.threshold is None and not is_honest
         )
-        if self.degree != "auto" and not is_open:
+        if is_sparse and self.degree == 0:
+            raise ServiceError(
+                f"in the profile {self.profile.label} clients draw their neighbours, "
+                "and degree 0 stands for the complete graph",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step='Set cohort.degree to "auto", or take the profile '
+                f"{Profile.MALICIOUS_SERVER.label}.",
+            )
+        if self.degree != "auto" and not is_open and not is_sparse:
             half = (self.degree or self.max_clients) // 2
-            return self.degree, self.threshold or half + 1
+            return GraphChoice(
+                graph=Graph.RING if self.degree else Graph.COMPLETE,
+                degree=self.degree,
+                threshold=self.threshold or half + 1,
+                max_threshold=self.threshold or half + 1,
+            )
         demand = GraphDemand(
             min_clients=self.min_clients,
             max_clients=self.max_clients,
@@ -183,12 +228,12 @@ class Cohort:
             graph_bits=self.graph_bits,
         )
         if is_honest:
-            chosen = choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
-        else:  # a server that lies would draw a ring that it can cut
-            chosen = complete_graph(
-                demand, Adversary.MALICIOUS, threshold=self.threshold
-            )
-        return chosen.degree, chosen.threshold
+            return choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
+        if is_sparse:
+            degree = None if self.degree == "auto" else self.degree
+            return drawn_edges(demand, degree=degree, threshold=self.threshold)
+        # A server that lies would draw a ring that it can cut.
+        return complete_graph(demand, Adversary.MALICIOUS, threshold=self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +259,12 @@ class PreparedTask:
 
     @classmethod
     def from_plan(
-        cls, made: Plan, cohort: Cohort | None = None, *, spare: int = 0
+        cls,
+        made: Plan,
+        cohort: Cohort | None = None,
+        *,
+        spare: int = 0,
+        randomiser: LocalParameters | None = None,
     ) -> Self:
         """Join a plan of noise with a cohort; takes up to seconds.
 
@@ -224,6 +274,8 @@ class PreparedTask:
             cohort: Who takes part; by default exactly those that were planned for.
             spare: How many of the plan's steps are spare sessions, for those that end
                 when they may have shown something.
+            randomiser: What makes every vector private before it is encoded, in case
+                masks are broken.  Plan for its `output_norm` as `l2_clip`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
@@ -232,13 +284,15 @@ class PreparedTask:
             cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
-        noised = NoisedTask.from_plan(made, protocol, spare=spare)
+        noised = NoisedTask.from_plan(
+            made, protocol, spare=spare, randomiser=randomiser
+        )
         check_transportable(noised.parameters)
         return cls(
             noised.parameters,
             noised,
             noised.report(),
-            math.sqrt(made.forecast.expected_mse),
+            math.sqrt(made.forecast.expected_mse + noised.randomiser_mse),
             enrolment=cohort.enrolment,
         )
 
@@ -380,6 +434,39 @@ def _report(
     return privacy_report(noised, reports, keep=keep)
 
 
+def local_randomiser(settings: TaskSettings) -> LocalParameters | None:
+    """Return what makes vectors private before they are encoded; None for nothing.
+
+    Raises:
+        ParameterError: A setting cannot work.
+        ServiceError: BAD_SETTINGS; they are incomplete.
+    """
+    noise, dim = settings.noise, settings.vector.dimension
+    epsilon, magnitude = noise.randomiser_epsilon, noise.randomiser_magnitude_epsilon
+    if (noise.randomiser, epsilon, magnitude) == (None, None, None):
+        return None
+    if noise.randomiser is None or epsilon is None or noise.l2_clip is None:
+        raise ServiceError(
+            "noise.randomiser and noise.randomiser_epsilon belong together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set both under [noise], or neither.",
+        )
+    if noise.randomiser == "separated" and magnitude is None:
+        magnitude = best_magnitude_epsilon(
+            dim=dim,
+            bound=noise.l2_clip,
+            epsilon=epsilon,
+            typical_norm=noise.l2_clip * _TYPICAL_NORM,
+        )
+    return LocalParameters(
+        randomiser=noise.randomiser,
+        dim=dim,
+        bound=noise.l2_clip,
+        epsilon=epsilon,
+        magnitude_epsilon=magnitude,
+    )
+
+
 def plan_noise(settings: TaskSettings) -> Plan:
     """Plan the noise of a task with a budget.
 
@@ -388,16 +475,22 @@ def plan_noise(settings: TaskSettings) -> Plan:
         ServiceError: BAD_SETTINGS; the budget is incomplete.
     """
     noise, cohort = settings.noise, settings.cohort
-    if noise.epsilon is None or noise.delta is None or noise.l2_clip is None:
+    if noise.epsilon is None or noise.delta is None:
         raise ServiceError(  # the loader has checked it for files already
-            "noise.epsilon, noise.delta and noise.l2_clip belong together",
+            "noise.epsilon and noise.delta belong together",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Set all three.",
+            next_step="Set both.",
         )
+    randomiser = local_randomiser(settings)
     return plan(
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=noise.l2_clip,
+        l2_clip=(noise.l2_clip or 0.0)
+        if randomiser is None
+        else make_randomiser(randomiser).output_norm,
+        max_nonzero=noise.max_nonzero,
+        linf_bound=noise.linf_bound,
+        signed=noise.signed,
         epsilon=noise.epsilon,
         delta=noise.delta,
         bits=settings.vector.modulus_bits,
@@ -457,8 +550,14 @@ def _work_out(
     if settings.noise.none:
         return RememberedTask(protocol.validate(), None)
     made = plan_noise(settings)
-    noised = NoisedTask.from_plan(made, protocol, spare=spare_sessions(settings))
-    return RememberedTask(noised.parameters, math.sqrt(made.forecast.expected_mse))
+    noised = NoisedTask.from_plan(
+        made,
+        protocol,
+        spare=spare_sessions(settings),
+        randomiser=local_randomiser(settings),
+    )
+    expected = made.forecast.expected_mse + noised.randomiser_mse
+    return RememberedTask(noised.parameters, math.sqrt(expected))
 
 
 def _protocol_parameters(
@@ -477,11 +576,13 @@ def _protocol_parameters(
         colluders=cohort.colluders,
         degree=cohort.degree,
         graph_bits=cohort.graph_bits,
+        quorum=cohort.quorum,
         profile=profile,
         enrolment=enrolment,
         deadlines=RoundDeadlines.of(
             profile,
             advertise_keys=rounds.advertise_keys,
+            choose_edges=rounds.choose_edges,
             share_keys=rounds.share_keys,
             masked_input=rounds.masked_input,
             consistency=rounds.consistency,

@@ -8,6 +8,7 @@ from secagg.messages import Envelope
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.connection import AggregatorConnection
 from secagg.wire.calls import (
+    ChooseEdges,
     Reference,
     Request,
     RevealShares,
@@ -23,6 +24,7 @@ _Answer = TypeVar("_Answer")
 
 # Before which call a client can stop, by the name of the message.
 PAUSES: Final[dict[str, type[Request[Any]]]] = {
+    "choose": ChooseEdges,
     "share": ShareKeys,
     "upload": UploadChunk,
     "sign": SignConsistency,

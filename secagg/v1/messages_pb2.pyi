@@ -27,6 +27,7 @@ class Blob(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BLOB_NEIGHBOURHOOD: _ClassVar[Blob]
     BLOB_QUORUM: _ClassVar[Blob]
     BLOB_REVOCATIONS: _ClassVar[Blob]
+    BLOB_EDGES: _ClassVar[Blob]
 ROUND_UNSPECIFIED: Round
 ROUND_ADVERTISE_KEYS: Round
 ROUND_CHOOSE_EDGES: Round
@@ -43,6 +44,7 @@ BLOB_DELIVERY: Blob
 BLOB_NEIGHBOURHOOD: Blob
 BLOB_QUORUM: Blob
 BLOB_REVOCATIONS: Blob
+BLOB_EDGES: Blob
 
 class BlobReference(_message.Message):
     __slots__ = ("digest", "size", "blob")

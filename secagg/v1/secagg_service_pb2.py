@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from secagg.v1 import messages_pb2 as secagg_dot_v1_dot_messages__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esecagg/v1/secagg_service.proto\x12\tsecagg.v1\x1a\x18secagg/v1/messages.proto\"9\n\x0fGetOfferRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rafter_session\x18\x02 \x01(\x04\"S\n\x10GetOfferResponse\x12\x14\n\ndescriptor\x18\x01 \x01(\x0cH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\";\n\x14\x41\x64vertiseKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x17\n\x15\x41\x64vertiseKeysResponse\"7\n\x10ShareKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x13\n\x11ShareKeysResponse\"=\n\x16ReportViolationRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17ReportViolationResponse\",\n\x16GetUploadStatusRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"B\n\x17GetUploadStatusResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"j\n\x12UploadChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\">\n\x13UploadChunkResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"=\n\x16SignConsistencyRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17SignConsistencyResponse\":\n\x13RevealSharesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x16\n\x14RevealSharesResponse\"G\n\x10GetUpdateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"i\n\x11GetUpdateResponse\x12)\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdateH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"J\n\x13WatchSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"?\n\x14WatchSessionResponse\x12\'\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdate\"i\n\x11\x46\x65tchChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1d\n\x04\x62lob\x18\x02 \x01(\x0e\x32\x0f.secagg.v1.Blob\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\"6\n\x12\x46\x65tchChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x32\x83\x07\n\rSecAggService\x12\x43\n\x08GetOffer\x12\x1a.secagg.v1.GetOfferRequest\x1a\x1b.secagg.v1.GetOfferResponse\x12R\n\rAdvertiseKeys\x12\x1f.secagg.v1.AdvertiseKeysRequest\x1a .secagg.v1.AdvertiseKeysResponse\x12\x46\n\tShareKeys\x12\x1b.secagg.v1.ShareKeysRequest\x1a\x1c.secagg.v1.ShareKeysResponse\x12X\n\x0fReportViolation\x12!.secagg.v1.ReportViolationRequest\x1a\".secagg.v1.ReportViolationResponse\x12X\n\x0fGetUploadStatus\x12!.secagg.v1.GetUploadStatusRequest\x1a\".secagg.v1.GetUploadStatusResponse\x12L\n\x0bUploadChunk\x12\x1d.secagg.v1.UploadChunkRequest\x1a\x1e.secagg.v1.UploadChunkResponse\x12X\n\x0fSignConsistency\x12!.secagg.v1.SignConsistencyRequest\x1a\".secagg.v1.SignConsistencyResponse\x12O\n\x0cRevealShares\x12\x1e.secagg.v1.RevealSharesRequest\x1a\x1f.secagg.v1.RevealSharesResponse\x12\x46\n\tGetUpdate\x12\x1b.secagg.v1.GetUpdateRequest\x1a\x1c.secagg.v1.GetUpdateResponse\x12Q\n\x0cWatchSession\x12\x1e.secagg.v1.WatchSessionRequest\x1a\x1f.secagg.v1.WatchSessionResponse0\x01\x12I\n\nFetchChunk\x12\x1c.secagg.v1.FetchChunkRequest\x1a\x1d.secagg.v1.FetchChunkResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esecagg/v1/secagg_service.proto\x12\tsecagg.v1\x1a\x18secagg/v1/messages.proto\"9\n\x0fGetOfferRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rafter_session\x18\x02 \x01(\x04\"S\n\x10GetOfferResponse\x12\x14\n\ndescriptor\x18\x01 \x01(\x0cH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\";\n\x14\x41\x64vertiseKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x17\n\x15\x41\x64vertiseKeysResponse\"9\n\x12\x43hooseEdgesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x15\n\x13\x43hooseEdgesResponse\"7\n\x10ShareKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x13\n\x11ShareKeysResponse\"=\n\x16ReportViolationRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17ReportViolationResponse\",\n\x16GetUploadStatusRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"B\n\x17GetUploadStatusResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"j\n\x12UploadChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\">\n\x13UploadChunkResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"=\n\x16SignConsistencyRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17SignConsistencyResponse\":\n\x13RevealSharesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x16\n\x14RevealSharesResponse\"G\n\x10GetUpdateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"i\n\x11GetUpdateResponse\x12)\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdateH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"J\n\x13WatchSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"?\n\x14WatchSessionResponse\x12\'\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdate\"i\n\x11\x46\x65tchChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1d\n\x04\x62lob\x18\x02 \x01(\x0e\x32\x0f.secagg.v1.Blob\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\"6\n\x12\x46\x65tchChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x32\xd1\x07\n\rSecAggService\x12\x43\n\x08GetOffer\x12\x1a.secagg.v1.GetOfferRequest\x1a\x1b.secagg.v1.GetOfferResponse\x12R\n\rAdvertiseKeys\x12\x1f.secagg.v1.AdvertiseKeysRequest\x1a .secagg.v1.AdvertiseKeysResponse\x12L\n\x0b\x43hooseEdges\x12\x1d.secagg.v1.ChooseEdgesRequest\x1a\x1e.secagg.v1.ChooseEdgesResponse\x12\x46\n\tShareKeys\x12\x1b.secagg.v1.ShareKeysRequest\x1a\x1c.secagg.v1.ShareKeysResponse\x12X\n\x0fReportViolation\x12!.secagg.v1.ReportViolationRequest\x1a\".secagg.v1.ReportViolationResponse\x12X\n\x0fGetUploadStatus\x12!.secagg.v1.GetUploadStatusRequest\x1a\".secagg.v1.GetUploadStatusResponse\x12L\n\x0bUploadChunk\x12\x1d.secagg.v1.UploadChunkRequest\x1a\x1e.secagg.v1.UploadChunkResponse\x12X\n\x0fSignConsistency\x12!.secagg.v1.SignConsistencyRequest\x1a\".secagg.v1.SignConsistencyResponse\x12O\n\x0cRevealShares\x12\x1e.secagg.v1.RevealSharesRequest\x1a\x1f.secagg.v1.RevealSharesResponse\x12\x46\n\tGetUpdate\x12\x1b.secagg.v1.GetUpdateRequest\x1a\x1c.secagg.v1.GetUpdateResponse\x12Q\n\x0cWatchSession\x12\x1e.secagg.v1.WatchSessionRequest\x1a\x1f.secagg.v1.WatchSessionResponse0\x01\x12I\n\nFetchChunk\x12\x1c.secagg.v1.FetchChunkRequest\x1a\x1d.secagg.v1.FetchChunkResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,42 +40,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADVERTISEKEYSREQUEST']._serialized_end=274
   _globals['_ADVERTISEKEYSRESPONSE']._serialized_start=276
   _globals['_ADVERTISEKEYSRESPONSE']._serialized_end=299
-  _globals['_SHAREKEYSREQUEST']._serialized_start=301
-  _globals['_SHAREKEYSREQUEST']._serialized_end=356
-  _globals['_SHAREKEYSRESPONSE']._serialized_start=358
-  _globals['_SHAREKEYSRESPONSE']._serialized_end=377
-  _globals['_REPORTVIOLATIONREQUEST']._serialized_start=379
-  _globals['_REPORTVIOLATIONREQUEST']._serialized_end=440
-  _globals['_REPORTVIOLATIONRESPONSE']._serialized_start=442
-  _globals['_REPORTVIOLATIONRESPONSE']._serialized_end=467
-  _globals['_GETUPLOADSTATUSREQUEST']._serialized_start=469
-  _globals['_GETUPLOADSTATUSREQUEST']._serialized_end=513
-  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_start=515
-  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_end=581
-  _globals['_UPLOADCHUNKREQUEST']._serialized_start=583
-  _globals['_UPLOADCHUNKREQUEST']._serialized_end=689
-  _globals['_UPLOADCHUNKRESPONSE']._serialized_start=691
-  _globals['_UPLOADCHUNKRESPONSE']._serialized_end=753
-  _globals['_SIGNCONSISTENCYREQUEST']._serialized_start=755
-  _globals['_SIGNCONSISTENCYREQUEST']._serialized_end=816
-  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_start=818
-  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_end=843
-  _globals['_REVEALSHARESREQUEST']._serialized_start=845
-  _globals['_REVEALSHARESREQUEST']._serialized_end=903
-  _globals['_REVEALSHARESRESPONSE']._serialized_start=905
-  _globals['_REVEALSHARESRESPONSE']._serialized_end=927
-  _globals['_GETUPDATEREQUEST']._serialized_start=929
-  _globals['_GETUPDATEREQUEST']._serialized_end=1000
-  _globals['_GETUPDATERESPONSE']._serialized_start=1002
-  _globals['_GETUPDATERESPONSE']._serialized_end=1107
-  _globals['_WATCHSESSIONREQUEST']._serialized_start=1109
-  _globals['_WATCHSESSIONREQUEST']._serialized_end=1183
-  _globals['_WATCHSESSIONRESPONSE']._serialized_start=1185
-  _globals['_WATCHSESSIONRESPONSE']._serialized_end=1248
-  _globals['_FETCHCHUNKREQUEST']._serialized_start=1250
-  _globals['_FETCHCHUNKREQUEST']._serialized_end=1355
-  _globals['_FETCHCHUNKRESPONSE']._serialized_start=1357
-  _globals['_FETCHCHUNKRESPONSE']._serialized_end=1411
-  _globals['_SECAGGSERVICE']._serialized_start=1414
-  _globals['_SECAGGSERVICE']._serialized_end=2313
+  _globals['_CHOOSEEDGESREQUEST']._serialized_start=301
+  _globals['_CHOOSEEDGESREQUEST']._serialized_end=358
+  _globals['_CHOOSEEDGESRESPONSE']._serialized_start=360
+  _globals['_CHOOSEEDGESRESPONSE']._serialized_end=381
+  _globals['_SHAREKEYSREQUEST']._serialized_start=383
+  _globals['_SHAREKEYSREQUEST']._serialized_end=438
+  _globals['_SHAREKEYSRESPONSE']._serialized_start=440
+  _globals['_SHAREKEYSRESPONSE']._serialized_end=459
+  _globals['_REPORTVIOLATIONREQUEST']._serialized_start=461
+  _globals['_REPORTVIOLATIONREQUEST']._serialized_end=522
+  _globals['_REPORTVIOLATIONRESPONSE']._serialized_start=524
+  _globals['_REPORTVIOLATIONRESPONSE']._serialized_end=549
+  _globals['_GETUPLOADSTATUSREQUEST']._serialized_start=551
+  _globals['_GETUPLOADSTATUSREQUEST']._serialized_end=595
+  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_start=597
+  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_end=663
+  _globals['_UPLOADCHUNKREQUEST']._serialized_start=665
+  _globals['_UPLOADCHUNKREQUEST']._serialized_end=771
+  _globals['_UPLOADCHUNKRESPONSE']._serialized_start=773
+  _globals['_UPLOADCHUNKRESPONSE']._serialized_end=835
+  _globals['_SIGNCONSISTENCYREQUEST']._serialized_start=837
+  _globals['_SIGNCONSISTENCYREQUEST']._serialized_end=898
+  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_start=900
+  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_end=925
+  _globals['_REVEALSHARESREQUEST']._serialized_start=927
+  _globals['_REVEALSHARESREQUEST']._serialized_end=985
+  _globals['_REVEALSHARESRESPONSE']._serialized_start=987
+  _globals['_REVEALSHARESRESPONSE']._serialized_end=1009
+  _globals['_GETUPDATEREQUEST']._serialized_start=1011
+  _globals['_GETUPDATEREQUEST']._serialized_end=1082
+  _globals['_GETUPDATERESPONSE']._serialized_start=1084
+  _globals['_GETUPDATERESPONSE']._serialized_end=1189
+  _globals['_WATCHSESSIONREQUEST']._serialized_start=1191
+  _globals['_WATCHSESSIONREQUEST']._serialized_end=1265
+  _globals['_WATCHSESSIONRESPONSE']._serialized_start=1267
+  _globals['_WATCHSESSIONRESPONSE']._serialized_end=1330
+  _globals['_FETCHCHUNKREQUEST']._serialized_start=1332
+  _globals['_FETCHCHUNKREQUEST']._serialized_end=1437
+  _globals['_FETCHCHUNKRESPONSE']._serialized_start=1439
+  _globals['_FETCHCHUNKRESPONSE']._serialized_end=1493
+  _globals['_SECAGGSERVICE']._serialized_start=1496
+  _globals['_SECAGGSERVICE']._serialized_end=2473
 # @@protoc_insertion_point(module_scope)

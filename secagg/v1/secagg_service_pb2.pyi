@@ -34,6 +34,18 @@ class AdvertiseKeysResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ChooseEdgesRequest(_message.Message):
+    __slots__ = ("session_id", "message")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    message: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class ChooseEdgesResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ShareKeysRequest(_message.Message):
     __slots__ = ("session_id", "message")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]

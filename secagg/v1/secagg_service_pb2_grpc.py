@@ -45,6 +45,11 @@ class SecAggServiceStub(object):
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.AdvertiseKeysRequest.SerializeToString,
                 response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.AdvertiseKeysResponse.FromString,
                 _registered_method=True)
+        self.ChooseEdges = channel.unary_unary(
+                '/secagg.v1.SecAggService/ChooseEdges',
+                request_serializer=secagg_dot_v1_dot_secagg__service__pb2.ChooseEdgesRequest.SerializeToString,
+                response_deserializer=secagg_dot_v1_dot_secagg__service__pb2.ChooseEdgesResponse.FromString,
+                _registered_method=True)
         self.ShareKeys = channel.unary_unary(
                 '/secagg.v1.SecAggService/ShareKeys',
                 request_serializer=secagg_dot_v1_dot_secagg__service__pb2.ShareKeysRequest.SerializeToString,
@@ -105,6 +110,13 @@ class SecAggServiceServicer(object):
 
     def AdvertiseKeys(self, request, context):
         """AdvertiseKeys: send public keys.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChooseEdges(self, request, context):
+        """ChooseEdges: send the list of those whom the caller has drawn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +200,11 @@ def add_SecAggServiceServicer_to_server(servicer, server):
                     servicer.AdvertiseKeys,
                     request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.AdvertiseKeysRequest.FromString,
                     response_serializer=secagg_dot_v1_dot_secagg__service__pb2.AdvertiseKeysResponse.SerializeToString,
+            ),
+            'ChooseEdges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChooseEdges,
+                    request_deserializer=secagg_dot_v1_dot_secagg__service__pb2.ChooseEdgesRequest.FromString,
+                    response_serializer=secagg_dot_v1_dot_secagg__service__pb2.ChooseEdgesResponse.SerializeToString,
             ),
             'ShareKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.ShareKeys,
@@ -290,6 +307,33 @@ class SecAggService(object):
             '/secagg.v1.SecAggService/AdvertiseKeys',
             secagg_dot_v1_dot_secagg__service__pb2.AdvertiseKeysRequest.SerializeToString,
             secagg_dot_v1_dot_secagg__service__pb2.AdvertiseKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChooseEdges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/secagg.v1.SecAggService/ChooseEdges',
+            secagg_dot_v1_dot_secagg__service__pb2.ChooseEdgesRequest.SerializeToString,
+            secagg_dot_v1_dot_secagg__service__pb2.ChooseEdgesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,12 +25,15 @@ from secagg.messages import (
     DIGEST_BYTES,
     KINDS,
     MAX_ADVERT_BYTES,
+    MAX_EDGES_BYTES,
     Aborted,
     Advert,
     Bundles,
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Message,
     Quorum,
@@ -63,6 +66,7 @@ __all__ = [
     "Blob",
     "BlobChunk",
     "Call",
+    "ChooseEdges",
     "Deadline",
     "FetchChunk",
     "GetOffer",
@@ -101,6 +105,7 @@ class Blob(IntEnum):
     NEIGHBOURHOOD = 5
     QUORUM = 6
     REVOCATIONS = 7
+    EDGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ class Reference:
     """A message too large for an answer: what it is, and by what it is recognised.
 
     Attributes:
-        kind: Class of the message, `Roster`, `Delivery` or `Quorum`.
+        kind: Class of the message: `Roster`, `EdgesPublished`, `Delivery` or `Quorum`.
         digest: SHA-256 of its canonical bytes.
         size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
         blob: Under which name the message is fetched.
@@ -176,10 +181,11 @@ class Reference:
 # What a server may send, and what of it grows with the cohort, by the names
 # under which they are fetched.
 _UPDATES: Final[frozenset[type[Message]]] = frozenset(
-    {Roster, Delivery, Survivors, Quorum, Released, Aborted}
+    {Roster, EdgesPublished, Delivery, Survivors, Quorum, Released, Aborted}
 )
 _LARGE: Final[Mapping[type[Message], tuple[Blob, ...]]] = {
     Roster: (Blob.ROSTER, Blob.NEIGHBOURHOOD),
+    EdgesPublished: (Blob.EDGES,),
     Delivery: (Blob.DELIVERY,),
     Quorum: (Blob.QUORUM,),
 }
@@ -302,6 +308,15 @@ class AdvertiseKeys(SendMessage):
     WIRE = secagg_service_pb2.AdvertiseKeysRequest
     KIND = Advert
     MAX_BYTES = MAX_ADVERT_BYTES
+
+
+class ChooseEdges(SendMessage):
+    """ChooseEdges: whom I have drawn."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.ChooseEdgesRequest
+    KIND = Edges
+    MAX_BYTES = MAX_EDGES_BYTES
 
 
 class ShareKeys(SendMessage):
@@ -675,6 +690,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     for call in (
         Call(GetOffer, _encode_offer, _decode_offer, Deadline.SMALL),
         Call(AdvertiseKeys, _encode_nothing, _decode_nothing, Deadline.SMALL),
+        Call(ChooseEdges, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(ShareKeys, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(ReportViolation, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(GetUploadStatus, _encode_status, _decode_status, Deadline.SMALL),

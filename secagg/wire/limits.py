@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, MAX_ADVERT_BYTES
+from secagg.messages import (
+    BUNDLE_BYTES,
+    DIGEST_BYTES,
+    MAX_ADVERT_BYTES,
+    SIGNATURE_BYTES,
+)
 from secagg.parameters import (
     MAX_AGGREGATOR_BYTES,
     MAX_CLIENTS,
@@ -23,6 +28,7 @@ from secagg.parameters import (
     MAX_TASK_ID_BYTES,
     ProtocolParameters,
 )
+from secagg.profiles import SparseTail
 
 __all__ = [
     "MAX_CHUNK_BYTES",
@@ -93,11 +99,13 @@ class MessageSizes:
 
     Attributes:
         roster: At most, and whole; to every client that reads it.
-        bundles: From and to one client.
+        edges: What one client is shown of drawn neighbours; 0 where nobody draws.
+        bundles: From one client; to one client where it draws as many as draw it.
         shares: From one client.
     """
 
     roster: int
+    edges: int
     bundles: int
     shares: int
 
@@ -108,6 +116,7 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
+        edges=_published_edges(parameters),
         bundles=neighbours * BUNDLE_BYTES,
         # The own share is revealed too on the complete graph; one bit for each
         # absence; at most all seeds of noise.
@@ -117,18 +126,43 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     )
 
 
+def _published_edges(parameters: ProtocolParameters) -> int:
+    """Return the largest that published edges can be (PROTOCOL §5.9)."""
+    if not isinstance(parameters.tail, SparseTail):
+        return 0
+    k, most = parameters.degree, parameters.tail.in_cap
+    depth = (parameters.max_clients - 1).bit_length()
+    # Each who drew the reader, with its whole list; for each that the reader drew a
+    # place and its proof; the proofs of the reader's leaf and of those of its drawn.
+    return (
+        DIGEST_BYTES
+        + (4 + most * (4 + 4 + 4 * k + SIGNATURE_BYTES))
+        + (4 + k * (1 + DIGEST_BYTES + 4 + 4 + 4 + depth * DIGEST_BYTES))
+        + (4 + 4 + (1 + k) * depth * DIGEST_BYTES)
+    )
+
+
 def check_transportable(parameters: ProtocolParameters) -> None:
     """Check that every message of a session fits into one call.
 
     The roster, the delivered bundles and the vectors travel in chunks and always
-    fit; bundles and shares that one client sends travel whole.
+    fit; bundles and shares that one client sends travel whole.  Published edges travel
+    in chunks, and grow with the square of the degree.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, with the largest number of neighbours that
             fits.  Give the task a degree, or fewer clients.
     """
-    room = MAX_MESSAGE_BYTES - _ENVELOPE_BYTES
-    if message_sizes(parameters).bundles > room:
+    room, sizes = MAX_MESSAGE_BYTES - _ENVELOPE_BYTES, message_sizes(parameters)
+    if sizes.edges > MAX_OBJECT_BYTES:
+        raise RemoteProtocolError(
+            f"{parameters.degree} drawn neighbours make what a client is shown of the "
+            f"lists of others as large as {sizes.edges} bytes, at most "
+            f"{MAX_OBJECT_BYTES} fit",
+            code=ErrorCode.BAD_CONFIG,
+            next_step="Lower degree or in_cap.",
+        )
+    if sizes.bundles > room:
         raise RemoteProtocolError(
             f"{parameters.max_clients} clients on the complete graph make the bundles "
             f"of one client larger than {MAX_MESSAGE_BYTES} bytes; at most "

@@ -129,6 +129,18 @@ def test_the_python_of_the_guide_for_embedders_runs(capsys):
     assert len(others) == 3
 
 
+def test_the_python_of_the_page_on_local_privacy_runs(capsys):
+    text = (ROOT / "docs" / "local-privacy.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "local-privacy.md", "exec"), {})
+    alone, server, readers, error, chance = capsys.readouterr().out.splitlines()
+    assert alone.startswith("against a server that breaks the masks: epsilon 100 per")
+    assert server.startswith("against the server and its colluders: epsilon 8")
+    assert readers.startswith("against readers of the sums: epsilon 8")
+    assert error.endswith("0.48")
+    assert float(chance.rpartition(" ")[2]) < 1e-90
+
+
 def unit(role: str) -> str:
     return (ROOT / "deploy" / "systemd" / f"secagg-{role}.service").read_text()
 

@@ -27,8 +27,12 @@ KEYS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "extra",
-    [[], ["--profile", "malicious-server", "--xnoise"]],
-    ids=["honest-curious-server", "malicious-server"],
+    [
+        [],
+        ["--profile", "malicious-server", "--xnoise"],
+        ["--profile", "malicious-server-sparse", "--xnoise"],
+    ],
+    ids=["honest-curious-server", "malicious-server", "malicious-server-sparse"],
 )
 def test_the_demo_is_exact_with_clients_killed_in_three_rounds(tmp_path, extra):
     words = ["--clients", "10", "--steps", "4", "--round-seconds", "3", *extra]

@@ -1,12 +1,14 @@
-"""Profile `malicious-server` over mutual TLS, with keys and credentials in files."""
+"""Profiles with credentials over mutual TLS, with keys and credentials in files."""
 
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import secagg
+from secagg.audit.verifier import Finding, verify_receipt
 from secagg.enrolment.development import DevelopmentEnrolment
 from secagg.enrolment.issuer import Issuer
 from secagg.enrolment.keys import key_text
@@ -37,6 +39,7 @@ def enrolled(tmp_path):
 
 def client_of(tls, enrolled, name, server, state, **changes):
     made, key = enrolled
+    policy = changes.pop("policy", POLICY)
     files = {
         "seed": made.seed(name),
         "credential": made.credential(name),
@@ -49,7 +52,7 @@ def client_of(tls, enrolled, name, server, state, **changes):
         floors=WAIVER,
         identity=tls.client(name),
         enrolment=secagg.ClientEnrolment(**files | changes),
-        cohort=POLICY,
+        cohort=policy,
         state_dir=state / name,
         rollback_mark=state / f"{name}.mark",
         attempts=1,
@@ -97,6 +100,59 @@ async def test_who_was_revoked_is_told_so_and_the_others_get_their_sum(
         task.take()
     np.testing.assert_array_equal(total.values, 3 * np.arange(4))
     assert [each.inputs for each in given] == [3, 3, 3]
+
+
+async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_draw(
+    tls, enrolled, tmp_path
+):
+    _, key = enrolled
+    cohort = secagg.Cohort(
+        profile=secagg.Profile.MALICIOUS_SERVER_SPARSE,
+        enrolment=secagg.PublishedEnrolment("ours.example", key),
+        degree=2,
+        min_clients=3,
+        max_clients=3,
+        min_survivors=3,
+    )
+    prepared = secagg.PreparedTask.exact(WAIVER, cohort, dimension=4)
+    server = secagg.Server(
+        "127.0.0.1:0",
+        identity=tls.server(),
+        state_dir=tmp_path / "server",
+        rollback_mark=tmp_path / "server.mark",
+        keep_seconds=5.0,
+    )
+    sparse = frozenset({secagg.Profile.MALICIOUS_SERVER_SPARSE})
+    drawn = frozenset({secagg.Graph.K_OUT})
+
+    async def give(name, **floors):
+        client = client_of(
+            tls,
+            enrolled,
+            name,
+            server,
+            tmp_path,
+            policy=replace(POLICY, **floors),
+            max_revocation_days=None,
+        )
+        async with client:
+            return await client.contribute(np.arange(4))
+
+    async with server:
+        task = await server.add_task("sum", prepared)
+        for floors in ({"profiles": sparse}, {"graphs": drawn}, {}):
+            with pytest.raises(secagg.RemoteProtocolError, match="policy") as refused:
+                await give("bob", **floors)
+            assert refused.value.code is secagg.ErrorCode.POLICY_VIOLATION
+        released = asyncio.ensure_future(task.next_sum())
+        named = {"profiles": sparse, "graphs": drawn}
+        await asyncio.gather(*(give(name, **named) for name in ("ada", "cyd", "dan")))
+        total = await released
+        task.take()
+    np.testing.assert_array_equal(total.values, 3 * np.arange(4))
+    verdict = verify_receipt(total.audit, enrolment_key=key)
+    assert verdict.finding is Finding.AGREED
+    assert len(verdict.signers) == 3
 
 
 async def test_files_that_do_not_belong_together_are_found_before_anything_is_said(

@@ -27,7 +27,7 @@ def smm(**changes):
         "modulus": 1 << 16,
         "noise_rule": NoiseRule(counted_variance=Fraction(1900), min_survivors=20),
         "num_clients": 20,
-        "linf_bound": 10,
+        "linf_bound": Fraction(10),
     }
     return make_mechanism(MechanismParameters(**(given | changes)))
 
@@ -55,7 +55,7 @@ def test_algorithm_5_enforces_eq_4_and_the_integer_linf_bound():
 
 
 def test_algorithm_5_lets_a_vector_within_its_bound_pass():
-    chosen = smm(linf_bound=10)
+    chosen = smm()
     vector = 0.5 * random_vectors(1, 1024)[0]
     fixed = chosen._to_fixed_point(64.0 * vector)
     np.testing.assert_allclose(fixed.values / 2.0**32, 64.0 * vector, atol=2.0**-31)
@@ -63,7 +63,7 @@ def test_algorithm_5_lets_a_vector_within_its_bound_pass():
 
 def test_algorithm_4_line_3_has_no_other_clip():
     # A vector of one coordinate twice as long as the clip: Algorithm 5 alone decides.
-    chosen = smm(dim=1, rotation="none", scale_factor=3.5, linf_bound=4)
+    chosen = smm(dim=1, rotation="none", scale_factor=3.5, linf_bound=Fraction(4))
     fixed = chosen._to_fixed_point(np.array([7.0]))
     # c = 12.25 = 3² + 7·p, hence p = 3.25/7.
     assert fixed.values[0] / 2.0**32 == pytest.approx(3.0 + 3.25 / 7.0, rel=1e-8)
@@ -98,7 +98,7 @@ def test_section_6_1_the_clip_leaves_a_fiftieth_of_a_flat_signal():
         scale_factor=4.0,
         num_clients=100,
         noise_rule=NoiseRule(counted_variance=Fraction(396), min_survivors=100),
-        linf_bound=1,
+        linf_bound=Fraction(1),
         modulus=1 << 10,
     )
     vector = random_vectors(1, 65536)[0]

@@ -35,6 +35,8 @@ _INFLATION: Final = 1.0 + 1e-8
 twice returns the curve with a relative error of at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
+_LOSS_ERROR: Final = 2.0**-46
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DominatingPair:
@@ -139,6 +141,31 @@ class DominatingPair:
         above = self.losses > epsilon
         gain = -np.expm1(epsilon - self.losses[above])
         return float((self.upper[above] * gain).sum()) + self.upper_infinite
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least epsilon at which the divergence of A from B is delta.
+
+        Args:
+            delta: Failure probability, in (0, 1).
+
+        Returns:
+            Epsilon in nats, at least 0, rounded up by 2^-46; infinite if the mass of
+            infinite loss alone exceeds delta.
+        """
+        allowed = delta - self.upper_infinite
+        if allowed < 0.0:
+            return math.inf
+        upper = np.cumsum(self.upper[::-1])[::-1]
+        lower = np.cumsum(self.lower[::-1])[::-1]
+        # At a loss of its own an atom no longer counts: the divergence there is that
+        # of the atoms from it on, and it falls from one atom to the next.
+        beyond = np.flatnonzero(upper - np.exp(self.losses) * lower > allowed)
+        first = int(beyond[-1]) + 1 if beyond.size else 0
+        if first == self.losses.size or upper[first] <= allowed:
+            at = float(self.losses[first - 1]) if first else 0.0
+        else:
+            at = math.log((float(upper[first]) - allowed) / float(lower[first]))
+        return max(0.0, at + _LOSS_ERROR) if at > 0.0 else 0.0
 
     @property
     def mean_and_variance(self) -> tuple[float, float]:

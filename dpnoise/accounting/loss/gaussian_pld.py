@@ -115,6 +115,14 @@ class ComposedLossAccountant(Accountant):
         """Return the pair of one release, None if it shows nothing of the user."""
         raise self._refuse(release, alternative="another accountant")
 
+    def _parts(self) -> list[tuple[DominatingPair, int]]:
+        """Return what is composed: pairs, and how often each of them is released."""
+        return [
+            (pair.sampled(rate), count)
+            for (release, rate), count in self._counts.items()
+            if (pair := self._pairs[release]) is not None
+        ]
+
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         if release not in self._pairs:
             self._pairs[release] = self._pair_of(release)
@@ -125,11 +133,7 @@ class ComposedLossAccountant(Accountant):
     def _composed(self) -> tuple[ComposedLoss, ComposedLoss]:
         """Build the sums of losses in both directions, once."""
         if self._sums is None:
-            parts = [
-                (pair.sampled(rate), count)
-                for (release, rate), count in self._counts.items()
-                if (pair := self._pairs[release]) is not None
-            ]
+            parts = self._parts()
             back = [(pair.reversed, count) for pair, count in parts]
             share = self._relative_variance
             self._sums = (

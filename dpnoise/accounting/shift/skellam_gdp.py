@@ -3,8 +3,8 @@
 * A release of an integer vector of L2 sensitivity D is as private as a Gaussian with
   noise multiplier 1/(D·M), in any dimension, with M from `unit_shift`.
 * Gaussian shifts of adaptive releases combine by the root of the sum of squares.
-* Poisson-sampled releases are handed to the loss-distribution accountant as Gaussian
-  releases, since dominating pairs survive sampling and composition.
+* Sampled or selected releases are handed to the loss-distribution accountant as
+  selected Gaussian ones, since dominating pairs survive both and composition.
 * What a certificate does not cover is charged to delta for every coordinate that may
   differ: an integer vector of norm D has at most D² entries other than zero.
 
@@ -14,6 +14,7 @@ It refuses mixtures: their privacy is not that of integer shifts.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -32,8 +33,8 @@ from dpnoise.events import (
     DiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
-    PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
 )
 
@@ -185,7 +186,8 @@ class SkellamGDPAccountant(Accountant):
                     noise_variance=multiplier * multiplier / _MARGIN,
                     l2_sensitivity=1.0,
                 )
-                once = gaussian if rate == 1.0 else PoissonSampled(gaussian, rate)
+                # Whether a rate may be claimed was decided when the release was added.
+                once = SecretlySelected(gaussian, Fraction(rate))
                 self._combined.compose(Repeated(once, count))
         return self._combined
 

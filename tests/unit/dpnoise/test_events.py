@@ -14,6 +14,7 @@ from dpnoise.events import (
     GaussianEvent,
     PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -37,9 +38,23 @@ EVERY_KIND = Composed(
 
 def test_flattening_multiplies_counts_and_keeps_order_and_rates():
     parts = list(flatten(EVERY_KIND))
-    assert parts[0] == (SKELLAM, 0.1, 3)
-    assert [count for _, _, count in parts] == [3, 1, 1, 1, 1, 1, 2, 2]
-    assert parts[-1] == (SKELLAM, 1.0, 2)
+    assert parts[0] == (SKELLAM, 0.1, 3, False)
+    assert [count for _, _, count, _ in parts] == [3, 1, 1, 1, 1, 1, 2, 2]
+    assert parts[-1] == (SKELLAM, 1.0, 2, False)
+
+
+def test_a_selection_is_flattened_to_a_secret_rate_above_its_own():
+    """A coin of 256 bits may land on the vector a little more often than stated."""
+    tenth = SecretlySelected(SKELLAM, Fraction(1, 10))
+    [(release, rate, count, is_secret)] = flatten(Repeated(tenth, 5))
+    assert (release, count, is_secret) == (SKELLAM, 5, True)
+    assert (
+        Fraction(1, 10) < Fraction(rate) <= Fraction(1, 10) * (1 + Fraction(1, 2**51))
+    )
+    half = SecretlySelected(SKELLAM, Fraction(1, 2))
+    assert half.rate_above > 0.5
+    everybody = SecretlySelected(SKELLAM, Fraction(1))
+    assert list(flatten(everybody)) == list(flatten(SKELLAM))
 
 
 @pytest.mark.parametrize(
@@ -66,6 +81,14 @@ def test_flattening_multiplies_counts_and_keeps_order_and_rates():
         ("sampling_rate", lambda: PoissonSampled(SKELLAM, 0.0)),
         ("sampling_rate", lambda: PoissonSampled(SKELLAM, 1.5)),
         ("event", lambda: PoissonSampled(Repeated(SKELLAM, 2), 0.5)),
+        ("selection_rate", lambda: SecretlySelected(SKELLAM, Fraction(0))),
+        ("selection_rate", lambda: SecretlySelected(SKELLAM, Fraction(3, 2))),
+        ("selection_rate", lambda: SecretlySelected(SKELLAM, 0.5)),
+        ("event", lambda: SecretlySelected(Repeated(SKELLAM, 2), Fraction(1, 2))),
+        (
+            "event",
+            lambda: SecretlySelected(PoissonSampled(SKELLAM, 0.5), Fraction(1, 2)),
+        ),
         ("count", lambda: Repeated(SKELLAM, 0)),
         ("events", lambda: Composed(())),
     ],

@@ -329,8 +329,8 @@ def test_profiles_that_distrust_the_server_take_a_part_of_a_roster_for_colluders
 
 
 def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
-    monkeypatch.setattr("secagg.distributed_dp._statement", None)
-    monkeypatch.setattr("secagg.distributed_dp._check_sampler", None)
+    monkeypatch.setattr("secagg.distributed_dp.task.statement", None)
+    monkeypatch.setattr("secagg.distributed_dp.report.check_sampler", None)
     with pytest.raises(RemoteProtocolError, match="colluders"):
         task.check(replace(LENIENT, min_colluder_fraction=0.01))
 

@@ -134,6 +134,64 @@ async def test_enrolled_clients_of_one_process_trust_no_server():
                 pass
 
 
+def sparse_cohort(everybody, **changes):
+    fields = {
+        "profile": secagg.Profile.MALICIOUS_SERVER_SPARSE,
+        "enrolment": everybody.published,
+        "degree": "auto",
+        "min_clients": 8,
+        "max_clients": 8,
+        "min_survivors": 7,
+    }
+    return secagg.Cohort(**fields | changes)
+
+
+async def test_clients_of_one_process_draw_their_neighbours():
+    everybody = secagg.LocalEnrolment()
+    made = secagg.plan(
+        clients=8,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        min_survivors=7,
+        colluder_fraction=0.1,
+        ladder=2,
+    )
+    task = secagg.PreparedTask.from_plan(made, sparse_cohort(everybody))
+    parameters = task.parameters
+    assert parameters.graph is secagg.Graph.K_OUT
+    assert parameters.threshold <= parameters.degree < 8
+    assert parameters.quorum == 7
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-4)
+    opened = secagg.local(task, clients=8, floors=floors, enrolment=everybody)
+    async with opened as people:
+        total = await people.sum([np.ones(4)] * 8)
+    assert total.inputs == 8
+
+
+def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
+    waiver = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+    everybody = secagg.LocalEnrolment()
+
+    def exact(**changes):
+        cohort = sparse_cohort(everybody, **changes)
+        return secagg.PreparedTask.exact(waiver, cohort, dimension=4).parameters
+
+    assert exact(quorum=8).quorum == 8
+    assert exact(degree=5).degree == 5
+    with pytest.raises(secagg.RemoteProtocolError, match="quorum"):
+        exact(quorum=6)
+    for degree in (0, 8, 20):
+        with pytest.raises(secagg.ServiceError, match="degree"):
+            exact(degree=degree)
+    with pytest.raises(secagg.ServiceError, match="agree on who is in the sum"):
+        exact(min_survivors=4)
+    with pytest.raises(secagg.LocalProtocolError, match="no quorum"):
+        exact(profile=secagg.Profile.MALICIOUS_SERVER, degree=0, quorum=7)
+
+
 def test_profile_and_enrolment_of_a_cohort_belong_together():
     waiver = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
     published = secagg.LocalEnrolment().published

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from secagg import distributed_dp, report_cache
-from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
+from secagg import report_cache
+from secagg.distributed_dp import NoisedTask, PrivacyReport, plan, report
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
 from secagg.policy import PrivacyFloors
@@ -45,14 +45,14 @@ def task():
 def counted(monkeypatch):
     """Counts accountants that are asked, as in a process that has just started."""
     asked = []
-    make = distributed_dp.make_accountant
+    make = report.make_accountant
 
     def counting(name, **rest):
         asked.append(name)
         return make(name, **rest)
 
-    monkeypatch.setattr(distributed_dp, "make_accountant", counting)
-    distributed_dp._statement.cache_clear()
+    monkeypatch.setattr(report, "make_accountant", counting)
+    report.statement.cache_clear()
     return asked
 
 
@@ -62,7 +62,7 @@ def test_a_second_start_asks_no_accountant_and_reads_the_same_report(
     first = privacy_report(task, tmp_path)
     assert counted
     counted.clear()
-    distributed_dp._statement.cache_clear()
+    report.statement.cache_clear()
     assert privacy_report(task, tmp_path) == first
     assert not counted
 
@@ -74,11 +74,11 @@ def test_another_block_and_another_release_are_computed_afresh(
     other = privacy_report(task_for(2), tmp_path)
     assert other.server.epsilon != first.server.epsilon
     counted.clear()
-    distributed_dp._statement.cache_clear()
+    report.statement.cache_clear()
     assert privacy_report(task, tmp_path) == first
     assert counted  # the directory holds one report, and that was the other one
     counted.clear()
-    distributed_dp._statement.cache_clear()
+    report.statement.cache_clear()
     monkeypatch.setattr(report_cache.metadata, "version", lambda _: "99.0")
     privacy_report(task, tmp_path)
     assert counted
@@ -92,7 +92,7 @@ def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, task, counted, co
     del document["report"]["server"]["epsilon"]
     path.write_text(json.dumps(document) if content is None else content)
     counted.clear()
-    distributed_dp._statement.cache_clear()
+    report.statement.cache_clear()
     assert privacy_report(task, tmp_path) == first
     assert counted
 

@@ -14,7 +14,6 @@ from dpnoise.accounting import (
     Status,
     accountant_names,
     calibrate,
-    default_accountant,
     make_accountant,
 )
 from dpnoise.accounting.calibration import round_up_to_dyadic
@@ -35,6 +34,7 @@ from dpnoise.events import (
     GaussianEvent,
     PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -136,6 +136,48 @@ def test_sampling_of_noise_shares_is_counted_by_hypothetical_accountants_only(na
     assert any(text.startswith("Hypothetical") for text in statement.assumptions)
 
 
+SELECTED = RENYI | {
+    "mixture-gdp": MIXTURE,
+    "mixture-pld": MIXTURE,
+    "lattice-pld": SkellamEvent(4, Fraction(50), 2.0, 4.0, 1),
+}
+
+
+@pytest.mark.parametrize("adversary", Adversary)
+@pytest.mark.parametrize("name", sorted(set(SELECTED) - {"zcdp"}))
+def test_a_secret_selection_is_counted_against_everybody(name, adversary):
+    """The pair of laws is that of sampling; who may claim it is not."""
+    release, tenth = SELECTED[name], Fraction(1, 10)
+    plain = account(name, Repeated(release, 10), adversary=adversary)
+    event = Repeated(SecretlySelected(release, tenth), 10)
+    selected = account(name, event, adversary=adversary)
+    assert selected.status is plain.status
+    sampled = account(
+        f"hypothetical-{name}",
+        Repeated(PoissonSampled(release, float(tenth)), 10),
+        adversary=Adversary.MODEL_READER,
+    )
+    found = selected.epsilon(1e-5)
+    assert found < plain.epsilon(1e-5)
+    assert found == pytest.approx(sampled.epsilon(1e-5), rel=1e-12)
+    text = " ".join(selected.statement(1e-5).assumptions)
+    assert "own secret coin" in text
+    assert "not counted" not in text
+    whole = account(name, SecretlySelected(release, Fraction(1)), adversary=adversary)
+    once = account(name, release, adversary=adversary)
+    assert whole.statement(1e-5) == once.statement(1e-5)
+
+
+def test_a_selection_counts_for_nothing_where_any_vector_may_replace_another():
+    options = {"adversary": Adversary.SERVER, "adjacency": Adjacency.REPLACE_ONE}
+    selected = SecretlySelected(SKELLAM, Fraction(1, 10))
+    found = account("skellam-gdp", selected, **options)
+    assert found.epsilon(1e-5) == account("skellam-gdp", SKELLAM, **options).epsilon(
+        1e-5
+    )
+    assert any("not counted" in text for text in found.statement(1e-5).assumptions)
+
+
 def test_a_hypothetical_accountant_is_never_a_choice_and_never_trusted():
     assert not any(name.startswith("hypothetical") for name in accountant_names())
     assert weakest(Status) is Status.HYPOTHETICAL
@@ -220,20 +262,6 @@ def test_zcdp_adds_rho_and_knows_that_sampling_is_not_concentrated():
         "zcdp", PoissonSampled(GAUSSIAN, 0.1), adversary=Adversary.MODEL_READER
     )
     assert sampled.rho == math.inf
-
-
-def test_defaults_are_proven_or_certified_and_fit_the_event():
-    assert default_accountant(SKELLAM) == "skellam-gdp"
-    assert default_accountant(CLIPPED) == "smm-paper"
-    assert default_accountant(DDGAUSS) == "ddgauss-paper"
-    assert default_accountant(Composed((MIXTURE, SKELLAM))) == "mixture-rdp"
-    for event in (MIXTURE, Repeated(PoissonSampled(MIXTURE, 0.5), 3), GAUSSIAN):
-        name = default_accountant(event)
-        assert account(name).status in {Status.PROVEN, Status.CERTIFIED}
-    with pytest.raises(UnknownEventError):
-        default_accountant(BinomialEvent(4, 100, 1.0, 1.0, 1))
-    with pytest.raises(UnknownEventError):
-        default_accountant(Composed((DDGAUSS, MIXTURE)))
 
 
 def test_ddgauss_follows_its_three_expressions():

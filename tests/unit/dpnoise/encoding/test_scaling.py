@@ -33,6 +33,13 @@ def test_a_vector_well_inside_is_truncated_exactly():
     assert fixed.fractional_bits == 32
 
 
+def test_a_bound_below_one_grid_step_clamps_exactly():
+    scaled = np.array([0.01, -0.01, 0.25, -1e300, 7 / 4096])
+    fixed = to_fixed_point(scaled, max_squared_norm=9.0, coordinate_bound=7 / 4096)
+    cap = 7 * (UNIT // 4096)
+    assert fixed.values.tolist() == [cap, -cap, cap, -cap, cap]
+
+
 def test_coordinates_are_clamped_before_the_norm_is_measured():
     scaled = np.array([1e300, -1e300, 0.25])
     fixed = to_fixed_point(scaled, max_squared_norm=9.0, coordinate_bound=2)
@@ -47,7 +54,12 @@ def test_coordinates_are_clamped_before_the_norm_is_measured():
         st.floats(min_value=-(2.0**26), max_value=2.0**26), min_size=1, max_size=40
     ),
     st.floats(min_value=1e-12, max_value=1e12),
-    st.integers(min_value=1, max_value=1 << 25),
+    # Bounds below one grid step are as likely as bounds above.
+    st.builds(
+        lambda units, exponent: min(units << exponent, 1 << 37) / 4096,
+        st.integers(min_value=1, max_value=1 << 12),
+        st.integers(min_value=0, max_value=25),
+    ),
 )
 def test_no_norm_and_no_coordinate_ever_exceeds_its_bound(entries, bound, cap):
     fixed = to_fixed_point(
@@ -118,6 +130,8 @@ def test_an_input_that_is_not_finite_is_refused_by_name():
         (math.nan, 1, "max_squared_norm"),
         (math.inf, 1, "max_squared_norm"),
         (1.0, 0, "coordinate_bound"),
+        (1.0, 2.0**-13, "coordinate_bound"),
+        (1.0, 1.0 + 2.0**-13, "coordinate_bound"),
         (1.0, (1 << 25) + 1, "coordinate_bound"),
     ],
 )

@@ -72,7 +72,64 @@ def test_the_flag_is_inside_the_norm_that_is_accounted_for():
     assert plain.l2_clip_squared_steps == 64.0**2
     assert event.l2_clip_squared_steps == 64.0**2 * 1.25
     assert event.dim == plain.dim + 1
-    assert event.linf_bound >= 0.5 * 64.0
+    assert event.linf_bound == plain.linf_bound == 64.0
+
+
+def spread(**changes):
+    """A flag that is wider than the cap: 0.5·16 steps against 6·16/√1024 = 3."""
+    given = {
+        "dim": 1024,
+        "scale_factor": 16.0,
+        "noise_rule": full_roster(Fraction(1, 2)),
+    }
+    return make_mechanism(flagged(**(given | changes)))
+
+
+def test_a_flag_wider_than_the_cap_is_spread_and_not_the_cap_raised():
+    chosen = spread()
+    assert chosen.coordinate_cap == 3
+    assert chosen.clip_flag_coordinates == math.ceil((8 / 3) ** 2)
+    assert chosen.encoded_dim == 1024 + 8
+    for length, sign in ((0.5, 1), (3.0, -1)):
+        fixed = chosen._fixed_point(np.full(1024, length / 32.0), seed("p"))
+        flag = fixed.values[1024:] / 2.0**32
+        assert np.all(sign * flag > 0.0)
+        assert float(np.sqrt(np.sum(flag**2))) == pytest.approx(8.0, rel=1e-7)
+        assert float(np.abs(flag).max()) <= chosen.coordinate_cap
+
+
+def test_a_spread_flag_is_read_with_the_noise_of_one_coordinate():
+    chosen = spread()
+    total = np.zeros(chosen.encoded_dim, np.uint64)
+    for index in range(40):
+        length = 0.5 if index < 30 else 3.0
+        total += chosen.encode(
+            np.full(1024, length / 32.0),
+            private_seed=seed("spread", index),
+            public_seed=seed("p"),
+            session_noise=chosen.session(40),
+        ).residues
+    total %= np.uint64(chosen.modulus)
+    share = chosen.decode_clip_flag(total, num_contributors=40)
+    deviation = math.sqrt(40 * (0.5 + 0.25)) / 16.0 / (2 * 0.5 * 40)
+    assert abs(share - 0.75) < DEVIATIONS * deviation
+
+
+def test_flags_of_all_clients_never_fill_the_modulus():
+    # 40 flags of 8 steps are 320; an eighth of the modulus is 64.
+    chosen = spread(modulus=512)
+    assert chosen.clip_flag_coordinates == 25
+    fixed = chosen._fixed_point(np.zeros(1024), seed("p"))
+    assert 40 * float(np.abs(fixed.values[1024:]).max()) / 2.0**32 <= 64.0
+
+
+def test_a_flag_that_would_outgrow_the_vector_is_refused():
+    with pytest.raises(ParameterError) as caught:
+        spread(linf_bound=Fraction(1, 4096))
+    assert caught.value.parameter == "clip_flag_amplitude"
+    assert spread(
+        linf_bound=Fraction(1, 4096), clip_flag_amplitude=float(caught.value.nearest)
+    )
 
 
 def test_a_vector_of_exactly_the_clip_counts_as_fitting():

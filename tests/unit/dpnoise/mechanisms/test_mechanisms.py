@@ -25,7 +25,12 @@ from dpnoise.mechanisms import (
     make_mechanism,
     mechanism_names,
 )
-from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, LAYER_LABEL, NOISE_LABEL
+from dpnoise.mechanisms.base import (
+    DISTANCE_PER_DRAW,
+    LAYER_LABEL,
+    NOISE_LABEL,
+    natural_coordinate_cap,
+)
 from dpnoise.mechanisms.skellam import SkellamMechanism
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.samplers import skellam_table
@@ -64,9 +69,13 @@ def parameters(name, share=Fraction(9, 2), **changes):
         "modulus": 1 << 16,
         "noise_rule": rule(name, share),
         "num_clients": 12,
-        "linf_bound": 1 if name == "smm" else None,
+        "linf_bound": Fraction(1) if name == "smm" else None,
     }
     return MechanismParameters(**(given | changes))
+
+
+REAL = [name for name in mechanism_names() if name != "skellam-counts"]
+"""Mechanisms of real vectors; counts have a module of their own."""
 
 
 def mechanism(name, **changes):
@@ -99,7 +108,7 @@ def modular_sum(chosen, vectors, *, label="p"):
     return total
 
 
-@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("rotation", ["hadamard", "hadamard-kronecker", "dft", "none"])
 def test_encoding_is_a_function_of_vector_seeds_and_parameters(name, rotation):
     vector = random_vectors(1, 100)[0]
@@ -119,7 +128,7 @@ def test_encoding_is_a_function_of_vector_seeds_and_parameters(name, rotation):
         assert np.any(first != other)
 
 
-@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("modulus", [1 << 16, (1 << 16) + 1, 1 << 20, (1 << 33) - 9])
 def test_the_sum_survives_any_modulus_that_holds_it(name, modulus):
     vectors = random_vectors(12, 100)
@@ -141,14 +150,14 @@ def assert_error_as_forecast(chosen, vectors):
     assert abs(measured - forecast.expected_mse) < tolerance
 
 
-@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("name", REAL)
 def test_the_error_of_the_sum_is_what_the_forecast_says(name):
     chosen = mechanism(
         name,
         dim=8192,
         scale_factor=256.0,
         share=Fraction(400),
-        linf_bound=12 if name == "smm" else None,
+        linf_bound=Fraction(12) if name == "smm" else None,
     )
     assert_error_as_forecast(chosen, random_vectors(12, 8192))
 
@@ -176,7 +185,7 @@ def test_a_coordinate_bound_that_acts_is_in_the_forecast(name, linf_bound):
         dim=8192,
         scale_factor=2.0 * math.sqrt(8192.0),
         share=Fraction(50 * linf_bound**2),
-        linf_bound=linf_bound,
+        linf_bound=Fraction(linf_bound),
     )
     vectors = np.repeat(random_vectors(1, 8192), 12, axis=0)
     exact = vectors.sum(axis=0)
@@ -265,6 +274,48 @@ def test_the_mixture_s_norm_is_enforced_after_rotation_and_scaling():
     assert int(np.abs(fixed.values).max()) <= event.linf_bound * 2**32
 
 
+@pytest.mark.parametrize(
+    ("norm", "dim", "flatness", "cap"),
+    [
+        (1.0, 65_536, 1.0, Fraction(96, 4096)),  # 6/256, a multiple already
+        (0.127, 65_536, 1.0, Fraction(13, 4096)),  # 12.19 rounded up
+        (42.0, 65_536, 1.0, Fraction(4032, 4096)),
+        (43.0, 65_536, 1.0, Fraction(2)),  # above 1, whole steps
+        (42.0, 65_536, 2.0, Fraction(2)),
+        (0.7, 16, 1.0, Fraction(2868, 4096)),  # never above the norm, 2867.2 rounded up
+        (7.5, 65_536, None, Fraction(8)),  # nothing spreads it
+        (2.0**-20, 1 << 28, 1.0, Fraction(1, 4096)),
+    ],
+)
+def test_the_cap_is_six_deviations_or_the_norm_rounded_up(norm, dim, flatness, cap):
+    assert natural_coordinate_cap(norm, dim=dim, flatness=flatness) == cap
+
+
+@pytest.mark.parametrize("name", ["skellam-mixture", "skellam", "ddgauss", "binomial"])
+def test_a_cap_below_one_grid_step_is_enforced_and_stated(name):
+    chosen = mechanism(name, dim=4096, scale_factor=2.0, share=Fraction(50))
+    assert chosen.coordinate_cap == Fraction(768, 4096)  # 6·2/64
+    event = chosen.event()
+    if isinstance(event, SkellamMixtureEvent):
+        assert event.linf_bound == 0.1875
+    elif isinstance(event, SkellamEvent | BinomialEvent):
+        assert event.linf_sensitivity == 1  # of the rounded vector
+    spike = np.zeros(4096)
+    spike[5] = 1.0
+    straight = mechanism(
+        name,
+        dim=4096,
+        scale_factor=2.0,
+        share=Fraction(50),
+        rotation="none",
+        linf_bound=Fraction(768, 4096),
+    )
+    fixed = straight._fixed_point(spike, seed("p"))
+    assert int(np.abs(fixed.values).max()) == (768 << 32) // 4096
+    rounded = straight._round(fixed, seed("r"))
+    assert int(np.abs(rounded).max()) <= 1
+
+
 def test_truncation_keeps_the_clip_as_the_sensitivity():
     chosen = mechanism("discrete-gaussian", rotation="none", dim=50)
     event = chosen.event()
@@ -299,7 +350,7 @@ def test_each_mechanism_states_its_own_release_with_the_counted_noise():
     mixture = mechanism("skellam-mixture").event()
     assert isinstance(mixture, SkellamMixtureEvent)
     assert mixture.l2_clip_squared_steps == 1024.0
-    assert mixture.linf_bound == math.ceil(8.0 * 32.0 / math.sqrt(128.0))
+    assert mixture.linf_bound == math.ceil(6.0 * 32.0 / math.sqrt(128.0))
     ddgauss = mechanism("ddgauss").event()
     assert isinstance(ddgauss, DistributedDiscreteGaussianEvent)
     assert ddgauss.num_noise_shares == 6
@@ -353,13 +404,13 @@ def test_distributed_mechanisms_say_so():
         (["a"] * 100, "dtype"),
     ],
 )
-@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("name", REAL)
 def test_a_bad_vector_is_refused_by_name(name, vector, message):
     with pytest.raises(InputError, match=message):
         encode(mechanism(name), vector, seed(1), seed(2))
 
 
-@pytest.mark.parametrize("name", mechanism_names())
+@pytest.mark.parametrize("name", REAL)
 def test_vectors_of_any_finite_length_are_encoded(name):
     for size in (0.0, 5e-324, 1e-30, 1.0, 1e30, 1.7e308):
         vector = np.full(100, size)
@@ -406,17 +457,23 @@ def test_smm_demands_its_integer_bound_and_names_one():
 
 def test_smm_refuses_noise_that_its_theorem_does_not_cover_and_says_how_much_is():
     with pytest.raises(TheoremNotApplicableError) as caught:
-        mechanism("smm", share=Fraction(2), linf_bound=1)
+        mechanism("smm", share=Fraction(2))
     assert caught.value.theorem == "Corollary 1 [Bao22]"
     assert caught.value.nearest == "above 15.45"
-    mechanism("smm", share=Fraction(2576, 1000), linf_bound=1)
+    mechanism("smm", share=Fraction(2576, 1000))
     with pytest.raises(TheoremNotApplicableError):
-        mechanism("smm", share=Fraction(2575, 1000), linf_bound=1)
+        mechanism("smm", share=Fraction(2575, 1000))
 
 
 def test_smm_has_no_room_for_a_clip_flag():
     with pytest.raises(ParameterError, match="clip flag"):
         mechanism("smm", clip_flag_amplitude=0.1)
+
+
+def test_smm_refuses_a_bound_that_is_no_integer():
+    with pytest.raises(ParameterError, match="integer linf_bound") as caught:
+        mechanism("smm", linf_bound=Fraction(3, 2))
+    assert caught.value.nearest == "1"
 
 
 @pytest.mark.parametrize("order", [2, 3, 7, 20])
@@ -447,7 +504,7 @@ def test_a_binomial_share_has_an_even_number_of_coins():
 
 
 def test_the_digest_identifies_law_and_variance():
-    digests = [mechanism(name).sampler_digest for name in mechanism_names()]
+    digests = [mechanism(name).sampler_digest for name in REAL]
     digests.append(mechanism("skellam", share=Fraction(5)).sampler_digest)
     assert all(len(digest) == 32 for digest in digests)
     # Three mechanisms share one Skellam table, two share one discrete Gaussian.
@@ -568,7 +625,7 @@ def test_the_representation_shows_parameters_only():
     assert text.startswith("SkellamMixtureMechanism(MechanismParameters(")
 
 
-SHORTENED = [name for name in mechanism_names() if name != "smm"]
+SHORTENED = [name for name in REAL if name != "smm"]
 
 
 def shortened(name, vector, **changes):
@@ -591,10 +648,10 @@ def test_encoding_says_by_what_factor_a_vector_was_shortened(name, rotation):
 def test_a_bound_on_coordinates_and_the_published_clip_shorten_too():
     spike = np.zeros(16)
     spike[3] = 1.0
-    capped = shortened("skellam", spike, rotation="none", linf_bound=16)
+    capped = shortened("skellam", spike, rotation="none", linf_bound=Fraction(16))
     assert capped == pytest.approx(4.0, rel=1e-6)
     # [Bao22] Algorithm 5 acts like a clip of the L1 norm on flat vectors.
-    assert shortened("smm", np.full(1 << 16, 1 / 256), linf_bound=1) > 2.0
+    assert shortened("smm", np.full(1 << 16, 1 / 256)) > 2.0
 
 
 def test_what_an_encoding_shows_of_itself_is_its_length():

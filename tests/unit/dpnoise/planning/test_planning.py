@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpnoise.accounting import make_accountant
+from dpnoise.accounting import Status, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.errors import (
     ParameterError,
@@ -121,6 +121,35 @@ def test_noise_shares_refuse_to_count_sampling(mechanism):
         plan(**BASE, mechanism=mechanism, steps=20, sampling_rate=0.05)
     assert caught.value.parameter == "sampling_rate"
     assert caught.value.nearest.startswith("1.0")
+
+
+def test_a_secret_selection_spends_less_on_each_step_against_everybody():
+    asked = BASE | {"mechanism": "skellam", "bits": 20, "steps": 20}
+    everyone, made = plan(**asked), plan(**asked, selection_rate=Fraction(1, 10))
+    assert made.noise_variance * everyone.parameters.scale_factor**2 < (
+        0.2 * everyone.noise_variance * Fraction(made.parameters.scale_factor) ** 2
+    )
+    assert made.epsilon_server == made.epsilon_model_reader <= 1.0
+    assert made.statement_server.status is Status.CERTIFIED
+    assert plan(**asked, selection_rate=0.1).parameters == made.parameters
+    assert plan(**asked, selection_rate=1.0).parameters == everyone.parameters
+    # The estimate is the sum over the rate: noise and coins both make it worse.
+    assert everyone.estimate_mse == everyone.forecast.expected_mse
+    assert made.selection_mse == pytest.approx(9.0 * 100 / 4000)
+    noise = 100.0 * made.forecast.expected_mse
+    assert made.estimate_mse == pytest.approx(noise + made.selection_mse)
+    assert made.estimate_mse > everyone.estimate_mse
+    printed = str(made)
+    assert "1/10 of the vectors" in printed
+    assert "by coins" in printed
+    assert "must answer at a fixed time" in printed
+    assert "selection" not in str(everyone)
+
+
+def test_a_trusted_party_selects_nobody_in_secret():
+    asked = BASE | {"mechanism": "gaussian", "scale_factor": 64.0}
+    with pytest.raises(ParameterError, match="state sampling_rate"):
+        plan(**asked, selection_rate=0.5)
 
 
 def test_a_trusted_party_may_count_sampling():
@@ -323,7 +352,9 @@ def test_the_clip_flag_is_paid_for():
         "skellam", bits=18, scale_factor=100.0, clip_flag_amplitude=0.5
     )
     assert flagged.noise_variance > 1.1 * plain.noise_variance
-    assert flagged.to_dict()["encoded_dimension"] == 4097
+    # Each of its coordinates is at most six deviations of the vector's.
+    spread = math.ceil((0.5 * 100.0 / math.ceil(6.0 * 100.0 / 64.0)) ** 2)
+    assert flagged.to_dict()["encoded_dimension"] == 4096 + spread
 
 
 def test_the_rotation_without_padding_sends_fewer_bytes():
@@ -396,6 +427,6 @@ def test_a_plan_prints_as_a_table_for_people():
 def test_simulated_noise_is_never_certified():
     made = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
     statement = made.statement_model_reader
-    assert statement.accountant == "gaussian-pld"
+    assert statement.accountant == "skellam-gdp"
     assert statement.status.value == made.to_dict()["status"] == "numerical"
     assert any("simulations only" in text for text in statement.assumptions)

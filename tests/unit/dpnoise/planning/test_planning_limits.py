@@ -19,14 +19,18 @@ CELL = {
 
 
 @pytest.mark.parametrize(
-    ("scale_factor", "bits", "chosen"),
-    [(0.25, 6, "mixture-rdp"), (4.0, 10, "mixture-contour")],
+    ("epsilon", "scale_factor", "bits", "chosen"),
+    [(5.0, 1.0, 8, "mixture-rdp"), (1.0, 4.0, 10, "mixture-contour")],
 )
 def test_the_certified_accountant_that_needs_least_noise_decides(
-    scale_factor, bits, chosen
+    epsilon, scale_factor, bits, chosen
 ):
+    asked = CELL | {"epsilon": epsilon, "linf_bound": 1 if epsilon > 1.0 else None}
+
     def made(accountant):
-        return plan(**CELL, scale_factor=scale_factor, bits=bits, accountant=accountant)
+        return plan(
+            **asked, scale_factor=scale_factor, bits=bits, accountant=accountant
+        )
 
     default = made(None)
     assert default.accountant == chosen

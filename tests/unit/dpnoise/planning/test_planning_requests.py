@@ -1,6 +1,7 @@
 """What a plan refuses, and how it says so."""
 
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -45,6 +46,11 @@ GOOD = {
         ("sampling_rate", 0.0, "any number above 0, such as 0.01"),
         ("sampling_rate", 1.5, "1.0"),
         ("sampling_rate", math.nan, None),
+        ("selection_rate", 0.0, "any number above 0, such as 0.01"),
+        ("selection_rate", 1e-9, "Fraction(1)"),
+        ("selection_rate", 1.5, "1.0"),
+        ("selection_rate", Fraction(3, 2), "Fraction(1)"),
+        ("selection_rate", Fraction(1, 1_000_001), "1/1000000"),
         ("colluders", -1, "0"),
         ("colluders", 99, "98"),
         ("min_survivors", 1, "2"),

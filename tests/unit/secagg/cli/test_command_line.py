@@ -293,7 +293,28 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
     message = error_of(capsys)["message"]
     assert "tell who took part" in message
-    assert "Leave sampling_rate out" in message
+    assert "State selection_rate" in message
+
+
+def test_plan_counts_a_secret_selection_against_both_adversaries(capsys):
+    words = [*PLAN, "--epsilon", "2", "--mechanism", "skellam", "--json"]
+    words += ["--accountant", "skellam-gdp"]
+    results = []
+    for rest in ([], ["--selection-rate", "1/10"], ["--selection-rate", "0.1"]):
+        assert main([*words, "--steps", "5", *rest]) == 0
+        results.append(last_line(capsys))
+    everyone, tenth, same = results
+    assert tenth == same
+    assert (everyone["selection_rate"], tenth["selection_rate"]) == ("1", "1/10")
+    assert tenth["gaussian_mse"] < everyone["gaussian_mse"]
+    assert tenth["epsilon_server"] == tenth["epsilon_model_reader"] <= 2.0
+
+
+@pytest.mark.parametrize("rate", ["", "a tenth", "1/0", "nan", "1e-1", "1" * 40])
+def test_plan_refuses_a_selection_rate_that_is_none(capsys, rate):
+    words = [*PLAN, "--epsilon", "2", "--selection-rate", rate, "--json"]
+    assert main(words) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    assert "no rate" in error_of(capsys)["message"]
 
 
 @pytest.mark.parametrize(
@@ -427,15 +448,13 @@ def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
     assert "90" in shown.split("degree")[1].splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--clients", "1000", "--adversary", "malicious"],
-        ["--clients", "65536"],
-    ],
-)
-def test_graph_says_what_this_release_cannot_run(words, capsys):
-    assert main(["graph", *words]) == 0
+def test_graph_says_what_nobody_has_reviewed(capsys):
+    assert main(["graph", "--clients", "1000", "--adversary", "malicious"]) == 0
+    assert "experimental and unreviewed" in capsys.readouterr().out
+
+
+def test_graph_says_what_this_release_cannot_run(capsys):
+    assert main(["graph", "--clients", "65536"]) == 0
     assert "figures only: this release serves no profile" in capsys.readouterr().out
     assert main(["graph", "--clients", "65535"]) == 0
     assert "figures only" not in capsys.readouterr().out

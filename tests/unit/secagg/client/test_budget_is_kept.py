@@ -5,9 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from secagg import distributed_dp
 from secagg.client.client import Client
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisedTask, plan, report
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy, PrivacyFloors
@@ -147,8 +146,8 @@ async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
     def forbidden(*_, **__):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr("secagg.distributed_dp.make_accountant", forbidden)
-    distributed_dp._statement.cache_clear()
+    monkeypatch.setattr("secagg.distributed_dp.report.make_accountant", forbidden)
+    report.statement.cache_clear()
     running = await start(aggregator, sessions=1)
     # Its budget is spent: it says so after judging the offer, and not before.
     with pytest.raises(RemoteProtocolError, match="budget covers 1"):

@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg import distributed_dp
 from secagg.client.client import Client
 from secagg.client.taken_part import TakenPart
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisedTask, plan, task
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -358,7 +357,7 @@ async def test_a_client_whose_calls_get_nowhere_says_so():
 async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
     """What the block claims is compared, never believed."""
     parameters = noised(8.0)
-    honest = distributed_dp._statement
+    honest = task.statement
 
     def worse(block, adversary):
         stated = honest(block, adversary)
@@ -369,7 +368,7 @@ async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
             }
         )
 
-    monkeypatch.setattr(distributed_dp, "_statement", worse)
+    monkeypatch.setattr(task, "statement", worse)
     async with Serving(aggregator, parameters):
         with pytest.raises(RemoteProtocolError, match="claims 8"):
             await contribute(aggregator, "alice", np.ones(DIMENSION), given=floors(99))

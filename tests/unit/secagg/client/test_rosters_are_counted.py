@@ -1,4 +1,4 @@
-"""A client accepts as many rings of a task as delta counts on, and not one more.
+"""A client accepts as many sparse graphs of a task as delta counts on, and no more.
 
 Colluders see the ring together with the roster and can end every session whose ring
 does not suit them, before anybody is charged: what counts is the roster.
@@ -20,8 +20,9 @@ from secagg.protocol.events import Received
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
+from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import InlineExecutor
 
@@ -35,6 +36,7 @@ RING = parameters_for(
     min_clients=CLIENTS,
     min_survivors=4,
 )
+DRAWN = sparse_parameters_for(CLIENTS, dimension=2, degree=4, losses=1)
 COMPLETE = parameters_for(CLIENTS, dimension=2, threshold=4)
 
 
@@ -75,6 +77,9 @@ class Party:
             policy=accepting(self.parameters),
             entropy=SystemEntropy(),
             now=OFFERED_AT,
+            membership=membership_of(identity_of(0), 1)
+            if self.parameters.profile.has_identities
+            else None,
         )
         return self
 
@@ -84,7 +89,7 @@ class Party:
         self.driver.play(Round.ADVERTISE_KEYS, range(1, CLIENTS))
         self.driver.close(Round.ADVERTISE_KEYS)
         await self.session.apply(Received(self.driver.fetch(0)))
-        assert isinstance(self.session.state, client.Shared)
+        assert isinstance(self.session.state, client.Shared | client.EdgesChosen)
         return self
 
     async def leave(self):
@@ -96,16 +101,17 @@ class Party:
         return tally.spent
 
 
-async def test_aborted_sessions_count_once_their_roster_was_accepted(book):
-    # R11.3-1
-    party = Party(book)
+@pytest.mark.parametrize("parameters", [RING, DRAWN], ids=["ring", "drawn"])
+async def test_aborted_sessions_count_once_their_roster_was_accepted(book, parameters):
+    # R11.3-1: where clients draw, before they say whom
+    party = Party(book, parameters=parameters)
     for number in (1, 2):
         await (await party.begin(number)).leave()
         assert await party.count() == 0  # no ring was seen
     for seen, number in enumerate(range(3, 3 + LIMIT), start=1):
         await (await (await party.begin(number)).see_the_roster()).leave()
         assert await party.count() == seen
-    with pytest.raises(RemoteProtocolError, match="3 rings") as refused:
+    with pytest.raises(RemoteProtocolError, match="3 sparse graphs") as refused:
         await party.begin(9)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
     assert refused.value.next_step
@@ -147,7 +153,7 @@ async def test_a_second_aggregator_of_the_task_gets_no_rings_on_top(book):
     for party, number in ((one, 1), (other, 1), (one, 2)):
         await (await (await party.begin(number)).see_the_roster()).leave()
     for party in (one, other):
-        with pytest.raises(RemoteProtocolError, match="3 rings"):
+        with pytest.raises(RemoteProtocolError, match="3 sparse graphs"):
             await party.begin(3)
 
 

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from secagg import distributed_dp
 from secagg.config import load_server_settings
-from secagg.distributed_dp import plan
+from secagg.distributed_dp import plan, report
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.profiles import Profile
@@ -127,7 +126,8 @@ def test_against_a_server_that_lies_more_than_half_is_needed(degree):
         degree=degree,
         profile=Profile.MALICIOUS_SERVER,
     )
-    assert cohort._graph(max_losses=35) == (0, 55)  # 2 * 55 > 100 + 9
+    chosen = cohort._graph(max_losses=35)
+    assert (chosen.degree, chosen.threshold) == (0, 55)  # 2 * 55 > 100 + 9
     with pytest.raises(ServiceError, match="at least 70 shares"):
         replace(cohort, colluders=39)._graph(max_losses=35)
 
@@ -201,8 +201,8 @@ def test_a_restart_runs_the_same_task_without_planning_again(
 
     monkeypatch.setattr("secagg.server.task_setup.plan", forbidden)
     # The accountant is not asked again either, and it would take as long.
-    monkeypatch.setattr("secagg.distributed_dp.make_accountant", forbidden)
-    distributed_dp._statement.cache_clear()
+    monkeypatch.setattr("secagg.distributed_dp.report.make_accountant", forbidden)
+    report.statement.cache_clear()
     again = prepared(NOISE, "server.listen=127.0.0.1:1")
     assert again.parameters == first.parameters
     assert again.report == first.report

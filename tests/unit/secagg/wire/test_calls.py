@@ -6,12 +6,15 @@ import pytest
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     KINDS,
+    MAX_EDGES_BYTES,
     Aborted,
     Advert,
     Bundles,
     Complaint,
     Consistency,
     Delivery,
+    Edges,
+    EdgesPublished,
     Envelope,
     Quorum,
     Released,
@@ -29,6 +32,7 @@ from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
     BlobChunk,
+    ChooseEdges,
     FetchChunk,
     GetOffer,
     GetUpdate,
@@ -82,6 +86,7 @@ EXAMPLES = [
     GetOffer("digits", 7),
     GetOffer("é" * 128, 0),
     AdvertiseKeys(SESSION, b"advert"),
+    ChooseEdges(SESSION, b"d" * MAX_EDGES_BYTES),
     ShareKeys(SESSION, b"b" * 96 * 3),
     ShareKeys(SESSION, b""),
     GetUploadStatus(SESSION),
@@ -115,6 +120,7 @@ BAD = [
     (AdvertiseKeys(SESSION[:31], b"advert"), "session_id"),
     (AdvertiseKeys(SESSION + b"x", b"advert"), "session_id"),
     (AdvertiseKeys(SESSION, b"a" * 1100), "message"),
+    (ChooseEdges(SESSION, bytes(MAX_EDGES_BYTES + 1)), "message"),
     (ShareKeys(b"", b"b"), "session_id"),
     (GetUploadStatus(b"x"), "session_id"),
     (UploadChunk(SESSION, 0, 10, DIGEST, b""), "data"),
@@ -139,7 +145,7 @@ BAD = [
     (GetUpdate(SESSION, Round.FINISHED), "nothing follows"),
     (WatchSession(SESSION, Round.FINISHED), "nothing follows"),
     (FetchChunk(SESSION, 0, 0, 1), "blob"),
-    (FetchChunk(SESSION, 8, 0, 1), "blob"),
+    (FetchChunk(SESSION, 9, 0, 1), "blob"),
     (FetchChunk(SESSION, Blob.SUM, 0, 0), "max_bytes"),
     (FetchChunk(SESSION, Blob.SUM, 0, MAX_CHUNK_BYTES + 1), "max_bytes"),
 ]
@@ -191,6 +197,7 @@ def test_no_request_shows_secret_bytes_in_its_repr():
 def test_every_message_of_a_client_but_the_vector_has_one_carrier():
     for kind, request in (
         (Advert, AdvertiseKeys),
+        (Edges, ChooseEdges),
         (Bundles, ShareKeys),
         (Complaint, ReportViolation),
         (Consistency, SignConsistency),
@@ -208,6 +215,7 @@ def test_every_message_of_a_client_but_the_vector_has_one_carrier():
 UPDATES = [
     Envelope(Roster, b"roster"),
     Envelope(Roster, bytes(MAX_INLINE_BYTES)),
+    Envelope(EdgesPublished, b"edges"),
     Envelope(Delivery, b"delivery"),
     Envelope(Survivors, b""),
     Envelope(Quorum, b"quorum"),
@@ -215,12 +223,14 @@ UPDATES = [
     Envelope(Aborted, b"abort"),
     Reference(Roster, DIGEST, len(LARGE), Blob.ROSTER),
     Reference(Roster, DIGEST, len(LARGE), Blob.NEIGHBOURHOOD),
+    Reference(EdgesPublished, DIGEST, len(LARGE), Blob.EDGES),
     Reference(Delivery, DIGEST, MAX_OBJECT_BYTES, Blob.DELIVERY),
 ]
 ANSWERS = [
     (GetOffer, DESCRIPTOR),
     (GetOffer, Wait(1.5)),
     (AdvertiseKeys, None),
+    (ChooseEdges, None),
     (ShareKeys, None),
     (SignConsistency, None),
     (RevealShares, None),
@@ -254,6 +264,7 @@ def test_a_reference_names_what_it_stands_for():
         (Roster, neighbourhood, Blob.NEIGHBOURHOOD),
         (Delivery, LARGE, Blob.DELIVERY),
         (Delivery, neighbourhood, Blob.DELIVERY),
+        (EdgesPublished, neighbourhood, Blob.EDGES),
     ):
         assert Reference.instead_of(Envelope(kind, data)) == Reference(
             kind, hashlib.sha256(data).digest(), MAX_INLINE_BYTES + 1, blob
@@ -276,7 +287,7 @@ def reference(size, digest=DIGEST, blob=Blob.ROSTER):
         *(
             (update(kind=kind, message=b"x"), f"kind {kind}")
             for kind, message in KINDS.items()
-            if message in (Advert, Bundles, Upload, Shares)
+            if message in (Advert, Edges, Bundles, Upload, Shares)
         ),
         (update(kind=Roster.KIND), "neither|no message"),
         (update(kind=Roster.KIND, message=LARGE), "message must have"),

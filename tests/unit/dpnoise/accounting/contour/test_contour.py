@@ -114,6 +114,26 @@ def test_needs_at_most_two_percent_more_noise_than_a_central_gaussian():
 
 
 @pytest.mark.parametrize(
+    ("epsilon", "scale", "variance"),
+    [(1.0, 0.5, 4.1973), (1.0, 1.0, 14.672), (0.1, 1.0, 949.78), (1.0, 4.0, 224.50)],
+)
+def test_a_cap_below_one_step_needs_the_noise_that_was_found_by_other_code(
+    epsilon, scale, variance
+):
+    cap = math.ceil(6.0 * scale / 256.0 * 4096.0) / 4096.0
+    enough, less = (
+        account(mixture(variance * (1.0 + change), scale**2, cap))
+        for change in (3e-4, -2e-3)
+    )
+    assert enough.epsilon(TARGET_DELTA) <= epsilon < less.epsilon(TARGET_DELTA)
+    # Every coordinate at the cap: the exact loss of one vector, by another transform.
+    copies = round(scale**2 / cap**2)
+    for forward in (True, False):
+        exact = fourier_delta(variance, cap, copies, epsilon, forward=forward)
+        assert exact <= enough.delta(epsilon)
+
+
+@pytest.mark.parametrize(
     ("x", "copies", "published"),
     [(0.5, 64, 9.985e-6), (1.0, 16, 8.73e-6), (1 / 64, 65536, 9.03e-6)],
 )

@@ -26,6 +26,7 @@ from dpnoise.events import (
     GaussianEvent,
     PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -44,7 +45,8 @@ def mixture(variance, norm=64.0, largest=1.0):
 
 
 def training(variance, norm=64.0):
-    return Repeated(PoissonSampled(mixture(variance, norm), RATE), STEPS)
+    release = SecretlySelected(mixture(variance, norm), Fraction(4, 1000))
+    return Repeated(release, STEPS)
 
 
 def account(*events, name="mixture-pld", adversary=Adversary.MODEL_READER):
@@ -104,18 +106,18 @@ def delta_after_sampling(variance, epsilon, *, x=0.5, rate=RATE, steps=STEPS):
 def calibrated():
     return calibrate(
         training,
-        accountant="hypothetical-mixture-pld",
+        accountant="mixture-pld",
         epsilon=1.0,
         delta=DELTA,
-        adversary=Adversary.MODEL_READER,
+        adversary=Adversary.SERVER,
         bracket=(Fraction(40), Fraction(60)),
     )
 
 
 def test_a_federated_run_needs_little_more_noise_than_a_gaussian(calibrated):
     units = float(calibrated) / 64.0
-    assert units <= 0.78
-    assert units == pytest.approx(0.7600, rel=0.02)
+    # Less than the exact loss needs, found by another route, would be a false claim.
+    assert 0.7600 <= units < 1.005 * 0.7600
     # A Gaussian with the same noise would do better, but by a few percent only.
     gaussian = gaussian_pair(math.sqrt(units)).sampled(RATE)
     found = ComposedLoss([(gaussian, STEPS)], relative_variance=1e-5).epsilon(DELTA)
@@ -130,7 +132,7 @@ def test_a_concrete_run_loses_less_than_stated_and_almost_as_much(calibrated):
 def test_three_percent_less_noise_than_stated_would_be_too_little(calibrated):
     less = 0.97 * float(calibrated)
     assert delta_after_sampling(less, 1.0) > 1.05 * DELTA
-    claimed = account(training(Fraction(less)), name="hypothetical-mixture-pld")
+    claimed = account(training(Fraction(less)), adversary=Adversary.SERVER)
     assert claimed.epsilon(DELTA) > 1.0
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dpnoise.accounting import default_accountant, make_accountant
+from dpnoise.accounting import default_accountants, make_accountant
 from dpnoise.accounting.published.cpsgd import binomial_epsilon
 from dpnoise.errors import UnknownEventError
 from dpnoise.events import (
@@ -112,7 +112,7 @@ def test_replace_one_doubles_the_sensitivities():
 def test_the_figure_is_marked_recalled_and_never_chosen_by_default():
     assert account(RELEASE).statement(1e-5).status.value == "recalled"
     with pytest.raises(UnknownEventError):
-        default_accountant(RELEASE)
+        default_accountants(Repeated(RELEASE, 1000))
 
 
 def test_other_noise_is_refused():

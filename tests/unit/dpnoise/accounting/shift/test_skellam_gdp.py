@@ -9,7 +9,6 @@ import pytest
 
 from dpnoise.accounting import (
     calibrate,
-    default_accountant,
     make_accountant,
     to_dp_accounting,
 )
@@ -164,7 +163,6 @@ def test_statement_carries_its_grounds():
     assert record["adversary"] == "server"
     assert record["adjacency"] == "zero-out"
     assert record["details"]["unit_shift_bound"] == "certificate"
-    assert default_accountant(SkellamEvent(16, Fraction(100), 4.0)) == "skellam-gdp"
 
 
 def test_sampling_helps_model_readers_of_central_noise_only():

@@ -1,0 +1,249 @@
+"""Gaussian differential privacy of rounded vectors: a closed form for every size.
+
+* The theorem is in `rounded_shift`: a Gaussian shift, and a distance that is charged to
+  delta. Where outputs are clamped trades one for the other; every place is valid, and
+  the least statement over a ladder of places is made.
+* Gaussian shifts of adaptive releases combine by the root of the sum of squares.
+  Integer vectors and Gaussians come along as in `skellam-gdp`.
+* Sampled releases are handed to the loss-distribution accountant as Gaussians. Each
+  world's law is then a mixture of the two clamped ones, so the charge stays.
+* It takes milliseconds whatever the dimension, the noise and the grid. A share of
+  about 7/√v of the noise is the price; fine grids do not notice it, coarse ones do.
+
+It says nothing about variances below 4.
+"""
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from dpnoise.accounting.accountant import MAX_EPSILON, Accountant
+from dpnoise.accounting.gaussian import gaussian_delta
+from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.shift.rounded_shift import (
+    REACHES,
+    RoundedShift,
+    rounded_shift,
+)
+from dpnoise.accounting.shift.skellam_gdp import gaussian_equivalent
+from dpnoise.accounting.statement import Status, weakest
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    DiscreteGaussianEvent,
+    GaussianEvent,
+    NoiseEvent,
+    Repeated,
+    SecretlySelected,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+)
+
+__all__ = ["MixtureGDPAccountant"]
+
+_MARGIN: Final = 1.0 + 2.0**-48
+_LARGEST_EXPONENT: Final = 700.0
+_SAMPLED_SHARE: Final = 0.01  # of delta that the charge of a sampled account may take
+_FIRST_SHARE: Final = 1e-9
+_PLACES_TRIED: Final = 3
+_WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
+_BISECTION_STEPS: Final = 60
+_MOST: Final = 1e3  # a shift that hides nothing
+
+_Mixture = SkellamMixtureEvent | SkellamMixtureClippedEvent
+_Shifted = SkellamEvent | DiscreteGaussianEvent | GaussianEvent
+
+
+class MixtureGDPAccountant(Accountant):
+    """Adds up squared Gaussian shifts of rounded vectors and of integer vectors.
+
+    Source:
+        This project; proof in `rounded_shift`.
+    """
+
+    name: ClassVar[str] = "mixture-gdp"
+    adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
+    status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+
+    def __init__(
+        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
+    ) -> None:
+        super().__init__(adversary=adversary, adjacency=adjacency)
+        self._mixtures: dict[tuple[_Mixture, float], int] = {}
+        self._others: dict[tuple[_Shifted, float], int] = {}
+        self._sums: tuple[RoundedShift, ...] | None = None
+        self._losses: dict[int, Accountant] = {}
+
+    @property
+    def _status_of_theorems(self) -> Status:
+        """Certified, or weaker if a sampled release must be composed numerically."""
+        if not self._is_sampled:
+            return self.status_of_theorem
+        return weakest(
+            (self.status_of_theorem, self._loss_distribution(len(REACHES) - 1).status)
+        )
+
+    @property
+    def _is_sampled(self) -> bool:
+        return any(rate < 1.0 for _, rate in (*self._mixtures, *self._others))
+
+    def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
+        if isinstance(release, _Mixture):
+            mixture = release, sampling_rate
+            self._mixtures[mixture] = self._mixtures.get(mixture, 0) + count
+        elif isinstance(release, _Shifted):
+            shifted = release, sampling_rate
+            self._others[shifted] = self._others.get(shifted, 0) + count
+            self._charge_distance(count * gaussian_equivalent(release).distance)
+        else:
+            raise self._refuse(release, alternative="an accountant made for it")
+        self._sums = None
+        self._losses.clear()
+
+    def _delta_of_exact_noise(self, epsilon: float) -> float:
+        if not self._is_sampled:
+            return min(_charged_delta(each, epsilon) for each in self._ladder())
+        # Clamp where the charge vanishes, then where it fits the answer.
+        best, share = 1.0, _FIRST_SHARE
+        for _ in range(_PLACES_TRIED):
+            place = self._place(share * best / _worlds(epsilon))
+            charge = _worlds(epsilon) * self._ladder()[place].distance
+            best = min(best, self._loss_distribution(place).delta(epsilon) + charge)
+            share = _SAMPLED_SHARE
+        return best
+
+    def _epsilon_of_exact_noise(self, delta: float) -> float:
+        if not self._is_sampled:
+            return _least_epsilon(self._ladder(), delta)
+        best, limit = math.inf, _FIRST_SHARE * delta
+        for _ in range(_PLACES_TRIED):
+            place = self._place(limit)
+            kept = (1.0 - _SAMPLED_SHARE) * delta
+            found = self._loss_distribution(place).epsilon(kept)
+            charge = _worlds(found) * self._ladder()[place].distance
+            if charge > _SAMPLED_SHARE * delta:
+                break
+            best = min(best, found)
+            limit = _SAMPLED_SHARE * delta / _worlds(best)
+        return best
+
+    def _place(self, limit: float) -> int:
+        """Return the nearest place to clamp whose distance is within a limit."""
+        for place, each in enumerate(self._ladder()):
+            if each.distance <= limit and math.isfinite(each.gaussian_shift):
+                return place
+        return len(REACHES) - 1
+
+    def _ladder(self) -> tuple[RoundedShift, ...]:
+        """Sum squared shifts and distances, for every place to clamp."""
+        if self._sums is None:
+            squared_others = sum(
+                count / gaussian_equivalent(release).noise_multiplier ** 2
+                if gaussian_equivalent(release).noise_multiplier > 0.0
+                else math.inf
+                for (release, _), count in self._others.items()
+            )
+            self._sums = tuple(
+                self._sum(reach, squared_others * _MARGIN) for reach in REACHES
+            )
+        return self._sums
+
+    def _sum(self, reach: float, squared_shift: float) -> RoundedShift:
+        distance = 0.0
+        for (release, _), count in self._mixtures.items():
+            once = rounded_shift(release, reach)
+            squared_shift += count * once.gaussian_shift**2 * _MARGIN
+            distance += count * once.distance * _MARGIN
+        return RoundedShift(math.sqrt(squared_shift * _MARGIN) * _MARGIN, distance)
+
+    def _loss_distribution(self, place: int) -> Accountant:
+        """The account as sampled Gaussian releases, clamped at one place."""
+        if place not in self._losses:
+            made = GaussianPLDAccountant(
+                adversary=self.adversary, adjacency=self.adjacency
+            )
+            for (release, rate), count in (
+                *self._mixtures.items(),
+                *self._others.items(),
+            ):
+                if isinstance(release, _Mixture):
+                    shift = rounded_shift(release, REACHES[place]).gaussian_shift
+                else:
+                    shift = 1.0 / gaussian_equivalent(release).noise_multiplier
+                if shift == 0.0:
+                    continue
+                gaussian = GaussianEvent(release.dim, 1.0, min(shift * _MARGIN, _MOST))
+                # Whether a rate may be claimed was decided when it was added.
+                once = SecretlySelected(gaussian, Fraction(rate))
+                made.compose(Repeated(once, count))
+            self._losses[place] = made
+        return self._losses[place]
+
+    def _assumptions(self) -> tuple[str, ...]:
+        return (
+            "Clients enforce the bounds on the norm and on every coordinate.",
+            "Every coordinate is rounded with independent coins.",
+        )
+
+    def _details(self) -> Mapping[str, str]:
+        nearest = self._ladder()[0].gaussian_shift
+        return MappingProxyType({"gaussian_shift_unsampled_at_least": repr(nearest)})
+
+
+def _worlds(epsilon: float) -> float:
+    """Return what a distance per world costs: 1 + e^ε."""
+    return 1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))
+
+
+def _multiplier(shift: float) -> float:
+    return math.inf if shift == 0.0 else 1.0 / (shift * _MARGIN)
+
+
+def _charged_delta(bound: RoundedShift, epsilon: float) -> float:
+    if math.isinf(bound.gaussian_shift):
+        return 1.0
+    exact = gaussian_delta(epsilon, noise_multiplier=_multiplier(bound.gaussian_shift))
+    return exact + _worlds(epsilon) * bound.distance
+
+
+def _least_epsilon(ladder: tuple[RoundedShift, ...], delta: float) -> float:
+    """Return the least epsilon over all places to clamp."""
+    best = math.inf
+    for each in ladder:
+        if math.isinf(each.gaussian_shift) or 2.0 * each.distance >= delta:
+            continue
+        if _charged_delta(each, 0.0) <= delta:
+            return 0.0
+        # The curve is convex in e^ε, since the charge is linear: it falls up to one
+        # point, found in floats, and rises beyond. Only below it is searched.
+        last = _lowest_point(each)
+        worthwhile = min(last, best * (1.0 - _WORTHWHILE))
+        if worthwhile > 0.0 and _charged_delta(each, worthwhile) <= delta:
+            best = _first_epsilon(each, delta, worthwhile)
+    return best
+
+
+def _lowest_point(bound: RoundedShift) -> float:
+    """Return about the ε ≥ 0 where δ_μ falls as fast as the charge rises."""
+    normal = NormalDist()
+    shift = bound.gaussian_shift
+    quantile = normal.inv_cdf(min(bound.distance, 0.5))
+    return min(max(0.0, -shift * (quantile + 0.5 * shift)), MAX_EPSILON)
+
+
+def _first_epsilon(bound: RoundedShift, delta: float, reached: float) -> float:
+    """Bisect down from an epsilon at which delta is reached on the falling side."""
+    low, high = 0.0, reached
+    for _ in range(_BISECTION_STEPS):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if _charged_delta(bound, middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high

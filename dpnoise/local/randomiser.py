@@ -1,0 +1,166 @@
+"""The interface of a local randomiser: a vector in, an unbiased private one out.
+
+* What comes out is ε-differentially private by itself, whoever sees it: pure, with no
+  delta, between any two inputs. The level holds for the law in real arithmetic; where
+  floats are drawn, the class says so in `exact_alphabet`.
+* It is unbiased for every vector within the bound. A longer one is shortened first.
+* `output_norm` bounds what comes out, always. Whatever clips or sums afterwards reads
+  it from here, so that no sensitivity can forget the randomiser.
+* The draws are a function of a secret seed. A seed serves one vector, once.
+
+It knows no other party and no noise; see `dpnoise.mechanisms` for both.
+"""
+
+import abc
+import math
+import sys
+from fractions import Fraction
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpnoise.encoding.clipping import check_vector
+from dpnoise.local.draws import Draws
+from dpnoise.local.parameters import LocalParameters
+
+__all__ = ["LOCAL_LABEL", "LocalRandomiser", "exact_level", "lie_probability", "split"]
+
+LOCAL_LABEL: Final = b"dpnoise/v1/local"
+"""Label of the stream that a local randomiser draws from."""
+
+_ROUNDED_UP: Final = 1.0 + 2.0**-40
+_LEAST_LIE: Final = 2.0**-1000
+
+
+class LocalRandomiser(abc.ABC):
+    """Makes one vector private before anybody else sees it.
+
+    Args:
+        parameters: For which vectors, at which level; they name this class.
+    """
+
+    name: ClassVar[str]
+    exact_alphabet: ClassVar[bool]
+    """Whether all draws are exact coins and integers, so that the level holds for what
+    the program does, and not only for its law in real arithmetic."""
+
+    def __init__(self, parameters: LocalParameters) -> None:
+        if parameters.randomiser != self.name:
+            raise TypeError(f"{type(self).__name__} is not {parameters.randomiser}")
+        self._parameters = parameters
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._parameters!r})"
+
+    @property
+    def parameters(self) -> LocalParameters:
+        """The parameters the randomiser was built with."""
+        return self._parameters
+
+    @property
+    @abc.abstractmethod
+    def exact_epsilon(self) -> float:
+        """The level of the numbers that are really drawn with, at most `epsilon`."""
+
+    @property
+    @abc.abstractmethod
+    def output_norm(self) -> float:
+        """Bound on the L2 norm of every output, caller's units."""
+
+    @abc.abstractmethod
+    def mse(self, norm: float) -> float:
+        """Return the expected squared L2 error of one release, caller's units squared.
+
+        Args:
+            norm: L2 norm of the vector, at most what the bound admits.
+        """
+
+    @property
+    def largest_norm(self) -> float:
+        """Norm of the longest vector that is not shortened, caller's units."""
+        return self._parameters.bound
+
+    def shortened_by(self, vector: ArrayLike) -> float:
+        """Return by what factor a vector exceeds the bound, at least 1.0.
+
+        Args:
+            vector: As for `randomise`. The factor says something about it: tell its
+                owner alone.
+
+        Raises:
+            InputError: As for `randomise`.
+        """
+        checked = check_vector(vector, self._parameters.dim)
+        size = min(self._size(checked), sys.float_info.max)
+        return max(1.0, float(f"{size / self._parameters.bound:.6g}"))
+
+    def _size(self, checked: NDArray[np.float64]) -> float:
+        """What the bound limits, of a vector of the right shape."""
+        return split(checked)[0]
+
+    def randomise(
+        self, vector: ArrayLike, *, private_seed: bytes
+    ) -> NDArray[np.float64]:
+        """Return the private vector.
+
+        Args:
+            vector: Real numbers of shape `(dim,)`, finite, caller's units.
+            private_seed: 32 secret bytes, fresh for this vector.
+
+        Returns:
+            Shape `(dim,)`; equal arguments give equal vectors on one platform.
+
+        Raises:
+            InputError: The vector has a wrong type or shape, or an entry that is not
+                finite.
+            ParameterError: The seed is not 32 bytes.
+        """
+        checked = check_vector(vector, self._parameters.dim)
+        return self._randomise(checked, Draws(private_seed, LOCAL_LABEL))
+
+    @abc.abstractmethod
+    def _randomise(
+        self, checked: NDArray[np.float64], draws: Draws
+    ) -> NDArray[np.float64]:
+        """Draw the output for a vector of the right shape."""
+
+
+def lie_probability(log_odds: float) -> Fraction:
+    """Return the probability of the less likely side, as the float above it.
+
+    Args:
+        log_odds: Largest log(p/(1 − p)) that privacy admits.
+
+    Returns:
+        1 − p, a dyadic rational, at least 2^-1000: a coin takes it exactly. Rounding it
+        up makes the release more private, never less.
+    """
+    lie = math.exp(-max(log_odds, 0.0) - math.log1p(math.exp(-abs(log_odds))))
+    return Fraction(max(lie * _ROUNDED_UP, _LEAST_LIE))
+
+
+def exact_level(lie: Fraction, log_ratio: float) -> float:
+    """Return log((1 − lie)/lie) + log_ratio."""
+    return math.log(1 - lie) - _log(lie) + log_ratio
+
+
+def split(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """Return the L2 norm of a vector and its direction.
+
+    Sums are exactly rounded, so that they do not depend on the order of a library.
+
+    Returns:
+        Norm, which may be infinite, and unit vector; 0 and zeros for the zero vector.
+    """
+    peak = float(np.abs(vector).max())
+    if peak == 0.0:
+        return 0.0, vector
+    scaled = vector / peak
+    length = math.sqrt(math.fsum((scaled * scaled).tolist()))
+    return peak * length, scaled / length
+
+
+def _log(positive: Fraction) -> float:
+    """Logarithm of a rational whose float may be too small to be exact."""
+    return math.log(positive.numerator) - math.log(positive.denominator)

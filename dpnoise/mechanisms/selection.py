@@ -1,0 +1,89 @@
+"""The secret coin that chooses between a client's vector and zeros.
+
+* A selected release has everybody's noise, and the vectors of those alone whose coin
+  has won (`SecretlySelected`). The coin is private like the vector: it is drawn from
+  the seed of the noise, under a label of its own, and shown to nobody.
+* One seed, one coin: a replay lands as before, and another session, or another roster
+  of it, has another seed.
+* The rate is an exact rational, compared in whole numbers, so that no two builds
+  disagree about a coin.
+
+It encodes nothing: mechanisms do.
+"""
+
+from fractions import Fraction
+from typing import Final
+
+from dpnoise.errors import ParameterError
+from dpnoise.samplers import BitSource
+
+__all__ = [
+    "EVERYBODY",
+    "MAX_SELECTION_DENOMINATOR",
+    "SELECTION_LABEL",
+    "check_selection_rate",
+    "is_selected",
+]
+
+EVERYBODY: Final = Fraction(1)
+"""The rate of a task without secret selection."""
+
+SELECTION_LABEL: Final = b"dpnoise/v1/selection"
+"""Label of the stream that the coin is drawn from."""
+
+MAX_SELECTION_DENOMINATOR: Final = 1_000_000
+"""Six digits: nobody plans a rate to more of them, and comparisons stay short."""
+
+_COIN_BYTES: Final = 32
+
+
+def check_selection_rate(rate: object) -> Fraction:
+    """Return a selection rate.
+
+    Args:
+        rate: What the caller passed.
+
+    Returns:
+        The rate q, in (0, 1], with a denominator of at most a million.
+
+    Raises:
+        ParameterError: It is none.
+    """
+    if not isinstance(rate, Fraction) or not 0 < rate <= 1:
+        raise ParameterError(
+            f"selection_rate must be a Fraction in (0, 1], got {rate!r}",
+            parameter="selection_rate",
+            value=rate,
+            nearest="Fraction(1)",
+        )
+    if rate.denominator > MAX_SELECTION_DENOMINATOR:
+        near = rate.limit_denominator(MAX_SELECTION_DENOMINATOR)
+        raise ParameterError(
+            "selection_rate has a denominator above a million",
+            parameter="selection_rate",
+            value=rate,
+            nearest=str(near or Fraction(1, MAX_SELECTION_DENOMINATOR)),
+        )
+    return rate
+
+
+def is_selected(private_seed: bytes, rate: Fraction) -> bool:
+    """Flip the coin of one encoding.
+
+    Whoever learns how it fell can tell a vector from none: keep it like the vector.
+
+    Args:
+        private_seed: The 32 secret bytes that the encoding draws its noise from.
+        rate: Probability q of the vector, in (0, 1].
+
+    Returns:
+        Whether the vector counts. True with probability ⌈q·2^256⌉/2^256, and always
+        at rate 1.
+
+    Raises:
+        ParameterError: The rate or the seed is none.
+    """
+    check_selection_rate(rate)
+    word = BitSource(private_seed, SELECTION_LABEL).bytes_at(0, _COIN_BYTES)
+    numerator, denominator = rate.as_integer_ratio()
+    return int.from_bytes(word, "big") * denominator < numerator << (8 * _COIN_BYTES)

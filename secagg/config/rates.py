@@ -1,0 +1,33 @@
+"""Rates as people write them: "1/10", "0.1" or "1", and never through a float."""
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from secagg.errors import ErrorCode, ServiceError
+
+__all__ = ["parse_rate"]
+
+_RATE: Final = re.compile(r"\d{1,9}/0*[1-9]\d{0,8}|\d{1,9}(\.\d{1,9})?", re.ASCII)
+
+
+def parse_rate(text: str, *, name: str) -> Fraction:
+    """Read a rate.
+
+    Args:
+        text: Two whole numbers with a slash between them, or a decimal number.
+        name: Of the setting or option, for the error.
+
+    Returns:
+        The rate, exactly as written; its range is judged by the planner.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it is no number.
+    """
+    if _RATE.fullmatch(text) is None:
+        raise ServiceError(
+            f"{name} is no rate: {text!r}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step='Write it as "1/10" or "0.1".',
+        )
+    return Fraction(text)

@@ -1,0 +1,67 @@
+"""Where secure sums and differential privacy meet: the only importer of `dpnoise`.
+
+A *noised task* is a task whose parameters hold a noise block: the mechanism with all
+its numbers, and the budget that it claims to meet.  The block enters the configuration
+hash, so all clients add noise for the same claim or their masks do not cancel.
+
+Rule 1: a task fixes the variance that counts.  What one client adds follows from the
+        session's own U2: the honest others carry that variance after every loss that
+        is tolerated, whatever colluders and the user itself add.
+Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
+        block takes nothing else. Where a task has a local randomiser, it comes first:
+        no vector leaves a client that has not gone through it.
+Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
+Rule 4: no amplification by sampling: the server knows who takes part, and readers see
+        it in the noise that every participant adds.
+Rule 5: noise and rounding derive from one secret seed per session and U2, so that a
+        restarted client sends the same bytes; the rotation from the public session id.
+Rule 6: who draws other noise for the same U2 has another ctx2 (PROTOCOL §4): builds
+        that disagree make masks that do not cancel, never a sum with another noise.
+
+Nothing in here does input or output.
+"""
+
+from dpnoise.accounting import PrivacyStatement
+from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
+from dpnoise.local import (
+    LocalParameters,
+    LocalRandomiser,
+    best_magnitude_epsilon,
+    make_randomiser,
+)
+from dpnoise.mechanisms import SessionNoise
+from dpnoise.planning import CurvePoint, Plan, error_curve, plan
+from secagg.distributed_dp.noise_block import NoiseBudget
+from secagg.distributed_dp.reader import (
+    central_gaussian_variance,
+    certify,
+    read_noise_terms,
+    subtract_layers,
+)
+from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
+from secagg.distributed_dp.task import NoisedInput, NoisedTask
+
+__all__ = [
+    "CurvePoint",
+    "DPNoiseError",
+    "LocalParameters",
+    "LocalPrivacy",
+    "LocalRandomiser",
+    "NoiseBudget",
+    "NoisedInput",
+    "NoisedTask",
+    "ParameterError",
+    "Plan",
+    "PrivacyReport",
+    "PrivacyStatement",
+    "SessionNoise",
+    "UnknownEventError",
+    "best_magnitude_epsilon",
+    "central_gaussian_variance",
+    "certify",
+    "error_curve",
+    "make_randomiser",
+    "plan",
+    "read_noise_terms",
+    "subtract_layers",
+]

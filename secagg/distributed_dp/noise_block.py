@@ -1,0 +1,229 @@
+"""The noise block: what a task's parameters say of its noise, and what that may cost.
+
+One description of noise has one block, whose bytes enter the configuration hash and
+are charged for.  Reading it draws no noise and computes no epsilon: what takes seconds
+is checked apart, and only for whoever means to take part.
+"""
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, cast
+
+from dpnoise.accounting import expected_seconds
+from dpnoise.errors import DPNoiseError
+from dpnoise.events import NoiseEvent
+from dpnoise.local import LocalParameters
+from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.parameters import MAX_NOISE_BLOCK_BYTES
+
+__all__ = [
+    "MAX_STEPS",
+    "NoiseBudget",
+    "bad_block",
+    "canonical_json",
+    "check_cost",
+    "check_sampler",
+    "decode_block",
+    "encode_block",
+    "rational_text",
+]
+
+_BLOCK_VERSION: Final = 2
+MAX_STEPS: Final = 1_000_000
+# What a client spends on one offer before it says no; plans take a few at most.
+_MAX_ACCOUNTING_SECONDS: Final = 45.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseBudget:
+    """What a task claims to spend on each of its users.
+
+    Attributes:
+        epsilon: Over all sessions that it covers, against the server.
+        delta: Failure probability, over all sessions that it covers.
+        steps: Sums that the task is to release.
+        spare: Sessions on top of them, for those that end after they may have shown
+            something: a fault then costs a spare session and not the task.
+        accountant: Name of the accountant that computes epsilon.
+        randomiser: What makes every vector private before it is encoded, whoever
+            breaks the masks; None for nothing.
+    """
+
+    epsilon: float
+    delta: float
+    steps: int
+    spare: int
+    accountant: str
+    randomiser: LocalParameters | None = None
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that the budget covers, and that one client may be charged for."""
+        return self.steps + self.spare
+
+
+def encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
+    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
+
+    JSON with sorted keys, no white space, floats in their shortest form, rationals as
+    "p/q" in lowest terms.
+
+    Args:
+        mechanism: With its noise.
+        budget: What the task claims.
+        sampler: Digest of how the noise is drawn, in hexadecimal.
+    """
+    encoder = mechanism.parameters.to_dict()
+    entries: dict[str, object] = {
+        "version": _BLOCK_VERSION,
+        "noise": encoder.pop("noise_rule"),
+        "mechanism": encoder,
+        "noise_sampler": sampler,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "steps": budget.steps,
+        "spare": budget.spare,
+        "accountant": budget.accountant,
+    }
+    if budget.randomiser is not None:
+        entries[_OPTIONAL_KEY] = budget.randomiser.to_dict()
+    return canonical_json(entries)
+
+
+def canonical_json(entries: object) -> bytes:
+    """Return JSON with sorted keys, no white space, floats in shortest form."""
+    return json.dumps(
+        entries, sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode()
+
+
+def rational_text(number: Fraction) -> str:
+    """Return "p/q" in lowest terms."""
+    return f"{number.numerator}/{number.denominator}"
+
+
+_BLOCK_KEYS: Final = frozenset(
+    {
+        "version",
+        "mechanism",
+        "noise",
+        "noise_sampler",
+        "epsilon",
+        "delta",
+        "steps",
+        "spare",
+        "accountant",
+    }
+)
+_OPTIONAL_KEY: Final = "randomiser"
+
+
+@lru_cache(maxsize=64)
+def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
+    """Read a block, in the order of what its checks cost; draw no noise yet."""
+    if not 0 < len(block) <= MAX_NOISE_BLOCK_BYTES:
+        raise bad_block("it is missing" if not block else "it is too long")
+    try:
+        entries = json.loads(block)
+        is_canonical = canonical_json(entries) == block
+    except (ValueError, RecursionError):
+        raise bad_block("it is not JSON") from None
+    if not is_canonical:
+        raise bad_block("it is not in canonical form")
+    if not isinstance(entries, dict) or set(entries) - {_OPTIONAL_KEY} != _BLOCK_KEYS:
+        raise bad_block(
+            f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}, and "
+            f"{_OPTIONAL_KEY} where there is one"
+        )
+    if entries["version"] != _BLOCK_VERSION:
+        raise bad_block(f"its version is not {_BLOCK_VERSION}")
+    budget = NoiseBudget(
+        epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
+        delta=_positive(entries["delta"], "delta", 1.0),
+        steps=_whole(entries["steps"], "steps", lowest=1),
+        spare=_whole(entries["spare"], "spare", lowest=0),
+        accountant=str(entries["accountant"]),
+        randomiser=_randomiser(entries.get(_OPTIONAL_KEY)),
+    )
+    encoder, noise = entries["mechanism"], entries["noise"]
+    if not isinstance(encoder, dict) or "noise_rule" in encoder:
+        raise bad_block("its mechanism is not an object, or holds the noise")
+    try:
+        mechanism = make_mechanism(
+            MechanismParameters.from_dict(encoder | {"noise_rule": noise})
+        )
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
+    sampler = str(entries["noise_sampler"])
+    # One description, one block: what is charged is charged to its bytes.
+    if encode_block(mechanism, budget, sampler) != block:
+        raise bad_block("its numbers are not in canonical form")
+    return mechanism, budget, sampler
+
+
+def check_cost(mechanism: Mechanism, accountant: str) -> None:
+    """Refuse a block that keeps everybody busy who judges it."""
+    release = cast("NoiseEvent", mechanism.event())
+    seconds = expected_seconds(release, accountant)
+    if seconds > _MAX_ACCOUNTING_SECONDS:
+        raise bad_block(
+            f"{accountant} would take about {seconds:.0f} seconds to judge it, at most "
+            f"{_MAX_ACCOUNTING_SECONDS:.0f} are accepted; plan on a coarser grid, or "
+            "name skellam-gdp with the mechanism skellam"
+        )
+
+
+@lru_cache(maxsize=64)
+def check_sampler(block: bytes) -> None:
+    """Refuse noise that this release does not draw; takes up to seconds."""
+    mechanism, _, sampler = decode_block(block)
+    try:
+        digest = mechanism.sampler_digest
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
+    # Two samplers with other tables would not draw what the block promises.
+    if sampler != digest.hex():
+        raise bad_block("its noise sampler is not the one that this release builds")
+
+
+def _randomiser(entries: object) -> LocalParameters | None:
+    """Read what randomises vectors; None where nothing does."""
+    if entries is None:
+        return None
+    if not isinstance(entries, dict):
+        raise bad_block("its randomiser is not an object")
+    try:
+        return LocalParameters.from_dict(entries)
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
+
+
+def _positive(value: object, name: str, below: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise bad_block(f"{name} is not a number")
+    # Compared before it is converted: a server's whole number may exceed all floats.
+    if not 0 < value < min(below, sys.float_info.max):
+        raise bad_block(f"{name} must lie between 0 and {below}")
+    return float(value)
+
+
+def _whole(value: object, name: str, *, lowest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_block(f"{name} must be a whole number")
+    if not lowest <= value <= MAX_STEPS:
+        raise bad_block(f"{name} must lie between {lowest} and {MAX_STEPS}")
+    return value
+
+
+def bad_block(complaint: str) -> RemoteProtocolError:
+    """Return the error for a noise block that cannot be used."""
+    return RemoteProtocolError(
+        f"the noise block cannot be used: {complaint}",
+        code=ErrorCode.BAD_CONFIG,
+        next_step="Plan the task again with `secagg plan`.",
+    )

@@ -1,0 +1,103 @@
+"""What others than a task's clients ask of a noise block: core, server, verifiers."""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.errors import DPNoiseError
+from dpnoise.planning import Plan
+from secagg.distributed_dp.noise_block import bad_block, decode_block
+from secagg.distributed_dp.task import NoisedTask
+from secagg.noise_certificate import NoiseCertificate
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.modular import subtract_into
+from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.outputs import NoiseRemoval
+
+__all__ = [
+    "central_gaussian_variance",
+    "certify",
+    "read_noise_terms",
+    "subtract_layers",
+]
+
+# Draws of all clients for so many entries stay in the processor's cache.
+_LAYER_CHUNK: Final = 1 << 16
+
+
+def subtract_layers(
+    total: npt.NDArray[np.unsignedinteger[Any]], removal: NoiseRemoval | None
+) -> None:
+    """Subtract what survivors have given away of their noise, in place (R6.7-1).
+
+    Args:
+        total: A sum, or a part of it: residues of shape (d,), words of the modulus.
+        removal: As the state machine put it out, or a part of that; None for nothing.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is no block, or has no such layer.
+    """
+    if removal is None or not removal.seeds:
+        return
+    mechanism, _, _ = decode_block(removal.noise_block)
+    try:
+        noise = mechanism.session(removal.sharers)
+        layers = [(noise.layers[layer], seed.reveal()) for layer, seed in removal.seeds]
+    except (DPNoiseError, IndexError) as error:
+        raise bad_block(str(error)) from None
+    for start in range(0, total.size, _LAYER_CHUNK):
+        target = total[start : start + _LAYER_CHUNK]
+        drawn = mechanism.layer_noise(layers, start=start, count=target.size)
+        subtract_into(target, drawn, mechanism.modulus)
+
+
+@lru_cache(maxsize=256)  # every client of a simulated session asks the same
+def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+    """Return what |U2| settles about the noise of a session: for the core.
+
+    Args:
+        parameters: With a noise block.
+        sharers: |U2|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is malformed, or describes no noise
+            for so many sharers.
+    """
+    task = NoisedTask.from_parameters(parameters)
+    noise = task.session_noise(sharers)
+    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
+    return NoiseTerms(
+        context=task.noise_context(sharers),
+        tolerated_losses=noise.tolerated_losses,
+        reveals=tuple(reveals) if noise.layers else (),
+    )
+
+
+def certify(
+    parameters: ProtocolParameters, sharers: int, survivors: int
+) -> NoiseCertificate:
+    """Return what noise a sum must hold: for the verifier of receipts.
+
+    Args:
+        parameters: With a noise block.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block is malformed, or has no answer for
+            such sets.
+    """
+    task = NoisedTask.from_parameters(parameters)
+    return task.certificate(sharers=sharers, survivors=survivors)
+
+
+def central_gaussian_variance(made: Plan) -> float:
+    """Return the variance of the central Gaussian with the same budget and steps.
+
+    Returns:
+        Per coordinate of the sum, caller's units squared: the baseline with a
+        trusted party.
+    """
+    return made.gaussian_mse

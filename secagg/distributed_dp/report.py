@@ -1,0 +1,224 @@
+"""What a noised task costs its users, adversary by adversary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+from dpnoise.accounting import PrivacyStatement, make_accountant
+from dpnoise.errors import DPNoiseError
+from dpnoise.events import Adversary, Repeated
+from dpnoise.local import reconstruction_probability
+from secagg.distributed_dp.noise_block import (
+    bad_block,
+    check_cost,
+    check_sampler,
+    decode_block,
+)
+
+__all__ = ["LocalPrivacy", "PrivacyReport", "statement"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPrivacy:
+    """What a vector keeps even from somebody who sees it without masks.
+
+    Pure differential privacy, between any two vectors.
+
+    Attributes:
+        randomiser: Name of the local randomiser.
+        epsilon: Of one session.
+        sessions: How many the task may cost one client.
+        is_exact: Whether the level holds for what the program draws; otherwise it holds
+            for the law of the randomiser in real arithmetic.
+    """
+
+    randomiser: str
+    epsilon: float
+    sessions: int
+    is_exact: bool
+
+    @property
+    def total_epsilon(self) -> float:
+        """Of all sessions together: pure levels add up."""
+        return self.epsilon * self.sessions
+
+    def reconstruction(
+        self, *, features: int, cosine: float, prior_excess: float = 0.0
+    ) -> float:
+        """Bound the chance that somebody recovers a direction from all sessions.
+
+        Args:
+            features: Dimension of what is to be recovered, at least 2.
+            cosine: Similarity that counts as recovered, in [0, 1).
+            prior_excess: Log of the largest density of what was believed before, over
+                the uniform one.
+
+        Raises:
+            ParameterError: A number is out of range.
+        """
+        return reconstruction_probability(
+            self.total_epsilon,
+            features=features,
+            cosine=cosine,
+            prior_excess=prior_excess,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures as JSON values."""
+        return {
+            "randomiser": self.randomiser,
+            "epsilon": self.epsilon,
+            "sessions": self.sessions,
+            "is_exact": self.is_exact,
+            "total_epsilon": self.total_epsilon,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that the figures can have.
+        """
+        return cls(
+            randomiser=str(document["randomiser"]),
+            epsilon=float(document["epsilon"]),
+            sessions=int(document["sessions"]),
+            is_exact=bool(document["is_exact"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyReport:
+    """Privacy figures, each with the adversary that it holds against.
+
+    Attributes:
+        server: Against the server and its colluders.
+        model_reader: Against readers of the released sums.  Neither counts any
+            amplification by sampling.
+        local_noise_stddev: The least noise of one client, over all rosters, caller's
+            units: all that is left if secure aggregation is broken and `broken_masks`
+            is None.
+        counted_shares: The fewest noise shares that the figures rely on, over all
+            rosters.
+        steps: Sums that the task is to release.
+        spare: Sessions that the figures cover beyond them.
+        graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
+            complete graph.
+        broken_masks: Against a server that sees every vector alone, because masks were
+            broken or all others are its inventions; None where nothing is promised.
+    """
+
+    server: PrivacyStatement
+    model_reader: PrivacyStatement
+    local_noise_stddev: float
+    counted_shares: int
+    steps: int
+    spare: int
+    graph_delta: float = 0.0
+    broken_masks: LocalPrivacy | None = None
+
+    def lines(self) -> tuple[str, str, str]:
+        """Say what the whole task costs, one sentence for each adversary."""
+        local = self.broken_masks
+        if local is None:
+            alone = (
+                "nothing is promised beyond the client's own noise, standard deviation "
+                f"{self.local_noise_stddev:.3g}"
+            )
+        else:
+            law = "what is drawn" if local.is_exact else "the law in real arithmetic"
+            alone = (
+                f"epsilon {local.epsilon:.4g} per session, {local.total_epsilon:.4g} "
+                f"together, no delta ({local.randomiser}; proven for {law})"
+            )
+        server, reader = self.server, self.model_reader
+        colluding = (
+            f"epsilon {server.epsilon:.4g}, delta {server.delta + self.graph_delta:.3g}"
+            f" ({server.accountant}; {self.grounds()})"
+        )
+        reading = (
+            f"epsilon {reader.epsilon:.4g}, delta {reader.delta + self.graph_delta:.3g}"
+            f" ({reader.accountant}; {reader.status})"
+        )
+        return (
+            f"against a server that breaks the masks: {alone}",
+            f"against the server and its colluders: {colluding}",
+            f"against readers of the sums: {reading}",
+        )
+
+    def grounds(self, *, graph_delta: float | None = None) -> str:
+        """Say how the figure against the server is known, never without the graph.
+
+        The accountant's word is about the noise alone.  On a ring it holds but for the
+        chance that a session unmasks more than one sum.
+
+        Args:
+            graph_delta: That chance; by default over the whole task.  For one session
+                2^-graph_bits, or 0 if nobody could have cut its ring.
+        """
+        added = self.graph_delta if graph_delta is None else graph_delta
+        word = str(self.server.status)
+        return f"{word}, with {added:.3g} added to delta" if added else word
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as JSON values."""
+        return {
+            "server": self.server.to_dict(),
+            "model_reader": self.model_reader.to_dict(),
+            "local_noise_stddev": self.local_noise_stddev,
+            "counted_shares": self.counted_shares,
+            "steps": self.steps,
+            "spare": self.spare,
+            "graph_delta": self.graph_delta,
+            "broken_masks": self.broken_masks and self.broken_masks.to_dict(),
+            "grounds": self.grounds(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the report that `to_dict` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            ValueError: A value is none that a report can have.
+        """
+        return cls(
+            server=PrivacyStatement.from_dict(document["server"]),
+            model_reader=PrivacyStatement.from_dict(document["model_reader"]),
+            local_noise_stddev=float(document["local_noise_stddev"]),
+            counted_shares=int(document["counted_shares"]),
+            steps=int(document["steps"]),
+            spare=int(document["spare"]),
+            graph_delta=float(document["graph_delta"]),
+            broken_masks=None
+            if document["broken_masks"] is None
+            else LocalPrivacy.from_dict(document["broken_masks"]),
+        )
+
+
+@lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
+def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
+    """Compute what all sessions that a block's budget covers cost together.
+
+    Args:
+        noise_block: Of the task.
+        adversary: Against whom.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block cannot be used, or is too dear to
+            judge.
+    """
+    mechanism, budget, _ = decode_block(noise_block)
+    try:
+        check_cost(mechanism, budget.accountant)
+        # No figure for noise that this release does not draw.
+        check_sampler(noise_block)
+        accountant = make_accountant(budget.accountant, adversary=adversary)
+        accountant.compose(Repeated(mechanism.event(), budget.sessions))
+        return accountant.statement(budget.delta)
+    except DPNoiseError as error:
+        # The block names accountant and numbers: whoever offers it is at fault.
+        raise bad_block(str(error)) from None

@@ -1,0 +1,531 @@
+"""A task with distributed noise: protocol parameters and mechanism, joined."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.errors import DPNoiseError
+from dpnoise.errors import InputError as NoiseInputError
+from dpnoise.events import Adversary
+from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
+from dpnoise.mechanisms import Mechanism, SessionNoise, make_mechanism
+from dpnoise.planning import Plan
+from secagg.distributed_dp.noise_block import (
+    NoiseBudget,
+    bad_block,
+    canonical_json,
+    decode_block,
+    encode_block,
+    rational_text,
+)
+from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport, statement
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.noise_certificate import NoiseCertificate
+from secagg.parameters import ProtocolParameters
+from secagg.policy import PrivacyFloors
+from secagg.primitives.cipher_suite import CipherSuite
+from secagg.primitives.transcript import hash_parts
+from secagg.protocol.events import NoisedVector
+from secagg.protocol.noise_terms import NoiseSecrets
+
+__all__ = ["NoisedInput", "NoisedTask"]
+
+# A claim may be off by the accountant's own rounding, not by a decision.
+_EPSILON_SLACK: Final = 1e-6
+# Colluders see the ring with the roster and may end sessions that do not suit them, so
+# rosters count and not sums (PROTOCOL §11.3).
+_ROSTERS_PER_SESSION: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedInput:
+    """What a client hands to its session, and what only the client should know.
+
+    Attributes:
+        vector: For the session.
+        shortened_by: Length of the client's vector over what clipping left of it, 1.0
+            if it fitted.  It says something about the vector: tell its owner alone.
+    """
+
+    vector: NoisedVector
+    shortened_by: float = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedTask:
+    """A task with distributed noise: protocol parameters and mechanism, joined.
+
+    Build it with `from_plan` (operator) or `from_parameters` (client).
+
+    Attributes:
+        parameters: Of the protocol; their noise block describes the other two.
+        mechanism: Encodes vectors and decodes sums.
+        budget: What the task claims.
+    """
+
+    parameters: ProtocolParameters
+    mechanism: Mechanism
+    budget: NoiseBudget
+
+    @classmethod
+    def from_plan(
+        cls,
+        made: Plan,
+        protocol: ProtocolParameters,
+        *,
+        spare: int = 0,
+        randomiser: LocalParameters | None = None,
+    ) -> Self:
+        """Join a plan with protocol parameters.
+
+        Args:
+            made: From `plan`; its accountant and budget are what the task claims.
+            protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
+                noise block are replaced by the plan's.
+            spare: How many of the plan's steps are spare sessions.
+            randomiser: What makes every vector private before it is encoded. The plan
+                must be made for its `output_norm` as `l2_clip`.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, if they contradict each other.
+        """
+        if not 0 <= spare < made.request.steps:
+            raise bad_block(f"of {made.request.steps} planned steps {spare} are spare")
+        mechanism = make_mechanism(made.parameters)
+        budget = NoiseBudget(
+            epsilon=float(made.request.epsilon),
+            delta=float(made.request.delta),
+            steps=made.request.steps - spare,
+            spare=spare,
+            accountant=made.accountant,
+            randomiser=randomiser,
+        )
+        parameters = replace(
+            protocol,
+            modulus=mechanism.modulus,
+            dimension=mechanism.encoded_dim,
+            noise_layers=_layers(mechanism.parameters.noise_rule.ladder),
+            noise_block=encode_block(mechanism, budget, mechanism.sampler_digest.hex()),
+        )
+        return cls(parameters.validate(), mechanism, budget).validate()
+
+    @classmethod
+    def from_parameters(cls, parameters: ProtocolParameters) -> Self:
+        """Read the noise block of a session on offer.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, if the block is missing, malformed,
+                contradicts the parameters, or describes a mechanism outside its
+                theorem.  Stay out of the session.
+        """
+        mechanism, budget, _ = decode_block(parameters.noise_block)
+        return cls(parameters, mechanism, budget).validate()
+
+    def validate(self) -> Self:
+        """Return self if protocol and mechanism fit each other.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, naming the contradiction.
+        """
+        given, ours = self.mechanism.parameters, self.parameters
+        rule = given.noise_rule
+        for holds, complaint in (
+            # R3.2-10
+            (
+                ours.noise_layers == _layers(rule.ladder),
+                (
+                    f"its ladder of {rule.ladder} needs {_layers(rule.ladder)} noise "
+                    f"layers, the session has {ours.noise_layers}"
+                ),
+            ),
+            (
+                not self.mechanism.noise_is_central,
+                f"mechanism {given.mechanism} needs a trusted party",
+            ),
+            (given.modulus == ours.modulus, "its modulus is not the session's"),
+            (
+                self.mechanism.encoded_dim == ours.dimension,
+                (
+                    f"it encodes to {self.mechanism.encoded_dim} coordinates, the "
+                    f"session has {ours.dimension}"
+                ),
+            ),
+            # Rule 1: fewer survivors than the noise is calibrated for would leave
+            # the sum with too little noise.
+            (
+                rule.min_survivors <= ours.min_survivors,
+                (
+                    f"noise is calibrated for {rule.min_survivors} survivors, the "
+                    f"session unmasks {ours.min_survivors}"
+                ),
+            ),
+            (
+                rule.colluders >= ours.colluders,
+                (
+                    f"noise tolerates {rule.colluders} colluders, the session "
+                    f"{ours.colluders}"
+                ),
+            ),
+            # Of larger rosters the rule says nothing.
+            (
+                given.num_clients >= ours.max_clients,
+                (
+                    f"noise is planned for {given.num_clients} clients, the session "
+                    f"takes {ours.max_clients}"
+                ),
+            ),
+        ):
+            if not holds:
+                raise bad_block(complaint)
+        self._check_randomiser()
+        return self
+
+    def _check_randomiser(self) -> None:
+        randomiser = self.randomiser
+        if randomiser is None:
+            return
+        if randomiser.parameters.dim != self.dim:
+            raise bad_block(
+                f"its randomiser takes vectors of {randomiser.parameters.dim}, its "
+                f"mechanism of {self.dim}"
+            )
+        # Shortening what comes out of it would undo that it is unbiased.
+        if randomiser.output_norm > self.mechanism.parameters.l2_clip:
+            raise bad_block(
+                f"its randomiser sends vectors of norm {randomiser.output_norm:.6g}, "
+                f"its l2_clip is {self.mechanism.parameters.l2_clip:.6g}"
+            )
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of the caller's vectors."""
+        return self.mechanism.dim
+
+    @property
+    def randomiser(self) -> LocalRandomiser | None:
+        """What makes every vector private before it is encoded; None for nothing."""
+        given = self.budget.randomiser
+        return None if given is None else make_randomiser(given)
+
+    def encode(
+        self,
+        vector: npt.NDArray[Any],
+        *,
+        session_id: bytes,
+        secrets: NoiseSecrets,
+    ) -> NoisedInput:
+        """Randomise, clip, rotate, scale, round, add noise, and reduce modulo m.
+
+        Args:
+            vector: Floats of shape (dim,), caller's units.
+            session_id: Of the session on offer; fixes the public rotation.
+            secrets: What the noise is drawn from, and for how many sharers.
+
+        Raises:
+            InputError: NaN, infinity, or a wrong length or dtype.
+            RemoteProtocolError: BAD_CONFIG; for so many sharers there is no noise.
+        """
+        noise = self.session_noise(secrets.sharers)
+        sent, shortened_by = np.asarray(vector), None
+        try:
+            if (randomiser := self.randomiser) is not None:
+                shortened_by = randomiser.shortened_by(sent)
+                sent = randomiser.randomise(sent, private_seed=secrets.seed.reveal())
+            encoded = self.mechanism.encode(
+                sent,
+                private_seed=secrets.seed.reveal(),
+                public_seed=_rotation_seed(session_id, self.parameters.suite),
+                session_noise=noise,
+                layer_seeds=[
+                    seed.reveal() for seed in secrets.layers[: len(noise.layers)]
+                ],
+            )
+        except NoiseInputError as error:
+            raise InputError(
+                str(error), next_step="Correct the vector; nothing of it was sent."
+            ) from None
+        return NoisedInput(
+            NoisedVector(encoded.residues, self.parameters.noise_block),
+            shortened_by or encoded.shortened_by,
+        )
+
+    def decode(
+        self, residues: npt.NDArray[np.unsignedinteger[Any]], *, session_id: bytes
+    ) -> npt.NDArray[np.float64]:
+        """Return the estimate of the sum, shape (dim,), caller's units."""
+        return self.mechanism.decode(
+            residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
+        )
+
+    def session_noise(self, sharers: int) -> SessionNoise:
+        """Return what each client of a session adds, as exact rationals (R3.5-1).
+
+        Args:
+            sharers: |U2|.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many.
+        """
+        try:
+            return self.mechanism.session(sharers)
+        except DPNoiseError as error:
+            raise bad_block(str(error)) from None
+
+    def certificate(
+        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+    ) -> NoiseCertificate:
+        """Return what noise a sum holds.
+
+        Args:
+            sharers: |U2|.
+            survivors: |U3|.
+            given: From how many survivors each layer was subtracted; None where only
+                the server knows.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for such sets, or
+                more was subtracted than survivors can have given.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            removed = noise.removed_layers(sharers - survivors)
+        except DPNoiseError as error:
+            raise bad_block(str(error)) from None
+        counts = None
+        if given is not None:
+            counts = tuple(given.get(layer, 0) for layer in removed)
+            if not given.keys() <= set(removed) or max(counts, default=0) > survivors:
+                raise bad_block("noise was subtracted that nobody was asked for")
+        return NoiseCertificate(
+            sharers=sharers,
+            survivors=survivors,
+            colluders=noise.colluders,
+            required=noise.counted_variance,
+            base=noise.base,
+            layers=noise.layers,
+            removed=removed,
+            given=counts,
+        )
+
+    def noise_context(self, sharers: int) -> bytes:
+        """Return 32 bytes that cover how noise is drawn, PROTOCOL §3.5.
+
+        Args:
+            sharers: |U2|.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many, or
+                no sampler holds such noise.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            digests = self.mechanism.sampler_digests(noise)
+        except DPNoiseError as error:
+            raise bad_block(str(error)) from None
+        entries = {
+            "base": rational_text(noise.base),
+            "layers": [rational_text(layer) for layer in noise.layers],
+            "roster": sharers,
+            "tables": [digest.hex() for digest in digests],
+        }
+        return hash_parts(
+            "noise-context", canonical_json(entries), suite=self.parameters.suite
+        )
+
+    def report(self) -> PrivacyReport:
+        """State what the whole task costs its users, adversary by adversary."""
+        given = self.mechanism.parameters
+        return PrivacyReport(
+            server=statement(self.parameters.noise_block, Adversary.SERVER),
+            model_reader=statement(self.parameters.noise_block, Adversary.MODEL_READER),
+            local_noise_stddev=self.local_noise_stddev,
+            counted_shares=given.noise_rule.smallest_counted_shares(given.num_clients),
+            steps=self.budget.steps,
+            spare=self.budget.spare,
+            graph_delta=self.graph_delta,
+            broken_masks=self.broken_masks,
+        )
+
+    @property
+    def broken_masks(self) -> LocalPrivacy | None:
+        """What holds against somebody who sees each vector alone; None for nothing."""
+        randomiser = self.randomiser
+        if randomiser is None:
+            return None
+        return LocalPrivacy(
+            randomiser=randomiser.name,
+            epsilon=randomiser.parameters.epsilon,
+            sessions=self.budget.sessions,
+            is_exact=randomiser.exact_alphabet,
+        )
+
+    @property
+    def randomiser_mse(self) -> float:
+        """What randomising adds to the mean squared error of one entry of a sum.
+
+        Caller's units squared, for the largest cohort of the shortest vectors or of
+        the longest, whichever is more; 0 without a randomiser.
+        """
+        randomiser = self.randomiser
+        if randomiser is None:
+            return 0.0
+        each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
+        return self.mechanism.parameters.num_clients * each / self.dim
+
+    @property
+    def max_rosters(self) -> int | None:
+        """Rosters that one client accepts over the whole task; None for any number.
+
+        Each is a new ring, and one more chance that it is unsafe (PROTOCOL §11.3).
+        """
+        if self.parameters.is_complete_graph:
+            return None
+        return _ROSTERS_PER_SESSION * self.budget.sessions
+
+    @property
+    def local_noise_stddev(self) -> float:
+        """The least noise of one client, over all rosters, caller's units."""
+        given = self.mechanism.parameters
+        least = given.noise_rule.least_variance(given.num_clients)
+        return math.sqrt(self.mechanism.drawn_variance(least)) / given.scale_factor
+
+    @property
+    def graph_delta(self) -> float:
+        """What the sharing graph adds to delta, over the whole task.
+
+        Returns:
+            The chance that some session unmasks more than one sum: 2^-graph_bits for
+            each of `max_rosters`; 0 on the complete graph.
+        """
+        return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
+
+    def check_noise(self, floors: PrivacyFloors) -> None:
+        """Compare what a task states with a client's floors; computes no epsilon.
+
+        Computing it takes up to seconds, of a server's choosing.
+
+        Args:
+            floors: What the client insists on.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor.
+        """
+        rule = self.mechanism.parameters.noise_rule
+        fraction = floors.colluder_fraction(self.parameters.profile)
+        _insist(
+            (
+                # Never from the report, which may be one of another graph.
+                self.budget.delta + self.graph_delta <= floors.max_delta,
+                (
+                    f"delta is {self.budget.delta + self.graph_delta:.3g}, of which "
+                    f"the graph adds {self.graph_delta:.3g}; at most "
+                    f"{floors.max_delta:.3g} is accepted"
+                ),
+            ),
+            (
+                # As the task claims, which `check` holds the noise to.
+                self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
+                (
+                    f"epsilon is {self.budget.epsilon:.4g}, at most "
+                    f"{floors.max_epsilon:.4g} is accepted"
+                ),
+            ),
+            (
+                rule.colluder_fraction >= Fraction(str(fraction)),
+                (
+                    f"the noise takes {float(rule.colluder_fraction):.4g} of a roster "
+                    f"for colluders, at least {fraction:.4g} is demanded"
+                ),
+            ),
+            (
+                self.local_noise_stddev >= floors.min_local_noise_stddev,
+                (
+                    f"each client adds noise of standard deviation "
+                    f"{self.local_noise_stddev:.4g}, at least "
+                    f"{floors.min_local_noise_stddev:.4g} is demanded"
+                ),
+            ),
+        )
+        self._check_local(floors.max_local_epsilon)
+
+    def _check_local(self, most: float | None) -> None:
+        if most is None:
+            return
+        stated = self.broken_masks
+        total = math.inf if stated is None else stated.total_epsilon
+        _insist(
+            (
+                total <= most * (1 + _EPSILON_SLACK),
+                (
+                    "no local randomiser protects a vector whose masks are broken"
+                    if stated is None
+                    else f"local epsilon is {total:.4g} over all sessions, at most "
+                    f"{most:.4g} is accepted"
+                ),
+            )
+        )
+
+    def check(
+        self, floors: PrivacyFloors, *, report: PrivacyReport | None = None
+    ) -> PrivacyReport:
+        """Compare the task with a client's privacy floors.
+
+        Args:
+            floors: What the client insists on.
+            report: What this client itself computed for this very task before;
+                computed now by default.
+
+        Returns:
+            The report.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG, if
+                this release draws other noise than the block describes.
+        """
+        self.check_noise(floors)
+        report = report or self.report()
+        stated = report.server
+        _insist(
+            (
+                stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
+                (
+                    f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
+                    f"{self.budget.epsilon:.4g}"
+                ),
+            ),
+            (
+                str(stated.status) in floors.statuses,
+                (
+                    f"epsilon is only {stated.status}; accepted: "
+                    f"{', '.join(sorted(floors.statuses))}"
+                ),
+            ),
+        )
+        return report
+
+
+def _layers(ladder: int) -> int:
+    """Return how many layers a ladder of so many rungs has."""
+    return ladder + 1 if ladder else 0
+
+
+def _insist(*demands: tuple[bool, str]) -> None:
+    """Raise POLICY_VIOLATION for the first demand that does not hold."""
+    for holds, complaint in demands:
+        if not holds:
+            raise RemoteProtocolError(
+                f"the task breaks this client's privacy policy: {complaint}",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Ask the operator for more noise or fewer steps, or change "
+                "[policy] in the client's settings if that is what you want.",
+            )
+
+
+def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
+    # Public and fresh per session: an input cannot be prepared for a known rotation.
+    return hash_parts("rotation", session_id, suite=suite)

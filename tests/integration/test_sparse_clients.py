@@ -1,0 +1,177 @@
+"""Profile `malicious-server-sparse`, end to end: its extra round over a connection.
+
+What the state machines check is tested beside them (tests/hostile/test_drawn_edges.py);
+here it is what stands around them: what is stored, sent again, fetched in pieces,
+counted, and shown afterwards.
+"""
+
+import numpy as np
+import pytest
+
+from secagg.audit.verifier import Finding, verify_receipt
+from secagg.client.conductor import SessionOutcome
+from secagg.client.taken_part import receipt_of
+from secagg.errors import ErrorCode
+from secagg.messages import EdgesPublished, Envelope, Roster
+from secagg.server import aggregator
+from secagg.simulation.enrolled import published_in_simulation
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import sparse_parameters_for
+from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection, instead
+from secagg.wire.calls import Blob, ChooseEdges, FetchChunk, GetUpdate, WatchSession
+
+CLIENTS, CRASHING = 5, 2
+PUBLISHED = published_in_simulation(2, 98, 99)
+PARAMETERS = sparse_parameters_for(
+    CLIENTS, dimension=7, degree=3, colluders=1, losses=1
+).under(PUBLISHED.trust)
+
+
+def deploy(parameters=PARAMETERS, *, clients=CLIENTS, **options):
+    async def main(clock):
+        deployment = Deployment(
+            clock, parameters, clients, revocations=PUBLISHED.revocations, **options
+        )
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def assert_exact(deployment, numbers):
+    assert deployment.contradictions() == {}
+    assert len(deployment.sums) == 1
+    np.testing.assert_array_equal(
+        deployment.sums[0].residues, deployment.expected_sum(set(numbers))
+    )
+
+
+def verified(data):
+    return verify_receipt(data, enrolment_key=PUBLISHED.enrolment_key)
+
+
+def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
+    deployment, endings = deploy(payload=b"a query")
+    assert_exact(deployment, range(CLIENTS))
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+    # That nobody stands apart is probable and never certain.
+    assert not any(ending.is_certain for ending in endings.values())
+    of_server = verified(deployment.sums[0].audit)
+    assert of_server.finding is Finding.AGREED
+    for number in range(CLIENTS):
+        data = ask(receipt_of(deployment.client_books[number], TASK_ID, 1))
+        shown = verified(data)
+        assert shown.finding is Finding.AGREED
+        assert shown.receipt == of_server.receipt
+        assert len(shown.receipt.edge_root) == 32
+
+
+def test_who_sends_no_list_is_told_that_the_session_goes_on_without_it():
+    def slow(number, call, count):
+        late = number == 0 and call is ChooseEdges and count < 12
+        return Fault.LOSE_REQUEST if late else Fault.NONE
+
+    deployment, endings = deploy(fault_of=slow, max_attempts=1)
+    assert_exact(deployment, range(1, CLIENTS))
+    assert endings[0].code is ErrorCode.SESSION_OVER
+    assert all(isinstance(endings[n], SessionOutcome) for n in range(1, CLIENTS))
+
+
+@pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
+def test_what_is_shown_of_lists_is_fetched_in_pieces_where_it_is_large(
+    monkeypatch, watch
+):
+    monkeypatch.setattr(aggregator, "MAX_INLINE_BYTES", 100)
+    read = []
+
+    class Reading(LyingConnection):
+        async def call(self, request):
+            if isinstance(request, FetchChunk):
+                read.append(request.blob)
+            return await super().call(request)
+
+        async def watch(self, request):
+            if not watch:
+                return
+            async for update in super().watch(request):
+                yield update
+
+    deployment, _ = deploy(tamper=lambda _, link: Reading(link, {}))
+    assert_exact(deployment, range(CLIENTS))
+    for blob in (Blob.ROSTER, Blob.EDGES, Blob.DELIVERY, Blob.QUORUM):
+        assert read.count(blob) == CLIENTS
+    assert Blob.NEIGHBOURHOOD not in read
+
+
+def test_a_list_that_hides_an_edge_ends_the_session_for_its_reader_alone():
+    def hide(shown):
+        return EdgesPublished(
+            shown.edge_root,
+            shown.drawers[1:],
+            shown.own_proof,
+            shown.lists,
+            shown.leaves_proof,
+        )
+
+    lie = instead(EdgesPublished, hide)
+    deployment, endings = deploy(
+        tamper=lambda number, link: (
+            LyingConnection(link, {GetUpdate: lie, WatchSession: lie})
+            if number == CRASHING
+            else link
+        ),
+    )
+    assert_exact(deployment, set(range(CLIENTS)) - {CRASHING})
+    assert endings[CRASHING].code is ErrorCode.SELF_MISSING
+
+
+# --- restarts -------------------------------------------------------------------------
+
+
+def points(**options):
+    switch = CrashSwitch()
+    deploy(**{next(iter(options)): next(iter(options.values()))(switch)})
+    return switch.points
+
+
+CLIENT_POINTS = points(client_crash=lambda switch: {CRASHING: switch})
+# From the roster's arrival to what opens MaskedInputCollection.
+CHOOSING = range(CLIENT_POINTS.index("before ChooseEdges") - 2, 23)
+
+
+@pytest.mark.parametrize("at", CHOOSING, ids=lambda at: f"{at} {CLIENT_POINTS[at]}")
+def test_a_client_killed_while_choosing_draws_the_same_again(at):
+    deployment, endings = deploy(client_crash={CRASHING: CrashSwitch(at)})
+    assert_exact(deployment, range(CLIENTS))
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+
+
+SERVER_POINTS = points(server_crash=lambda switch: switch)
+
+
+# Within ChooseEdges and at the beginning of ShareKeys: before a change, and after one.
+@pytest.mark.parametrize("at", range(2 + 2 * CLIENTS, 8 + 4 * CLIENTS, 3))
+def test_an_aggregator_killed_while_lists_arrive_goes_on(at):
+    assert SERVER_POINTS[at].endswith("append")
+    deployment, _ = deploy(server_crash=CrashSwitch(at), corrupt={at % CLIENTS})
+    assert deployment.server_restarts == 1
+    assert_exact(deployment, range(CLIENTS))
+
+
+def test_another_roster_after_the_list_was_signed_is_equivocation():
+    def lie(answer):
+        if isinstance(answer, Envelope) and answer.kind is EdgesPublished:
+            return Envelope(Roster, b"another")
+        return answer
+
+    _, endings = deploy(
+        tamper=lambda number, link: (
+            LyingConnection(link, {GetUpdate: lie, WatchSession: lie})
+            if number == CRASHING
+            else link
+        ),
+    )
+    assert endings[CRASHING].code is ErrorCode.EQUIVOCATION

@@ -1,0 +1,192 @@
+"""What is released, from the clients' coins to the sum, loses no more than is claimed.
+
+Every entry of the vectors below is a session of its own with one coordinate, so that a
+few encodings are a million sessions: the product's own mechanism clips,
+rounds, lets coins decide, adds shares of noise and takes layers back. Who looks is a
+participant: it knows all other vectors and takes its own noise out of the sum.
+
+Rule 1: a set S of outcomes is chosen beforehand by the loss of a Gaussian. Whatever S,
+        P(S) − e^ε·Q(S) is at most delta, P and Q being the worlds with u's vector and
+        with zeros.
+Rule 2: a difference of five standard errors is an alarm, one-sided: 2.9e-7 per
+        comparison if the claim is exact. Seeds are fixed, so alarms repeat.
+"""
+
+import hashlib
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpnoise.accounting import make_accountant
+from dpnoise.encoding import centre
+from dpnoise.events import Adversary, PoissonSampled, SecretlySelected, SkellamEvent
+from dpnoise.mechanisms import (
+    MechanismParameters,
+    NoiseRule,
+    is_selected,
+    make_mechanism,
+)
+
+SESSIONS = 1 << 20
+COINS = 1 << 16  # flipped one by one: as many sessions are looked at with them
+SHIFT = 8  # steps: u's vector in every session
+VARIANCE = Fraction(64)
+EPSILON = 0.5
+RATE = Fraction(1, 4)
+STANDARD_ERRORS = 5.0
+PUBLIC = bytes(32)
+RELEASE = SkellamEvent(
+    dim=1,
+    aggregate_noise_variance=VARIANCE,
+    l2_sensitivity=float(SHIFT),
+    linf_sensitivity=SHIFT,
+)
+
+
+def seed(*parts):
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+@pytest.fixture(scope="module")
+def mechanism():
+    norm = SHIFT * math.sqrt(SESSIONS)
+    return make_mechanism(
+        MechanismParameters(
+            mechanism="skellam-mixture",
+            dim=SESSIONS,
+            l2_clip=norm,
+            scale_factor=1.0,
+            modulus=1 << 16,
+            noise_rule=NoiseRule(
+                counted_variance=VARIANCE,
+                min_survivors=4,
+                loss_fraction=Fraction(1, 5),
+                ladder=4,
+            ),
+            num_clients=5,
+            rotation="none",
+            linf_bound=Fraction(SHIFT),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def coins():
+    return np.array([is_selected(seed("coin", i), RATE) for i in range(COINS)])
+
+
+def encoded(mechanism, who, noise, vector, rate):
+    """One client's uploads in all sessions, and its layers."""
+    layers = [seed("layer", who, i) for i in range(len(noise.layers))]
+    return mechanism.encode(
+        vector,
+        private_seed=seed("noise", who, rate),
+        public_seed=PUBLIC,
+        session_noise=noise,
+        layer_seeds=layers,
+        selection_rate=rate,
+    ).residues.astype(np.int64), [
+        (noise.layers[i], layers[i]) for i in range(len(layers))
+    ]
+
+
+def noise_of(mechanism, roster, losses, clients):
+    """What is left of these clients' noise after layers were taken back."""
+    noise, nothing = mechanism.session(roster), np.zeros(SESSIONS)
+    removed, total = noise.removed_layers(losses), np.zeros(SESSIONS, np.int64)
+    for who in clients:
+        upload, layers = encoded(mechanism, who, noise, nothing, Fraction(1))
+        total += upload
+        given = [layers[i] for i in removed]
+        total -= mechanism.layer_noise(given, start=0, count=SESSIONS).astype(np.int64)
+    return centre((total % mechanism.modulus).astype(np.uint16), mechanism.modulus)
+
+
+def threshold(rate):
+    """Where the loss of the selected Gaussian is EPSILON."""
+    plain = math.log1p(math.expm1(EPSILON) / float(rate))
+    return plain * float(VARIANCE) / SHIFT + SHIFT / 2
+
+
+def found(with_vector, with_zeros):
+    """Return P(S) − e^ε·Q(S) and its standard error; both worlds have one noise."""
+    each = with_vector - math.exp(EPSILON) * with_zeros
+    return float(each.mean()), float(each.std()) / math.sqrt(each.size)
+
+
+def assert_no_more_than(claim, measured):
+    delta, deviation = measured
+    assert delta - STANDARD_ERRORS * deviation <= claim
+
+
+def claimed(event, name="skellam-gdp", adversary=Adversary.SERVER):
+    account = make_accountant(name, adversary=adversary).compose(event)
+    return account.delta(EPSILON)
+
+
+@pytest.mark.parametrize(("roster", "losses"), [(4, 0), (5, 0), (5, 1)])
+@pytest.mark.parametrize("rate", [Fraction(1), RATE])
+def test_the_released_sum_loses_what_is_claimed(mechanism, coins, roster, losses, rate):
+    noise = noise_of(mechanism, roster, losses, range(roster - losses - 1))
+    shift = SHIFT
+    if rate < 1:
+        noise, shift = noise[:COINS], SHIFT * coins
+    seen = threshold(rate)
+    measured = found(noise + shift > seen, noise > seen)
+    claim = claimed(SecretlySelected(RELEASE, rate))
+    assert_no_more_than(claim, measured)
+    # Nor much less: a claim that nothing could break would pass as well.
+    assert measured[0] + STANDARD_ERRORS * measured[1] >= claim
+    if rate < 1:
+        assert claim < 0.3 * claimed(RELEASE)
+
+
+def test_a_lost_coin_sends_what_a_client_without_a_vector_sends(mechanism):
+    """So that one upload stands for u in every session whose coin it has lost."""
+    noise, vector = mechanism.session(5), np.full(SESSIONS, float(SHIFT))
+    lost = next(
+        q
+        for q in (Fraction(1, 2**k) for k in range(1, 19))
+        if not is_selected(seed("noise", "u", q), q)
+    )
+    upload, _ = encoded(mechanism, "u", noise, vector, lost)
+    silent, _ = encoded(mechanism, "u", noise, 0.0 * vector, lost)
+    assert np.array_equal(upload, silent)
+
+
+def test_three_percent_less_noise_would_be_noticed(mechanism):
+    noise = noise_of(mechanism, 5, 1, range(3))
+    more = SkellamEvent(
+        dim=1,
+        aggregate_noise_variance=VARIANCE / Fraction(97, 100),
+        l2_sensitivity=float(SHIFT),
+        linf_sensitivity=SHIFT,
+    )
+    seen = threshold(1)
+    measured = found(noise + SHIFT > seen, noise > seen)
+    with pytest.raises(AssertionError):
+        assert_no_more_than(claimed(more), measured)
+
+
+def test_coins_of_who_takes_part_fail_the_same_test(mechanism, coins):
+    """The number of inputs tells u's coin, so u hides behind its coin no more.
+
+    Everybody else takes part; u does by its coin, and brings its vector and its noise.
+    """
+    without_u = noise_of(mechanism, 4, 0, range(3))[:COINS]
+    with_u = noise_of(mechanism, 5, 0, range(4))[:COINS]
+    inputs = np.where(coins, 5, 4)
+    seen = threshold(1)
+
+    def outcome(shift):
+        total = np.where(coins, with_u + shift, without_u)
+        return (inputs == 5) & (total > seen)
+
+    measured = found(outcome(SHIFT), outcome(0))
+    sampled = PoissonSampled(RELEASE, float(RATE))
+    withdrawn = claimed(sampled, "hypothetical-skellam-gdp", Adversary.MODEL_READER)
+    with pytest.raises(AssertionError):
+        assert_no_more_than(withdrawn, measured)
+    assert_no_more_than(claimed(sampled, adversary=Adversary.MODEL_READER), measured)

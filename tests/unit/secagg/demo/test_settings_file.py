@@ -1,0 +1,35 @@
+"""The settings that the demo hands its aggregator."""
+
+import pytest
+
+from secagg.demo.layout import DemoLayout
+from secagg.demo.settings_file import DemoPlan, write_server_settings
+from secagg.enrolment.keys import key_text
+from secagg.parameters import Graph
+from secagg.profiles import Profile
+from secagg.server.task_setup import prepare_task
+from secagg.simulation.enrolled import simulated_trust
+
+
+@pytest.mark.parametrize("profile", Profile, ids=lambda profile: profile.label)
+def test_every_profile_has_a_demo_in_which_a_tenth_may_be_lost(tmp_path, profile):
+    planned = DemoPlan(
+        clients=10,
+        steps=4,
+        epsilon=6.0,
+        delta=1e-5,
+        mechanism="skellam",
+        round_seconds=3,
+        join_seconds=12,
+        profile=profile,
+        xnoise=True,
+    )
+    key = key_text(simulated_trust().enrolment_key)
+    settings = write_server_settings(DemoLayout(tmp_path), planned, enrolment_key=key)
+    parameters = prepare_task(settings).parameters
+    assert parameters.profile is profile
+    assert parameters.graph is planned.graph
+    assert parameters.graph is (Graph.K_OUT if profile == 3 else Graph.COMPLETE)
+    assert parameters.noise_layers
+    assert parameters.max_dropouts == 1
+    assert parameters.most_set_apart(10) == 0

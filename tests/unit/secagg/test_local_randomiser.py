@@ -1,0 +1,171 @@
+"""A local randomiser inside a task: from the settings to the released sum."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import secagg
+from secagg.config import load_server_settings
+from secagg.distributed_dp import NoisedTask
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.policy import PrivacyFloors
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.server.task_setup import prepare_task
+
+ROOT = Path(__file__).parents[3]
+DIM = 6
+FLOORS = PrivacyFloors(max_epsilon=60.0, max_delta=1e-5, max_local_epsilon=61.0)
+
+
+def parameters(**changed):
+    fields = {
+        "randomiser": "separated",
+        "dim": DIM,
+        "bound": 2.0,
+        "epsilon": 30.0,
+        "magnitude_epsilon": 8.0,
+    }
+    return secagg.LocalParameters(**(fields | changed))
+
+
+@pytest.fixture(scope="module")
+def made():
+    randomiser = secagg.make_randomiser(parameters())
+    return secagg.plan(
+        clients=4,
+        min_survivors=3,
+        dimension=DIM,
+        l2_clip=randomiser.output_norm,
+        epsilon=60.0,
+        delta=1e-6,
+        steps=2,
+        mechanism="skellam",
+        accountant="skellam-gdp",
+        bits=24,
+    )
+
+
+@pytest.fixture(scope="module")
+def task(made):
+    return secagg.PreparedTask.from_plan(made, randomiser=parameters())
+
+
+async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
+    vectors = [np.full(DIM, 0.1 * n) for n in range(1, 5)]
+    async with secagg.local(task, clients=4, floors=FLOORS) as cohort:
+        released = await cohort.sum(vectors)
+    # Ten standard deviations of the stated error, once in 10^20 for a normal law.
+    assert np.allclose(released.values, sum(vectors), atol=10 * task.forecast_rmse)
+    local = task.report.broken_masks
+    assert local.total_epsilon == 60.0
+    assert not local.is_exact
+    assert local.reconstruction(features=500, cosine=0.9) < 1e-100
+    alone, server, readers = task.report.lines()
+    assert "breaks the masks: epsilon 30 per session, 60 together" in alone
+    assert "the server and its colluders: epsilon" in server
+    assert "readers of the sums: epsilon" in readers
+    assert (
+        type(task.report).from_dict(json.loads(json.dumps(task.report.to_dict())))
+        == task.report
+    )
+
+
+def test_what_is_encoded_is_what_the_randomiser_draws(task):
+    noised = task.noised
+    secrets = NoiseSecrets(sharers=4, seed=SecretBytes(b"s" * 32), layers=())
+    session_id = b"i" * 32
+    vector = np.arange(DIM) * 3.0
+    given = noised.encode(vector, session_id=session_id, secrets=secrets)
+    drawn = noised.randomiser.randomise(vector, private_seed=b"s" * 32)
+    without = replace(noised, budget=replace(noised.budget, randomiser=None))
+    expected = without.encode(drawn, session_id=session_id, secrets=secrets)
+    assert np.array_equal(given.vector.residues, expected.vector.residues)
+    bare = without.encode(vector, session_id=session_id, secrets=secrets)
+    assert not np.array_equal(given.vector.residues, bare.vector.residues)
+    # Its owner is told of the bound of the randomiser, and nobody else.
+    assert given.shortened_by == pytest.approx(np.linalg.norm(vector) / 2.0, rel=1e-5)
+
+
+def test_a_client_that_demands_it_refuses_less(made, task):
+    assert NoisedTask.from_parameters(task.parameters).check(FLOORS) == task.report
+    stricter = replace(FLOORS, max_local_epsilon=59.0)
+    with pytest.raises(RemoteProtocolError, match="local epsilon is 60") as refused:
+        task.noised.check_noise(stricter)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    bare = secagg.PreparedTask.from_plan(made)
+    assert bare.report.broken_masks is None
+    assert "nothing is promised beyond" in bare.report.lines()[0]
+    with pytest.raises(RemoteProtocolError, match="no local randomiser"):
+        bare.noised.check_noise(FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"dim": DIM + 1}, "takes vectors of 7"),
+        ({"bound": 2.1}, "its l2_clip is"),
+        ({"randomiser": "identity"}, "randomiser must be one of"),
+        ({"epsilon": 1e9}, "epsilon must lie in"),
+        ({"epsilon": "30"}, "epsilon must lie in"),
+        ({"magnitude_epsilon": None}, "magnitude_epsilon belongs"),
+        ({"extra": 1}, "has no key"),
+        ({"bound": 2}, "canonical form"),
+    ],
+)
+def test_a_block_with_another_randomiser_is_refused(task, changed, complaint):
+    block = json.loads(task.parameters.noise_block)
+    block["randomiser"] |= changed
+    forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(RemoteProtocolError, match=complaint) as refused:
+        NoisedTask.from_parameters(replace(task.parameters, noise_block=forged))
+    assert refused.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize("entry", [1, "separated", [], None])
+def test_a_randomiser_that_is_no_object_is_refused(task, entry):
+    block = json.loads(task.parameters.noise_block) | {"randomiser": entry}
+    forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(RemoteProtocolError) as refused:
+        NoisedTask.from_parameters(replace(task.parameters, noise_block=forged))
+    assert refused.value.code is ErrorCode.BAD_CONFIG
+
+
+def settings(*overrides):
+    return load_server_settings(
+        ROOT / "deploy" / "config" / "server.minimal.toml",
+        environment={},
+        overrides=[
+            f"vector.dimension={DIM}",
+            "vector.modulus_bits=24",
+            *("cohort.min_clients=4", "cohort.max_clients=4", "cohort.min_survivors=3"),
+            *("noise.epsilon=60", "noise.l2_clip=2.0"),
+            *("noise.mechanism=skellam", "noise.accountant=skellam-gdp"),
+            *overrides,
+        ],
+    ).settings
+
+
+def test_settings_plan_the_noise_for_what_comes_out_of_the_randomiser():
+    prepared = prepare_task(
+        settings("noise.randomiser=separated", "noise.randomiser_epsilon=30")
+    )
+    noised = prepared.noised
+    assert noised.mechanism.parameters.l2_clip == noised.randomiser.output_norm
+    assert noised.randomiser.parameters.bound == 2.0
+    assert prepared.report.broken_masks.epsilon == 30.0
+    bare = prepare_task(settings())
+    assert prepared.forecast_rmse > math.sqrt(noised.randomiser_mse)
+    assert prepared.forecast_rmse > bare.forecast_rmse
+
+
+def test_settings_of_half_a_randomiser_are_refused():
+    for override in ("noise.randomiser=privunit2", "noise.randomiser_epsilon=3"):
+        with pytest.raises(ServiceError, match="belong together"):
+            prepare_task(settings(override))
+    with pytest.raises(ServiceError, match="randomiser must be one of"):
+        prepare_task(settings("noise.randomiser=none", "noise.randomiser_epsilon=3"))
