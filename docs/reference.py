@@ -25,6 +25,7 @@ MODULES: Final = (
     "dpnoise.local",
     "dpnoise.mechanisms",
     "dpnoise.planning",
+    "dpnoise.answers",
     "dpnoise.samplers",
 )
 

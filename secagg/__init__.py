@@ -44,6 +44,8 @@ if TYPE_CHECKING:
         SessionNoise,
         error_curve,
         make_randomiser,
+    )
+    from secagg.distributed_dp.public_plan import (
         plan,
     )
     from secagg.enrolment.published import (
@@ -238,8 +240,8 @@ _MODULES: Final = {
         "SessionNoise",
         "error_curve",
         "make_randomiser",
-        "plan",
     ),
+    "distributed_dp.public_plan": ("plan",),
     "enrolment.published": ("PublishedEnrolment",),
     "errors": (
         "ErrorCode",

@@ -85,16 +85,14 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
 def _roster_bytes(choice: GraphChoice, advert: int, clients: int) -> int:
     """Return the size of what a client reads of the roster.
 
-    On a ring that is its neighbourhood.  How many hashes prove it depends on where the
-    neighbours stand; this is the most: of the nodes at depth j of the tree min(2^j, q)
-    can lie above q known leaves, and each of these with one such child takes a hash.
+    On a ring that is its neighbourhood, one arc of the roster: at each depth of the
+    tree it lacks at most the node before the arc and the one behind it.
     """
     if choice.graph is not Graph.RING:
         seed = b"" if choice.graph is Graph.COMPLETE else bytes(32)
         return len(Roster((), seed).encode()) + clients * (_LENGTH + advert)
     shown = choice.degree + 1
-    depth, full = (clients - 1).bit_length(), shown.bit_length() - 1
-    hashes = (2 << full) + shown * (depth - 2 - full)
+    hashes = 2 * (clients - 1).bit_length() - 1
     head = len(Neighbourhood(clients, 0, {}, bytes(32), ()).encode())
     each = _INDEX + _LENGTH + advert
     return head + shown * each + NODE_SIZE * hashes

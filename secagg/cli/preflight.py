@@ -77,12 +77,12 @@ def server_checks(
     checks = [
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
         *([] if task is None else _server_enrolment(settings.tls, task)),
-        _look("server.listen", lambda: str(Address.parse(server.listen))),
+        _address("server.listen", server.listen),
     ]
     health = server.health_listen
     payload = None if task is None else task.task.payload
     if health is not None:
-        checks.append(_look("server.health_listen", lambda: str(Address.parse(health))))
+        checks.append(_address("server.health_listen", health))
     checks += [
         _look("server.state_dir", lambda: check_state_dir(server.state_dir, task)),
         _look("server.output_dir", lambda: check_writable(server.output_dir)),
@@ -108,7 +108,7 @@ def client_checks(
     return [
         _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
         *_client_enrolment(settings),
-        _look("client.server", lambda: str(Address.parse(settings.client.server))),
+        _address("client.server", settings.client.server),
         _look("client.state_dir", lambda: check_writable(settings.client.state_dir)),
         _look("--input", describe_input),
         *(_look(option, partial(_output, path)) for option, path in outputs.items()),
@@ -121,10 +121,11 @@ def check_port(settings: HostSettings) -> None:
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
-    for text in (settings.server.listen, settings.server.health_listen):
+    for name in ("listen", "health_listen"):
+        text = getattr(settings.server, name)
         if text is None:
             continue
-        address = Address.parse(text)
+        address = Address.parse(text, name=f"server.{name}")
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM
@@ -142,6 +143,10 @@ def require_all(checks: Iterable[Check]) -> None:
     for check in checks:
         if check.problem is not None:
             raise check.problem
+
+
+def _address(setting: str, text: str) -> Check:
+    return _look(setting, lambda: str(Address.parse(text, name=setting)))
 
 
 def _look(subject: str, describe: Callable[[], str]) -> Check:

@@ -356,6 +356,12 @@ class NoiseSection:
         "mechanism.",
         default=None,
     )
+    selection_rate: str = setting(
+        'Part of the vectors that count in a sum, such as "1/10": everybody takes part '
+        "and adds noise, and a secret coin of each client decides whether its vector "
+        "is added. A smaller part needs less noise and gives a less exact estimate.",
+        default="1",
+    )
     loss_fraction: float | None = setting(
         "Part of the clients of one session that may be lost after sharing; empty "
         "means what min_survivors leaves of max_clients. Less of it is less noise in "
@@ -364,11 +370,12 @@ class NoiseSection:
         low=0.0,
         high=0.999999,
     )
-    ladder: int = setting(
+    ladder: int | None = setting(
         "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none; 4 keeps about 1 percent too much where a tenth may be lost, 3 where "
+        "for none. Empty means 4 where clients may be lost and the mechanism allows "
+        "it, which keeps about 1 percent too much where a tenth may be lost, 2 where "
         "three tenths may.",
-        default=0,
+        default=None,
         low=0,
         high=8,
         unit="rungs",
@@ -591,6 +598,20 @@ class ClientSection:
         low=0.0,
         high=float(_MAX_SECONDS),
         unit="seconds",
+    )
+    keep_receipts_days: float = setting(
+        "How long this client's receipts of ended sessions stay in state_dir.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
     )
     log_level: str = setting(
         "Least severe log line on standard error.",

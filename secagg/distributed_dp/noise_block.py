@@ -7,36 +7,43 @@ is checked apart, and only for whoever means to take part.
 
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, cast
 
-from dpnoise.accounting import expected_seconds
+from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
 from dpnoise.errors import DPNoiseError
-from dpnoise.events import NoiseEvent
+from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
-from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
+from dpnoise.mechanisms import (
+    Mechanism,
+    MechanismParameters,
+    check_selection_rate,
+    make_mechanism,
+)
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES
 
 __all__ = [
     "MAX_STEPS",
+    "NoiseBlock",
     "NoiseBudget",
     "bad_block",
     "canonical_json",
     "check_cost",
     "check_sampler",
     "decode_block",
-    "encode_block",
     "rational_text",
 ]
 
 _BLOCK_VERSION: Final = 2
+# No digits beyond those of a rate, whose denominator is a million at most.
+_RATE: Final = re.compile(r"[1-9][0-9]{0,6}/[1-9][0-9]{0,6}")
 MAX_STEPS: Final = 1_000_000
 # What a client spends on one offer before it says no; plans take a few at most.
-_MAX_ACCOUNTING_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,32 +74,52 @@ class NoiseBudget:
         return self.steps + self.spare
 
 
-def encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
-    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseBlock:
+    """What a noise block says.
 
-    JSON with sorted keys, no white space, floats in their shortest form, rationals as
-    "p/q" in lowest terms.
-
-    Args:
+    Attributes:
         mechanism: With its noise.
         budget: What the task claims.
+        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
         sampler: Digest of how the noise is drawn, in hexadecimal.
     """
-    encoder = mechanism.parameters.to_dict()
-    entries: dict[str, object] = {
-        "version": _BLOCK_VERSION,
-        "noise": encoder.pop("noise_rule"),
-        "mechanism": encoder,
-        "noise_sampler": sampler,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "steps": budget.steps,
-        "spare": budget.spare,
-        "accountant": budget.accountant,
-    }
-    if budget.randomiser is not None:
-        entries[_OPTIONAL_KEY] = budget.randomiser.to_dict()
-    return canonical_json(entries)
+
+    mechanism: Mechanism
+    budget: NoiseBudget
+    selection_rate: Fraction
+    sampler: str
+
+    @property
+    def release(self) -> PrivacyEvent:
+        """What one session releases, as accountants take it."""
+        event = cast("NoiseEvent", self.mechanism.event())
+        if self.selection_rate == 1:
+            return event
+        return SecretlySelected(event, self.selection_rate)
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes of the block (PROTOCOL §3.5).
+
+        JSON with sorted keys, no white space, floats in their shortest form, rationals
+        as "p/q" in lowest terms.
+        """
+        encoder = self.mechanism.parameters.to_dict()
+        entries: dict[str, object] = {
+            "version": _BLOCK_VERSION,
+            "noise": encoder.pop("noise_rule"),
+            "mechanism": encoder,
+            "noise_sampler": self.sampler,
+            "selection_rate": rational_text(self.selection_rate),
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "steps": self.budget.steps,
+            "spare": self.budget.spare,
+            "accountant": self.budget.accountant,
+        }
+        if self.budget.randomiser is not None:
+            entries[_OPTIONAL_KEY] = self.budget.randomiser.to_dict()
+        return canonical_json(entries)
 
 
 def canonical_json(entries: object) -> bytes:
@@ -113,6 +140,7 @@ _BLOCK_KEYS: Final = frozenset(
         "mechanism",
         "noise",
         "noise_sampler",
+        "selection_rate",
         "epsilon",
         "delta",
         "steps",
@@ -124,8 +152,13 @@ _OPTIONAL_KEY: Final = "randomiser"
 
 
 @lru_cache(maxsize=64)
-def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
-    """Read a block, in the order of what its checks cost; draw no noise yet."""
+def decode_block(block: bytes) -> NoiseBlock:
+    """Read a block, in the order of what its checks cost; draw no noise yet.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; it is missing, malformed or not canonical, or
+            describes a mechanism outside its theorem.
+    """
     if not 0 < len(block) <= MAX_NOISE_BLOCK_BYTES:
         raise bad_block("it is missing" if not block else "it is too long")
     try:
@@ -159,35 +192,47 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
         )
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
-    sampler = str(entries["noise_sampler"])
+    read = NoiseBlock(
+        mechanism=mechanism,
+        budget=budget,
+        selection_rate=_rate(entries["selection_rate"]),
+        sampler=str(entries["noise_sampler"]),
+    )
     # One description, one block: what is charged is charged to its bytes.
-    if encode_block(mechanism, budget, sampler) != block:
+    if read.encode() != block:
         raise bad_block("its numbers are not in canonical form")
-    return mechanism, budget, sampler
+    return read
 
 
 def check_cost(mechanism: Mechanism, accountant: str) -> None:
-    """Refuse a block that keeps everybody busy who judges it."""
-    release = cast("NoiseEvent", mechanism.event())
-    seconds = expected_seconds(release, accountant)
-    if seconds > _MAX_ACCOUNTING_SECONDS:
+    """Refuse a block that keeps everybody busy who judges it.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG.
+    """
+    try:
+        release = cast("NoiseEvent", mechanism.event())
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
+    cost = accounting_cost(release, accountant)
+    if cost > MAX_ACCOUNTING_COST:
         raise bad_block(
-            f"{accountant} would take about {seconds:.0f} seconds to judge it, at most "
-            f"{_MAX_ACCOUNTING_SECONDS:.0f} are accepted; plan on a coarser grid, or "
-            "name skellam-gdp with the mechanism skellam"
+            f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+            f"{MAX_ACCOUNTING_COST:.2g} are accepted; plan on a coarser grid, or name "
+            "mixture-gdp"
         )
 
 
 @lru_cache(maxsize=64)
 def check_sampler(block: bytes) -> None:
     """Refuse noise that this release does not draw; takes up to seconds."""
-    mechanism, _, sampler = decode_block(block)
+    read = decode_block(block)
     try:
-        digest = mechanism.sampler_digest
+        digest = read.mechanism.sampler_digest
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
     # Two samplers with other tables would not draw what the block promises.
-    if sampler != digest.hex():
+    if read.sampler != digest.hex():
         raise bad_block("its noise sampler is not the one that this release builds")
 
 
@@ -210,6 +255,15 @@ def _positive(value: object, name: str, below: float) -> float:
     if not 0 < value < min(below, sys.float_info.max):
         raise bad_block(f"{name} must lie between 0 and {below}")
     return float(value)
+
+
+def _rate(value: object) -> Fraction:
+    if not isinstance(value, str) or _RATE.fullmatch(value) is None:
+        raise bad_block("its selection_rate is no rate")
+    try:
+        return check_selection_rate(Fraction(value))
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
 
 
 def _whole(value: object, name: str, *, lowest: int) -> int:

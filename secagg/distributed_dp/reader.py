@@ -1,5 +1,6 @@
 """What others than a task's clients ask of a noise block: core, server, verifiers."""
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, Final
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.errors import DPNoiseError
+from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import bad_block, decode_block
 from secagg.distributed_dp.task import NoisedTask
@@ -20,6 +22,7 @@ __all__ = [
     "central_gaussian_variance",
     "certify",
     "read_noise_terms",
+    "selects_in_secret",
     "subtract_layers",
 ]
 
@@ -41,7 +44,7 @@ def subtract_layers(
     """
     if removal is None or not removal.seeds:
         return
-    mechanism, _, _ = decode_block(removal.noise_block)
+    mechanism = decode_block(removal.noise_block).mechanism
     try:
         noise = mechanism.session(removal.sharers)
         layers = [(noise.layers[layer], seed.reveal()) for layer, seed in removal.seeds]
@@ -67,21 +70,48 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
     """
     task = NoisedTask.from_parameters(parameters)
     noise = task.session_noise(sharers)
-    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
     return NoiseTerms(
         context=task.noise_context(sharers),
         tolerated_losses=noise.tolerated_losses,
-        reveals=tuple(reveals) if noise.layers else (),
+        reveals=_reveals(noise),
     )
 
 
+def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
+    """Return which layers are taken back, by the number of losses."""
+    if not noise.layers:
+        return ()
+    end = noise.tolerated_losses + 1
+    found: list[tuple[int, ...]] = []
+    # The more are lost the less is taken back: as many changes as there are sums of
+    # layers, whereas the losses may be tens of thousands.
+    while (start := len(found)) < end:
+        here = noise.removed_layers(start)
+        change = bisect_left(
+            range(start, end), x=True, key=lambda d: noise.removed_layers(d) != here
+        )
+        found += [here] * change
+    return tuple(found)
+
+
+def selects_in_secret(parameters: ProtocolParameters) -> bool:
+    """Whether a secret coin of each client decides if its vector counts.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; there is a noise block, and it is malformed.
+    """
+    block = parameters.noise_block
+    return bool(block) and decode_block(block).selection_rate < 1
+
+
 def certify(
-    parameters: ProtocolParameters, sharers: int, survivors: int
+    parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
 ) -> NoiseCertificate:
     """Return what noise a sum must hold: for the verifier of receipts.
 
     Args:
         parameters: With a noise block.
+        clients: |U1|.
         sharers: |U2|.
         survivors: |U3|.
 
@@ -90,7 +120,7 @@ def certify(
             such sets.
     """
     task = NoisedTask.from_parameters(parameters)
-    return task.certificate(sharers=sharers, survivors=survivors)
+    return task.certificate(clients=clients, sharers=sharers, survivors=survivors)
 
 
 def central_gaussian_variance(made: Plan) -> float:

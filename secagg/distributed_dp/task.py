@@ -13,14 +13,21 @@ from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary
 from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
-from dpnoise.mechanisms import Mechanism, SessionNoise, make_mechanism
+from dpnoise.mechanisms import (
+    EVERYBODY,
+    Mechanism,
+    SessionNoise,
+    is_selected,
+    make_mechanism,
+)
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import (
+    NoiseBlock,
     NoiseBudget,
     bad_block,
     canonical_json,
+    check_cost,
     decode_block,
-    encode_block,
     rational_text,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport, statement
@@ -66,11 +73,13 @@ class NoisedTask:
         parameters: Of the protocol; their noise block describes the other two.
         mechanism: Encodes vectors and decodes sums.
         budget: What the task claims.
+        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
     """
 
     parameters: ProtocolParameters
     mechanism: Mechanism
     budget: NoiseBudget
+    selection_rate: Fraction = EVERYBODY
 
     @classmethod
     def from_plan(
@@ -110,9 +119,14 @@ class NoisedTask:
             modulus=mechanism.modulus,
             dimension=mechanism.encoded_dim,
             noise_layers=_layers(mechanism.parameters.noise_rule.ladder),
-            noise_block=encode_block(mechanism, budget, mechanism.sampler_digest.hex()),
+            noise_block=NoiseBlock(
+                mechanism=mechanism,
+                budget=budget,
+                selection_rate=made.request.selection,
+                sampler=mechanism.sampler_digest.hex(),
+            ).encode(),
         )
-        return cls(parameters.validate(), mechanism, budget).validate()
+        return cls.from_parameters(parameters.validate())
 
     @classmethod
     def from_parameters(cls, parameters: ProtocolParameters) -> Self:
@@ -123,15 +137,20 @@ class NoisedTask:
                 contradicts the parameters, or describes a mechanism outside its
                 theorem.  Stay out of the session.
         """
-        mechanism, budget, _ = decode_block(parameters.noise_block)
-        return cls(parameters, mechanism, budget).validate()
+        block = decode_block(parameters.noise_block)
+        return cls(
+            parameters, block.mechanism, block.budget, block.selection_rate
+        ).validate()
 
     def validate(self) -> Self:
         """Return self if protocol and mechanism fit each other.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG, naming the contradiction.
+            RemoteProtocolError: BAD_CONFIG, naming the contradiction, or an accountant
+                that would take too long.
         """
+        # First: nothing that is asked of a task later may keep a client busy.
+        check_cost(self.mechanism, self.budget.accountant)
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
         for holds, complaint in (
@@ -206,6 +225,17 @@ class NoisedTask:
         """Coordinates of the caller's vectors."""
         return self.mechanism.dim
 
+    def is_selected(self, secrets: NoiseSecrets) -> bool:
+        """Whether this client's vector counts in a session: its secret coin (R3.5-2).
+
+        Whoever skips the making of a vector that does not count must answer as if it
+        had made it, at the same time; nothing that others see may depend on the coin.
+
+        Args:
+            secrets: What the noise of the session is drawn from.
+        """
+        return is_selected(secrets.seed.reveal(), self.selection_rate)
+
     @property
     def randomiser(self) -> LocalRandomiser | None:
         """What makes every vector private before it is encoded; None for nothing."""
@@ -220,6 +250,9 @@ class NoisedTask:
         secrets: NoiseSecrets,
     ) -> NoisedInput:
         """Randomise, clip, rotate, scale, round, add noise, and reduce modulo m.
+
+        Where a secret coin decides that the vector does not count, zeros take its place
+        after rounding, and all else is the same.
 
         Args:
             vector: Floats of shape (dim,), caller's units.
@@ -244,23 +277,32 @@ class NoisedTask:
                 layer_seeds=[
                     seed.reveal() for seed in secrets.layers[: len(noise.layers)]
                 ],
+                selection_rate=self.selection_rate,
             )
         except NoiseInputError as error:
             raise InputError(
                 str(error), next_step="Correct the vector; nothing of it was sent."
             ) from None
         return NoisedInput(
-            NoisedVector(encoded.residues, self.parameters.noise_block),
+            NoisedVector(
+                encoded.residues, self.parameters.noise_block, secrets.context
+            ),
             shortened_by or encoded.shortened_by,
         )
 
     def decode(
         self, residues: npt.NDArray[np.unsignedinteger[Any]], *, session_id: bytes
     ) -> npt.NDArray[np.float64]:
-        """Return the estimate of the sum, shape (dim,), caller's units."""
-        return self.mechanism.decode(
+        """Return the estimate of the sum of all vectors, shape (dim,), caller's units.
+
+        With a selection rate q below 1 the residues add up those that were selected,
+        and the estimate is their sum over q.  The mean of all is the estimate over the
+        number of inputs either way.
+        """
+        selected = self.mechanism.decode(
             residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
         )
+        return selected / float(self.selection_rate)
 
     def session_noise(self, sharers: int) -> SessionNoise:
         """Return what each client of a session adds, as exact rationals (R3.5-1).
@@ -277,11 +319,17 @@ class NoisedTask:
             raise bad_block(str(error)) from None
 
     def certificate(
-        self, *, sharers: int, survivors: int, given: Mapping[int, int] | None = None
+        self,
+        *,
+        clients: int,
+        sharers: int,
+        survivors: int,
+        given: Mapping[int, int] | None = None,
     ) -> NoiseCertificate:
         """Return what noise a sum holds.
 
         Args:
+            clients: |U1|.
             sharers: |U2|.
             survivors: |U3|.
             given: From how many survivors each layer was subtracted; None where only
@@ -292,8 +340,9 @@ class NoisedTask:
                 more was subtracted than survivors can have given.
         """
         noise = self.session_noise(sharers)
+        unseen = self.parameters.most_set_apart(clients)  # R5.9-13
         try:
-            removed = noise.removed_layers(sharers - survivors)
+            removed = noise.removed_layers(sharers - survivors + unseen)
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
         counts = None
@@ -304,6 +353,7 @@ class NoisedTask:
         return NoiseCertificate(
             sharers=sharers,
             survivors=survivors,
+            unseen=unseen,
             colluders=noise.colluders,
             required=noise.counted_variance,
             base=noise.base,
@@ -348,6 +398,7 @@ class NoisedTask:
             steps=self.budget.steps,
             spare=self.budget.spare,
             graph_delta=self.graph_delta,
+            selection_rate=self.selection_rate,
             broken_masks=self.broken_masks,
         )
 

@@ -63,7 +63,8 @@ class ReleasedSum:
         session_number: Number of the session.
         inputs: How many vectors the sum adds up.
         values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise.
+            from a task without noise.  With secret selection it is the estimate of the
+            sum of all vectors, so that over `inputs` it is their mean.
         privacy: What the whole task costs its users; None for exact sums.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
@@ -289,8 +290,12 @@ class Server:
                 "a server of a network needs state_dir",
                 next_step="Name a directory that survives restarts.",
             )
-        self._listen = None if listen is None else Address.parse(listen)
-        self._health = None if health_listen is None else Address.parse(health_listen)
+        self._listen = None if listen is None else Address.parse(listen, name="listen")
+        self._health = (
+            None
+            if health_listen is None
+            else Address.parse(health_listen, name="health_listen")
+        )
         self._identity = identity
         self._state_dir = state_dir
         self._rollback_mark = rollback_mark

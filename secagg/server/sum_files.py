@@ -85,6 +85,8 @@ class SumFiles:
             "budget_delta": noised.budget.delta,
             "sessions_in_budget": noised.budget.sessions,
             "expected_rmse": self._prepared.forecast_rmse,
+            # It counts all layers that survivors may be asked to take back.
+            "expected_rmse_is_upper_bound": noised.parameters.noise_layers > 0,
             "mechanism": noised.mechanism.parameters.to_dict(),
         }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from secagg.config import TaskSettings
+from secagg.config.rates import parse_rate
 from secagg.distributed_dp import (
     DPNoiseError,
     LocalParameters,
@@ -244,8 +245,9 @@ class PreparedTask:
         parameters: Of every session of the task.
         noised: Mechanism and budget; None for a task that releases exact sums.
         report: What the whole task costs its users; None with `noised`.
-        forecast_rmse: Expected error of one entry of a sum, with the most noise that
-            can be left in it, caller's units; None with `noised`.
+        forecast_rmse: Expected error of one entry of the estimate of everybody's sum,
+            with the most noise that can be left in it, caller's units; None with
+            `noised`.
         payload: Bytes handed to every client; b"" for none.
         enrolment: Whose credentials count; None where none are asked for.
     """
@@ -292,7 +294,7 @@ class PreparedTask:
             noised.parameters,
             noised,
             noised.report(),
-            math.sqrt(made.forecast.expected_mse + noised.randomiser_mse),
+            math.sqrt(made.estimate_mse + noised.randomiser_mse),
             enrolment=cohort.enrolment,
         )
 
@@ -485,7 +487,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
     return plan(
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=(noise.l2_clip or 0.0)
+        l2_clip=noise.l2_clip or 0.0
         if randomiser is None
         else make_randomiser(randomiser).output_norm,
         max_nonzero=noise.max_nonzero,
@@ -497,6 +499,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
         mechanism=noise.mechanism,
         scale_factor=noise.scale_factor,
         steps=settings.task.sessions + spare_sessions(settings),
+        selection_rate=parse_rate(noise.selection_rate, name="noise.selection_rate"),
         min_survivors=cohort.min_survivors,
         loss_fraction=noise.loss_fraction,
         colluders=cohort.colluders,
@@ -556,7 +559,7 @@ def _work_out(
         spare=spare_sessions(settings),
         randomiser=local_randomiser(settings),
     )
-    expected = made.forecast.expected_mse + noised.randomiser_mse
+    expected = made.estimate_mse + noised.randomiser_mse
     return RememberedTask(noised.parameters, math.sqrt(expected))
 
 

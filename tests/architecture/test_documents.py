@@ -126,8 +126,9 @@ def test_the_python_of_the_guide_for_embedders_runs(capsys):
     together = {}  # later blocks use what earlier ones have made
     for block in blocks:
         exec(compile(block, path.name, "exec"), together)
-    first, *others = capsys.readouterr().out.splitlines()
+    first, second, *others = capsys.readouterr().out.splitlines()
     assert first == "0 + 1 + 2 = [3 3 3 3]"
+    assert second == "signed by all: [3 3 3 3]"
     assert len(others) == 3
 
 

@@ -1,4 +1,4 @@
-"""The secret coin: exact, private, the same in a replay, and no shorter way if lost."""
+"""The secret coin: exact, private, the same in a replay, no shorter way if lost."""
 
 import hashlib
 import sys
