@@ -336,11 +336,12 @@ class NoiseSection:
         low=0.0,
         high=0.999999,
     )
-    ladder: int = setting(
+    ladder: int | None = setting(
         "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none; 4 keeps about 1 percent too much where a tenth may be lost, 3 where "
+        "for none. Empty means 4 where clients may be lost and the mechanism allows "
+        "it, which keeps about 1 percent too much where a tenth may be lost, 2 where "
         "three tenths may.",
-        default=0,
+        default=None,
         low=0,
         high=8,
         unit="rungs",

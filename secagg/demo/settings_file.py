@@ -74,7 +74,8 @@ class DemoPlan:
         round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
         profile: Named threat model.
-        xnoise: Survivors take back noise that no loss has made necessary.
+        xnoise: Insist on a ladder: survivors take back noise that no loss has made
+            necessary. Without it the task has one if its mechanism allows one.
     """
 
     clients: int
@@ -120,7 +121,7 @@ def write_server_settings(
             steps=planned.steps,
             profile=planned.profile.label,
             enrolment_key=enrolment_key,
-            ladder=_RUNGS if planned.xnoise else 0,
+            ladder=_RUNGS if planned.xnoise else '""',
             degree='"auto"' if planned.graph is Graph.K_OUT else 0,
             dimension=DIMENSION,
             clients=planned.clients,

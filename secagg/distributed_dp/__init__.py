@@ -26,6 +26,7 @@ Nothing in here does input or output.
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
+from dpnoise.events import Adjacency
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -46,6 +47,7 @@ from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
+    "Adjacency",
     "CurvePoint",
     "DPNoiseError",
     "LocalParameters",

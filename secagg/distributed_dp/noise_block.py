@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, cast
 
-from dpnoise.accounting import expected_seconds
+from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
@@ -44,7 +44,6 @@ _BLOCK_VERSION: Final = 2
 _RATE: Final = re.compile(r"[1-9][0-9]{0,6}/[1-9][0-9]{0,6}")
 MAX_STEPS: Final = 1_000_000
 # What a client spends on one offer before it says no; plans take a few at most.
-_MAX_ACCOUNTING_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,20 +204,22 @@ def decode_block(block: bytes) -> NoiseBlock:
     return read
 
 
-def check_cost(block: NoiseBlock) -> None:
+def check_cost(mechanism: Mechanism, accountant: str) -> None:
     """Refuse a block that keeps everybody busy who judges it.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG.
     """
-    accountant = block.budget.accountant
-    release = cast("NoiseEvent", block.mechanism.event())
-    seconds = expected_seconds(release, accountant)
-    if seconds > _MAX_ACCOUNTING_SECONDS:
+    try:
+        release = cast("NoiseEvent", mechanism.event())
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
+    cost = accounting_cost(release, accountant)
+    if cost > MAX_ACCOUNTING_COST:
         raise bad_block(
-            f"{accountant} would take about {seconds:.0f} seconds to judge it, at most "
-            f"{_MAX_ACCOUNTING_SECONDS:.0f} are accepted; plan on a coarser grid, or "
-            "name skellam-gdp with the mechanism skellam"
+            f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+            f"{MAX_ACCOUNTING_COST:.2g} are accepted; plan on a coarser grid, or name "
+            "mixture-gdp"
         )
 
 

@@ -26,6 +26,7 @@ from secagg.distributed_dp.noise_block import (
     NoiseBudget,
     bad_block,
     canonical_json,
+    check_cost,
     decode_block,
     rational_text,
 )
@@ -145,8 +146,11 @@ class NoisedTask:
         """Return self if protocol and mechanism fit each other.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG, naming the contradiction.
+            RemoteProtocolError: BAD_CONFIG, naming the contradiction, or an accountant
+                that would take too long.
         """
+        # First: nothing that is asked of a task later may keep a client busy.
+        check_cost(self.mechanism, self.budget.accountant)
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
         for holds, complaint in (
@@ -280,7 +284,9 @@ class NoisedTask:
                 str(error), next_step="Correct the vector; nothing of it was sent."
             ) from None
         return NoisedInput(
-            NoisedVector(encoded.residues, self.parameters.noise_block),
+            NoisedVector(
+                encoded.residues, self.parameters.noise_block, secrets.context
+            ),
             shortened_by or encoded.shortened_by,
         )
 

@@ -14,7 +14,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import grpc
@@ -242,7 +242,7 @@ def played(name):
     parameters = CASES[name]
     vectors = [one_hot(n, 4, MODULUS) for n in range(parameters.max_clients)]
     if block := parameters.noise_block:
-        vectors = [NoisedVector(vector, block) for vector in vectors]
+        vectors = [partial(NoisedVector, vector, block) for vector in vectors]
     session = WatchedSession(parameters, vectors, read_noise=any_noise)
     for which in rounds_of(parameters.profile):
         session.play(which)

@@ -4,6 +4,7 @@ import inspect
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -31,11 +32,13 @@ from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client
+from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
 from secagg.testing.cohorts import parameters_for, with_noise
 
 CLIENTS, DIM = 6, 20
+CONTEXT = bytes(32)
 
 
 def made_plan(**overrides):
@@ -50,6 +53,7 @@ def made_plan(**overrides):
         "accountant": "skellam-paper",
         "steps": 3,
         "min_survivors": 4,
+        "ladder": 0,
         "colluders": 1,
     }
     return plan(**(fields | overrides))
@@ -116,16 +120,21 @@ def encoded(task, session_id):
         task.encode(
             row,
             session_id=session_id,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32)),
         ).vector
         for number, row in enumerate(vectors())
     ]
 
 
+def as_if_for_its_u2(vectors):
+    """Return what makes vectors of a session of those that were drawn for none."""
+    return [partial(NoisedVector, each.residues, each.noise_block) for each in vectors]
+
+
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
     blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
     inputs = encoded(task, blank.descriptor.session_id)
-    session = InProcessSession(task.parameters, inputs)
+    session = InProcessSession(task.parameters, as_if_for_its_u2(inputs))
     result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
     assert result.survivors == (0, 1, 2, 3, 4)
     clean = zeros(32, 1 << 18)
@@ -148,7 +157,7 @@ def test_a_restarted_client_encodes_the_same_residues(task):
 
 
 def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
-    secrets = NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32))
+    secrets = NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32))
     row = vectors()[0]
     for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
         made = task.encode(factor * row, session_id=b"s" * 32, secrets=secrets)
@@ -173,7 +182,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         task.encode(
             vector,
             session_id=b"s" * 32,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32)),
         )
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert str(caught.value)
@@ -394,12 +403,11 @@ def test_a_certificate_follows_from_the_sets():
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
-    """The mechanism is built, and states no release: found by whoever judges it."""
+    """The mechanism is built, and states no release: found before it is judged."""
     mechanism = json.loads(task.parameters.noise_block)["mechanism"]
     lying = mechanism | {"rounding_bias": 5e-324}
-    offered = NoisedTask.from_parameters(with_block(task, mechanism=lying))
     with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:
-        offered.check(LENIENT)
+        NoisedTask.from_parameters(with_block(task, mechanism=lying))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -433,7 +441,8 @@ def test_readers_of_the_sums_get_the_unsampled_composition(task):
 
 
 def test_the_noised_vector_goes_through_the_noised_row_only(task):
-    session = InProcessSession(task.parameters, encoded(task, b"s" * 32))
+    given = as_if_for_its_u2(encoded(task, b"s" * 32))
+    session = InProcessSession(task.parameters, given)
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
         session.play(which)
         session.close(which)
@@ -442,11 +451,9 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
 
 
 def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
-    offered = NoisedTask.from_parameters(
-        with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
-    )
-    with pytest.raises(RemoteProtocolError, match="seconds to judge") as caught:
-        offered.check(LENIENT)
+    dear = with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
+    with pytest.raises(RemoteProtocolError, match="cells to judge") as caught:
+        NoisedTask.from_parameters(dear)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -501,7 +508,7 @@ def _selecting():
 
 
 def secrets_for(number):
-    return NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32))
+    return NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32))
 
 
 def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
