@@ -358,8 +358,8 @@ class Conductor:
             raise SessionAbortedError(
                 "the input is too late to leave at the time that this client has fixed",
                 code=ErrorCode.POLICY_VIOLATION,
-                next_step="If it happens again: raise answer_at, make vectors faster, or "
-                "ask the operator for longer rounds.",
+                next_step="If it happens again: raise answer_at, make vectors faster, "
+                "or ask the operator for longer rounds.",
             )
         await clock.sleep_until(instant)
 
