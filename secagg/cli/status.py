@@ -54,6 +54,11 @@ def _print_status(answer: dict[str, Any], output: Output) -> None:
             f"the aggregator runs since {server['started']} at {server['address']}"
             f"{draining}; certificate: {server['certificate_days']} days left; {free}"
         )
+        if server["refused_last_hour"]:
+            counts = ", ".join(
+                f"{name} {count}" for name, count in server["refused_last_hour"].items()
+            )
+            output.line(f"refused in the last hour: {counts}")
     else:
         output.line(f"no aggregator runs; this is what its book says; {free}")
     output.table(

@@ -253,6 +253,7 @@ class AdminSocket:
                 "certificate_days": None
                 if expires is None
                 else (expires - datetime.now(UTC)).days,
+                "refused_last_hour": self._server.refused(),
                 "free_bytes": shutil.disk_usage(self._state_dir).free,
             },
             "tasks": await tasks_view(self._book, self._server.live),

@@ -25,6 +25,7 @@ from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
@@ -41,6 +42,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
+from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import NextPayload, OnAborted, OnSum, TaskDefinition
@@ -141,6 +143,7 @@ class Aggregator:
         self._ending: dict[str, str] = {}
         self._watches: Counter[str] = Counter()
         self._open_watches = 0
+        self._refusals = RefusalCounts(self._context.clock)
         self._stopping = asyncio.Event()
         self._last_call = self._context.clock.now()
         # When those who wait for a session last asked for one.
@@ -172,9 +175,15 @@ class Aggregator:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
-        self._check_caller(identity)
-        request.check()  # whatever carried it, and whoever made it
-        return cast("_Answer", await self._answers[type(request)](identity, request))
+        try:
+            self._check_caller(identity)
+            request.check()  # whatever carried it, and whoever made it
+            return cast(
+                "_Answer", await self._answers[type(request)](identity, request)
+            )
+        except SecAggError as error:
+            self._refusals.note(error.code)
+            raise
 
     async def watch(
         self, identity: str, request: WatchSession
@@ -441,6 +450,10 @@ class Aggregator:
         session = self._sessions.find(session_id)
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
+
+    def refused(self) -> dict[str, int]:
+        """Return how many calls were refused in the last hour, by name of the code."""
+        return self._refusals.of_last_hour()
 
     def progress(self) -> AsyncIterator[SessionProgress]:
         """Watch all sessions; ends with `close`."""

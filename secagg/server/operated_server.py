@@ -79,6 +79,10 @@ class OperatedServer(Server):
         """Return the sessions that are not over, as they stand now."""
         return self._opened().aggregator.live()
 
+    def refused(self) -> dict[str, int]:
+        """Return how many calls were refused in the last hour, by name of the code."""
+        return self._opened().aggregator.refused()
+
     def progress(self) -> AsyncIterator[SessionProgress]:
         """Watch all sessions; ends with the server."""
         return self._opened().aggregator.progress()

@@ -262,7 +262,9 @@ async def test_a_payload_that_has_gone_pauses_its_task_alone(world):
     payload.write_bytes(b"model")
     with_payload = world.settings(payload=payload)
     async with world.running(with_payload, world.settings("other")):
-        payload.unlink()  # the first session has it already
+        while not (await world.ask("task.show", task="t"))["running"]:
+            pass
+        payload.unlink()  # the first session has it
         await world.both_give("t")
         await until(world, "t", state="paused")
         assert "model.bin" in (await world.ask("task.show", task="t"))["reason"]
@@ -271,6 +273,21 @@ async def test_a_payload_that_has_gone_pauses_its_task_alone(world):
         await world.ask("task.resume", task="t")
         given, _ = await world.both_give("t")
         assert given.values.tolist() == [2, 4]
+
+
+async def test_a_disk_that_takes_no_sum_ends_the_work_and_the_next_start_goes_on(world):
+    async with world.running(world.settings()):
+        (world.directory / "sums").write_bytes(b"no directory")
+        await world.both_give("t")
+        with pytest.raises(ServiceError) as caught:
+            await world.keeper.failed()
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+    (world.directory / "sums").unlink()
+    async with world.running():
+        await until(world, "t", sums=1)
+    np.testing.assert_array_equal(
+        np.load(world.directory / "sums" / "sum-1.npy"), [2, 4]
+    )
 
 
 async def test_an_end_date_stops_a_task(world):
@@ -341,6 +358,9 @@ async def test_status_and_draining(world):
         (task,) = answer["tasks"]
         assert task["running"][0]["live"]["needed"] == 2
         assert (await world.ask("budget"))["budgets"] == []
+        await refused(world.give("c", "nothing"), ErrorCode.UNKNOWN_SESSION)
+        answer = await world.ask("status")
+        assert answer["server"]["refused_last_hour"] == {"UNKNOWN_SESSION": 1}
         await world.ask("drain", finish=True)
         await world.ask("drain")
         assert world.finished == [True, False]
