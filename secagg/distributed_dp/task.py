@@ -512,7 +512,9 @@ class NoisedTask:
         if randomiser is None:
             return 0.0
         each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
-        return self.mechanism.parameters.num_clients * each / self.dim
+        # Of n vectors q·n are selected, and their sum is divided by q.
+        clients = self.mechanism.parameters.num_clients / float(self.selection_rate)
+        return clients * each / self.dim
 
     @property
     def max_rosters(self) -> int | None:
