@@ -13,6 +13,7 @@ from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope, Quorum, Roster, Survivors
 from secagg.profiles import MaliciousTail
+from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import (
     TRUST_DOMAIN,
@@ -303,6 +304,8 @@ def test_who_signs_too_late_answers_all_the_same():
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     receipt = deployment.sums[0].receipt
     assert receipt.revealed == CLIENTS
+    assert receipt.signed == CLIENTS - 1
+    assert SessionReceipt.decode(receipt.encode()) == receipt
 
 
 def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():
