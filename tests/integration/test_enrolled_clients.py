@@ -296,7 +296,7 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
 
 def test_who_signs_too_late_answers_all_the_same():
     def slow(number, call, count):
-        late = number == 2 and call is SignConsistency and count < 8
+        late = number == 2 and call is SignConsistency and count < 12
         return Fault.LOSE_REQUEST if late else Fault.NONE
 
     deployment, endings = deploy(fault_of=slow)
