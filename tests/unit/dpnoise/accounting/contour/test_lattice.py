@@ -66,6 +66,41 @@ def test_tail_bounds_exceed_the_tails_without_being_vacuous(variance, exponent, 
     assert ratio < 100.0
 
 
+@pytest.mark.parametrize(
+    ("variance", "exponent", "largest"),
+    [
+        (59.0, 3400.0, 0.0005),
+        (59.0, -3400.0, 0.0005),
+        (4.5, 12.0, 0.25),
+        (4.5, -12.0, 0.9),
+        (0.5, 2.0, 0.999),
+    ],
+)
+def test_tails_of_coordinates_below_one_step_are_bounded_and_short(
+    variance, exponent, largest
+):
+    lattice = ContourLattice.build(variance, 1500)
+    right, left = lattice.log_tails(exponent=exponent, largest=largest)
+    y = np.arange(0.0, 1400.0)
+    for sign, logs in ((1.0, right), (-1.0, left)):
+        shifted = lattice.shift_ratios(sign * y, 1)[1]
+        weight = lattice.log_weight(y)
+        change = shifted - 1.0
+        with np.errstate(divide="ignore"):
+            size = np.log(np.abs(change))
+        for part in (1e-6, 0.3, 0.9, 1.0):
+            ratio = np.log1p(part * largest * change)
+            for terms in (
+                weight + exponent * ratio,
+                weight + size,
+                weight + 4.0 * size + (exponent - 4.0) * ratio,
+            ):
+                tails = np.logaddexp.accumulate(terms[::-1])[::-1][1:300]
+                assert np.all(logs[:299] >= tails - 1e-9)
+    # The window of 3400 integers that whole steps would ask for is not needed.
+    assert min(np.flatnonzero(right < -55.0)[0], 1000) < 0.3 * abs(exponent) + 120
+
+
 def test_variances_outside_the_tables_are_refused_with_the_nearest_one():
     for variance in (2.0**-11, 2.0**27):
         with pytest.raises(TheoremNotApplicableError) as caught:
