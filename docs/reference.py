@@ -19,12 +19,14 @@ MODULES: Final = (
     "secagg.blocking",
     "dpnoise",
     "dpnoise.accounting",
+    "dpnoise.accounting.bayesian",
     "dpnoise.encoding",
     "dpnoise.errors",
     "dpnoise.events",
     "dpnoise.local",
     "dpnoise.mechanisms",
     "dpnoise.planning",
+    "dpnoise.answers",
     "dpnoise.samplers",
 )
 

@@ -14,7 +14,8 @@ It checks form only.  Whether a message is acceptable now is the business of
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
 from itertools import pairwise
@@ -24,6 +25,7 @@ from secagg.enrolment.credential import CREDENTIAL_BYTES, Credential
 from secagg.errors import ErrorCode, RemoteProtocolError, error_code, printable
 from secagg.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS, MAX_SPARSE_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
+from secagg.primitives.transcript import domain_tag
 
 __all__ = [
     "BUNDLE_BYTES",
@@ -53,6 +55,7 @@ __all__ = [
     "Upload",
     "advert_parts",
     "is_neighbourhood",
+    "rank_key",
 ]
 
 # A SPIFFE id has at most 2048 bytes, but people read these in logs and tables.
@@ -251,10 +254,7 @@ class Edges:
 
     def listed(self) -> bytes:
         """Return the list alone, as it is signed and hashed."""
-        writer = Writer()
-        for index in self.drawn:
-            writer.u32(index)
-        return writer.getvalue()
+        return struct.pack(f">{len(self.drawn)}I", *self.drawn)
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
@@ -437,6 +437,8 @@ class Consistency:
         return _decode("consistency", data, lambda r: cls(r.fixed(SIGNATURE_BYTES)))
 
 
+_RING_ORDER: Final = domain_tag("ring", "order", None)
+
 # The form of a roster: whole, or as far as one reader needs it.
 _WHOLE: Final = 0
 _NEIGHBOURHOOD: Final = 1
@@ -525,15 +527,34 @@ def _read_seed(reader: Reader) -> bytes:
     return graph_seed
 
 
+def rank_key(identity: str, graph_seed: bytes) -> bytes:
+    """Return what the places of clients in a roster ascend by (PROTOCOL §5.1).
+
+    Args:
+        identity: Of the client.
+        graph_seed: As in the roster.
+
+    Returns:
+        The bytes of the identity; on a ring a hash of them, so that the order is a
+        random one that nobody could know before the seed was drawn.
+    """
+    name = identity.encode()
+    if not graph_seed:
+        return name
+    # Sorting by a hash is a uniform permutation up to collisions of SHA-256, and any
+    # language can repeat it.
+    return hashlib.sha256(_RING_ORDER + graph_seed + name).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Opens ShareKeys: U1, the adverts of everybody by identity (PROTOCOL §5.1).
+    """Opens ShareKeys: U1, the adverts of everybody in their order (PROTOCOL §5.1).
 
-    A client's index is the rank of its identity.  Where clients draw their neighbours
-    it opens the round before.
+    A client's index is its rank in it, on a ring its place there.  Where clients draw
+    their neighbours it opens the round before.
 
     Attributes:
-        adverts: Strictly ascending by the UTF-8 bytes of the identity.
+        adverts: Strictly ascending by `rank_key`.
         graph_seed: 32 bytes that order the ring, or b"" on the other graphs.
     """
 
@@ -542,6 +563,12 @@ class Roster:
 
     adverts: tuple[Advert, ...]
     graph_seed: bytes = b""
+
+    @classmethod
+    def of(cls, adverts: Iterable[Advert], graph_seed: bytes = b"") -> Self:
+        """Return the roster of some clients, each in its place."""
+        ranked = sorted(adverts, key=lambda each: rank_key(each.identity, graph_seed))
+        return cls(tuple(ranked), graph_seed)
 
     def __len__(self) -> int:
         return len(self.adverts)
@@ -556,22 +583,21 @@ class Roster:
         """Read a roster in either form.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING; also for identities that are not
-                strictly ascending, which is how duplicates become unencodable.
+            RemoteProtocolError: BAD_ENCODING; also for identities that are not in
+                strictly ascending order, which is how duplicates become unencodable.
         """
         frame = RosterFrame.decode(data)
         adverts = {index: Advert.decode(raw) for index, raw in frame.adverts.items()}
-        if frame.reader is not None:
-            return Neighbourhood(
-                frame.size, frame.reader, adverts, frame.graph_seed, frame.proof
-            )
-        names = [advert.identity.encode() for advert in adverts.values()]
-        if any(a >= b for a, b in pairwise(names)):
+        seed = frame.graph_seed
+        ranks = [rank_key(advert.identity, seed) for advert in adverts.values()]
+        if any(a >= b for a, b in pairwise(ranks)):
             raise RemoteProtocolError(
-                "roster cannot be read: identities are not strictly ascending",
+                "roster cannot be read: its identities are out of order",
                 code=ErrorCode.BAD_ENCODING,
             )
-        return cls(tuple(adverts.values()), frame.graph_seed)
+        if frame.reader is not None:
+            return Neighbourhood(frame.size, frame.reader, adverts, seed, frame.proof)
+        return cls(tuple(adverts.values()), seed)
 
 
 def is_neighbourhood(envelope: "Envelope") -> bool:

@@ -30,6 +30,8 @@ class NoiseCertificate:
     Attributes:
         sharers: |U2|, among whom noise was divided.
         survivors: |U3|, whose noise is in the sum.
+        unseen: Honest ones at most whom a server that lies can leave out of the sum, as
+            drawn neighbours have it; counted as lost (R5.9-13).
         colluders: How many of them may know and subtract their own noise.
         required: Variance that privacy counts.
         base: Variance of a survivor's noise that nobody can take back.
@@ -41,6 +43,7 @@ class NoiseCertificate:
 
     sharers: int
     survivors: int
+    unseen: int
     colluders: int
     required: Fraction
     base: Fraction
@@ -62,11 +65,11 @@ class NoiseCertificate:
     @property
     def present(self) -> Fraction:
         """The least noise in the sum beside the user's own and that of colluders."""
-        return (self.survivors - self.colluders - 1) * self.kept
+        return (self.survivors - self.unseen - self.colluders - 1) * self.kept
 
     @property
     def total(self) -> Fraction | None:
-        """All noise in the sum, if everybody added what it should; None if unknown."""
+        """All noise of U3, if everybody added what it should; None if unknown."""
         if self.given is None:
             return None
         subtracted = sum(
@@ -86,6 +89,7 @@ class NoiseCertificate:
             "sharers": self.sharers,
             "survivors": self.survivors,
             "losses": self.losses,
+            "unseen": self.unseen,
             "colluders": self.colluders,
             "noise_required": _text(self.required),
             "noise_present": _text(self.present),
@@ -109,6 +113,7 @@ class NoiseCertificate:
         made = cls(
             sharers=int(document["sharers"]),
             survivors=int(document["survivors"]),
+            unseen=int(document["unseen"]),
             colluders=int(document["colluders"]),
             required=Fraction(document["noise_required"]),
             base=Fraction(document["base"]),

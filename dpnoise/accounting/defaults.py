@@ -70,9 +70,10 @@ _COVERED: Final[tuple[tuple[_Kinds, tuple[str, ...]], ...]] = (
     ),
     (
         frozenset({DistributedDiscreteGaussianEvent, *_GAUSSIANS}),
-        ("ddgauss-paper",),
+        ("log-concave-gdp", "ddgauss-paper"),
     ),
-    (frozenset({BinomialEvent}), ("lattice-pld",)),
+    (frozenset({BinomialEvent}), ("log-concave-gdp", "lattice-pld")),
+    (frozenset({BinomialEvent, *_GAUSSIANS}), ("log-concave-gdp",)),
 )
 
 

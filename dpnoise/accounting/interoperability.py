@@ -15,16 +15,9 @@ the extra `dp-accounting`.
 
 import math
 
-from dpnoise.accounting.shift.skellam_gdp import gaussian_equivalent
+from dpnoise.accounting.shift.skellam_gdp import ShiftedRelease, gaussian_equivalent
 from dpnoise.errors import DPNoiseError, UnknownEventError
-from dpnoise.events import (
-    Adjacency,
-    DiscreteGaussianEvent,
-    GaussianEvent,
-    PrivacyEvent,
-    SkellamEvent,
-    flatten,
-)
+from dpnoise.events import Adjacency, PrivacyEvent, flatten
 
 __all__ = ["to_dp_accounting"]
 
@@ -57,9 +50,7 @@ def to_dp_accounting(
     exported: list[object] = []
     distance = 0.0
     for release, rate, count, is_secret in flatten(event):
-        if not isinstance(
-            release, SkellamEvent | DiscreteGaussianEvent | GaussianEvent
-        ):
+        if not isinstance(release, ShiftedRelease):
             raise UnknownEventError(
                 f"{type(release).__name__} is dominated by no Gaussian; use an "
                 "accountant of this package"

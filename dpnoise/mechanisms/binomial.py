@@ -2,9 +2,9 @@
 
 * One noise share is the number of heads among an even number of fair coins, less its
   mean; shares add up to the same law with more coins.
-* Binomial noise is bounded, so the privacy loss can be infinite. The published
-  guarantee is (ε, δ) only, and its constants have not been re-derived here:
-  accountants mark every figure for it as recalled.
+* Binomial noise is bounded, so the privacy loss can be infinite. `log-concave-gdp`
+  charges for the ends. The published guarantee is (ε, δ) only, and its constants have
+  not been re-derived here: the accountant with its name marks its figures as recalled.
 * The L∞ sensitivity enters the guarantee, so the coordinate cap is stated in full.
 
 It uses conditional rounding, which gives it a hard L2 bound; the published mechanism

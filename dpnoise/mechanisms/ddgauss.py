@@ -1,11 +1,11 @@
 """The distributed discrete Gaussian mechanism, a baseline.
 
 * Every client adds a discrete Gaussian share. Sums of discrete Gaussians are not
-  discrete Gaussian; the accountant charges for the difference.
+  discrete Gaussian; accountants bound the sum itself or charge for the difference.
 * A share's variance is the variance *parameter* of a discrete Gaussian. The variance
   itself is a little smaller, and far smaller below one quarter: the sum is then hardly
-  noisy at all, and the charge explodes. The accountant sees the parameter.
-* The charge depends on how many shares the noise is cut into, hence on the roster. The
+  noisy at all, and bounds explode. The accountant sees the parameter.
+* Every bound depends on how many shares the noise is cut into, hence on the roster. The
   event states the worst case over all rosters (`event_with_noise`).
 
 It shares clip, rotation and rounding with `skellam`, so that a comparison of the two
@@ -49,7 +49,7 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
         """State one release as if its counted noise had another variance.
 
         A roster leaves k shares of at least v/k each to count. Cut into more and
-        thinner shares, the same noise protects less: every term of the bound for sums
+        thinner shares, the same noise protects less: every term of the bounds for sums
         grows with k and falls with a share's variance. So the most shares that any
         roster leaves, each of v/k, stand for all rosters.
         """

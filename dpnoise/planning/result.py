@@ -123,11 +123,16 @@ class Plan:
     def count_standard_error(self) -> float | None:
         """Standard error of one count.
 
-        None for vectors that are no counts.
+        None for vectors that are no counts. Under secret selection that of the estimate
+        of everybody's count, if every client fills this one.
         """
-        if not self.request.mechanism_class.takes_counts:
+        request = self.request
+        if not request.mechanism_class.takes_counts:
             return None
-        return math.sqrt(self.forecast.noise_mse)
+        rate = float(request.selection)
+        noise = self.forecast.noise_mse / rate**2
+        largest = float(self.parameters.linf_bound or 1)
+        return math.sqrt(noise + (1.0 / rate - 1.0) * request.clients * largest**2)
 
     @property
     def selection_mse(self) -> float:
@@ -145,8 +150,8 @@ class Plan:
         """Expected squared error of the estimate of everybody's sum, per coordinate.
 
         Caller's units². Without a selection the estimate is the sum, and this is
-        `forecast.expected_mse`; with one it is the sum over q: as much more noise, and
-        the coins on top.
+        `forecast.expected_mse`; with one it is the sum over q: noise grows by 1/q², and
+        the coins come on top.
         """
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
@@ -247,11 +252,6 @@ class Plan:
             for each in self.accountants_tried
         )
 
-    def _count_error(self) -> tuple[tuple[str, str], ...]:
-        if self.count_standard_error is None:
-            return ()
-        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
-
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
         if rate == 1:
@@ -267,6 +267,11 @@ class Plan:
                 ),
             ),
         )
+
+    def _count_error(self) -> tuple[tuple[str, str], ...]:
+        if self.count_standard_error is None:
+            return ()
+        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
     def _shares(self) -> str:
         given = self.parameters
@@ -321,9 +326,9 @@ class Plan:
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
             "expected_mse": forecast.expected_mse,
-            "count_standard_error": self.count_standard_error,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
+            "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,
             "rounding_mse": forecast.rounding_mse,

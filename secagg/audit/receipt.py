@@ -11,7 +11,7 @@ Source:
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, unique
 from typing import Final, Self
 
@@ -20,6 +20,7 @@ from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.transcript import domain_tag
 
 __all__ = [
+    "EVIDENCE_BYTES",
     "MAX_RECEIPT_BYTES",
     "AuditReceipt",
     "Dispute",
@@ -31,7 +32,7 @@ _MAGIC: Final = b"SecAgg-receipt/1"
 _HASH_BYTES: Final = 32
 _SEED_BYTES: Final = 32
 _MAX_CERTIFICATE_BYTES: Final = 1 << 16
-_DISPUTE_BYTES: Final = 10
+EVIDENCE_BYTES: Final = 32 + 64
 
 MAX_RECEIPT_BYTES: Final = 64 << 20
 """Largest receipt: a roster of 65535 with credentials, its quorum, and disputes."""
@@ -77,11 +78,25 @@ class Dispute:
         accuser: Index of a client.
         accused: Index of another.
         code: What was complained about.
+        evidence: SHA-256 of the dealer's sealed bundles and its signature over them, 96
+            bytes; empty where clients do not sign.  It shows that the server has not
+            invented what was dealt, and not which of the two lies.
     """
 
     accuser: int
     accused: int
     code: int
+    evidence: bytes = field(default=b"", repr=False)
+
+    @property
+    def dealer(self) -> int:
+        """Who dealt what the two do not agree about.
+
+        Holders complain about dealers; where a share did not belong to the others, its
+        dealer is named first.
+        """
+        is_wrong_share = self.code == ErrorCode.RECONSTRUCTION_FAILED
+        return self.accuser if is_wrong_share else self.accused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +148,7 @@ class AuditReceipt:
         writer.u32(len(self.disputes))
         for dispute in self.disputes:
             writer.u32(dispute.accuser).u32(dispute.accused).u16(dispute.code)
+            writer.blob(dispute.evidence)
         body = writer.getvalue()
         return body + _closing_hash(body)
 
@@ -176,11 +192,8 @@ class AuditReceipt:
             size=reader.u64(),
             certificate=reader.blob(max_bytes=_MAX_CERTIFICATE_BYTES),
         )
-        # Bounded by the bytes that are there: `fixed` refuses what is not.
-        rows = Reader(reader.fixed(reader.u32() * _DISPUTE_BYTES), "disputes")
-        disputes = []
-        while rows.remaining:
-            disputes.append(Dispute(rows.u32(), rows.u32(), rows.u16()))
+        # Bounded by the bytes that are there: the reader refuses what is not.
+        disputes = [_read_dispute(reader) for _ in range(reader.u32())]
         reader.fixed(_HASH_BYTES)
         return replace(receipt, disputes=tuple(disputes))
 
@@ -203,6 +216,14 @@ def _read_view(
             if len(graph_seed) != _SEED_BYTES:
                 raise ValueError(f"a graph seed has {_SEED_BYTES} bytes")
             return RosterCommitment(clients, top, graph_seed)
+
+
+def _read_dispute(reader: Reader) -> Dispute:
+    pair, code = (reader.u32(), reader.u32()), reader.u16()
+    evidence = reader.blob(max_bytes=EVIDENCE_BYTES)
+    if len(evidence) not in {0, EVIDENCE_BYTES}:
+        raise ValueError(f"evidence has 0 or {EVIDENCE_BYTES} bytes")
+    return Dispute(*pair, code, evidence)
 
 
 def _closing_hash(body: bytes) -> bytes:

@@ -18,7 +18,12 @@ from enum import StrEnum, unique
 from itertools import pairwise
 from typing import Final
 
-from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.audit.receipt import (
+    AuditReceipt,
+    Dispute,
+    Outcome,
+    RosterCommitment,
+)
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
@@ -26,7 +31,11 @@ from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.profiles import HonestTail
 from secagg.protocol import context
-from secagg.protocol.agreement import Signers, check_quorum
+from secagg.protocol.agreement import (
+    Signers,
+    check_bundle_signature,
+    check_quorum,
+)
 from secagg.protocol.checks import (
     check_layers,
     check_ring_survivors,
@@ -49,8 +58,8 @@ __all__ = [
     "verify_receipt",
 ]
 
-Certifier = Callable[[ProtocolParameters, int, int], NoiseCertificate]
-"""Maps parameters with a noise block, |U2| and |U3|, to what the sum must hold."""
+Certifier = Callable[[ProtocolParameters, int, int, int], NoiseCertificate]
+"""Maps parameters with a noise block, |U1|, |U2| and |U3| to what the sum must hold."""
 
 
 @unique
@@ -322,6 +331,23 @@ class _Reading:
             raise _flaw("its disputes are not strictly ascending")
         if any(a == b or max(a, b) >= self._clients for a, b in pairs):
             raise _flaw("a dispute is between two clients of the roster")
+        for row in receipt.disputes:
+            self._check_evidence(row)
+
+    def _check_evidence(self, dispute: Dispute) -> None:
+        """Check that a dealer has signed what is in dispute, where clients sign."""
+        parameters = self._parameters
+        if bool(dispute.evidence) != parameters.profile.has_identities:
+            raise _flaw("a dispute has evidence exactly where clients sign")
+        if dispute.evidence:
+            check_bundle_signature(
+                dispute.evidence[DIGEST_BYTES:],
+                dispute.evidence[:DIGEST_BYTES],
+                signers=Signers.of(self._adverts),
+                ctx1=self._ctx1,
+                index=dispute.dealer,
+                suite=parameters.suite,
+            )
 
     def check_certificate(self, certify: Certifier | None) -> None:
         """Compute what noise the sum holds, and compare."""
@@ -337,7 +363,9 @@ class _Reading:
                 "this receipt has a certificate of noise, and nothing to compute it",
                 next_step="Verify it with secagg.distributed_dp.certify.",
             )
-        computed = certify(parameters, len(self._sharers), len(self._survivors))
+        computed = certify(
+            parameters, self._clients, len(self._sharers), len(self._survivors)
+        )
         # Only how many seeds the writer has subtracted is its word.
         given = _given(stated, len(computed.removed), len(self._survivors))
         if replace(computed, given=given).encode() != stated:

@@ -19,6 +19,15 @@ __all__ = ["plan"]
 _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
+def _approve(context: typer.Context, path: Path | None) -> None:
+    """Judge a task that is already planned; needs none of the other options."""
+    if path is not None:
+        from secagg.cli.approve import approve
+
+        approve(path, Output(as_json=bool(context.params.get("as_json"))))
+        raise typer.Exit
+
+
 def plan(  # noqa: PLR0913 - one parameter per flag
     *,
     clients: Annotated[
@@ -173,6 +182,16 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "--plot",
             metavar="FILE",
             help="Draw error against bits into FILE.png, .svg or .pdf (extra: viz).",
+        ),
+    ] = None,
+    approve: Annotated[  # noqa: ARG001 - its callback does the work and ends the command
+        Path | None,
+        typer.Option(
+            "--approve",
+            metavar="FILE",
+            callback=_approve,
+            help="Instead of planning: judge the noise of an offer, or of a server's "
+            "settings (.toml), and print the hash that a client may pin.",
         ),
     ] = None,
     as_json: JSONOption = False,

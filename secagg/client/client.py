@@ -9,20 +9,26 @@ Rule 3: a task gets as many sessions of this client as its budget covers, counte
 Rule 4: what a session released is decoded by the parameters of that session.
 Rule 5: a client may be cancelled at any await.  What it has done is on the disk, and
         the next `contribute` goes on there.
-Rule 6: no vector is given twice without being told to: whoever gives to all sessions
+Rule 6: the coin of a task with secret selection is shown to nobody.  The application
+        is not asked for a vector that does not count, but only if this client answers
+        at a fixed time.
+Rule 7: no vector is given twice without being told to: whoever gives to all sessions
         of a task gives a function.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg import telemetry
+from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
 from secagg.client.enrolment import (
@@ -30,6 +36,7 @@ from secagg.client.enrolment import (
     EnrolledClient,
     load_enrolled,
 )
+from secagg.client.evidence import certificate_of
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.judge import SessionInfo, judge_offer, policy_of
 from secagg.client.runner import (
@@ -58,10 +65,14 @@ from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
+from secagg.storage.purging import purge_once
+from secagg.storage.stored import Retention
 from secagg.transport.address import Address
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Client", "Contribution", "VectorMaker"]
+
+_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
 # Makes the vector of a session; called on a thread.  After a restart it is called
 # again for the same session and must return the same vector.
@@ -76,15 +87,16 @@ class Contribution:
         session_number: Number of the session.
         inputs: How many vectors the sum adds up, this client's included.
         values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise; None for a client that does not fetch sums.
+            from a task without noise; None for a client that does not fetch sums.  With
+            secret selection it is the estimate of the sum of all vectors.
         privacy: What the whole task costs this client, computed by itself; None for a
             task that releases exact sums.
         grounds: How the privacy figure is known for this session: "certified", or
             "certified, with 9.09e-13 added to delta" where its ring may have been cut
             with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
-            if it fitted; None when the vector had left before a restart.  It says
-            something about the vector: tell its owner alone.
+            if it fitted or was not asked for; None when the vector had left before a
+            restart.  It says something about the vector: tell its owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
         noise: What noise the sum holds at least, computed by this client from the sets
@@ -143,6 +155,16 @@ class Client:
             this client.
         wait_seconds: How long to wait for a session; None for ever.
         fetch_sum: Whether the released sums are wanted.
+        retention: How long receipts of ended sessions stay on the disk; 400 days and
+            10,000 of each task by default.  What was spent and which numbers were used
+            stay for good.
+        answer_at: In tasks with secret selection: ask for the vector of a session only
+            if this client's coin has won, and let the input leave at this part of the
+            duration of MaskedInputCollection either way, say 0.8.  It must be enough to
+            make a vector, and to leave time for the upload; a vector that comes later
+            does not leave, and the client waits for the next session.  Whoever takes
+            this keeps a client whose coin is lost running until it has answered: the
+            privacy of all counts on that.  None asks for every vector.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
 
@@ -184,6 +206,8 @@ class Client:
         attempts: int = 3,
         wait_seconds: float | None = 120.0,
         fetch_sum: bool = True,
+        retention: Retention | None = None,
+        answer_at: float | None = None,
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
         if not isinstance(floors, PrivacyFloors | ExactSumsAccepted):
@@ -203,7 +227,14 @@ class Client:
             raise LocalProtocolError(
                 "identity and aggregator belong to an address; a connection has its own"
             )
-        self._server = Address.parse(server) if isinstance(server, str) else server
+        if answer_at is not None and not 0.0 < answer_at < 1.0:
+            raise LocalProtocolError(
+                f"answer_at is {answer_at!r}; it is a part of a round, between 0 and 1",
+                next_step="Take 0.8, or None to make every vector.",
+            )
+        self._server = (
+            Address.parse(server, name="server") if isinstance(server, str) else server
+        )
         self._task = task
         self._floors = floors
         self._identity = identity
@@ -216,6 +247,8 @@ class Client:
         self._attempts = attempts
         self._wait_seconds = wait_seconds
         self._fetch_sum = fetch_sum
+        self._retention = retention or Retention()
+        self._answer_at = answer_at
         self._on_progress = on_progress
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
@@ -250,7 +283,9 @@ class Client:
                 make_input=self._make_input,
                 enrolment=self._enrolled(connection.identity),
                 settings=ClientSettings(
-                    fetch_sum=self._fetch_sum, offer_seconds=self._wait_seconds
+                    fetch_sum=self._fetch_sum,
+                    offer_seconds=self._wait_seconds,
+                    answer_at=self._answer_at,
                 ),
                 workers=workers,
                 on_progress=self._on_progress,
@@ -303,6 +338,7 @@ class Client:
             )
         self._turn = _turn_of(vector, accept)
         try:
+            await purge_once(storage.book, self._retention, _LOG)
             attempts = Attempts(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
@@ -461,12 +497,18 @@ class Client:
         turn = self._this_turn()
         if turn.session is None:
             raise LocalProtocolError("an input is made for a session that was judged")
-        vector = np.asarray(turn.make(replace(turn.session, payload=payload)))
-        parameters = descriptor.parameters
+        session, parameters = (
+            replace(turn.session, payload=payload),
+            descriptor.parameters,
+        )
         if not parameters.noise_block:
             turn.shortened_by = 1.0
-            return encode_integers(vector, parameters)
-        task = NoisedTask.from_parameters(parameters)
+            return encode_integers(np.asarray(turn.make(session)), parameters)
+        task = NoisedTask.of_session(descriptor)
+        if self._answer_at is not None and not task.is_selected(secrets):
+            vector = np.zeros(task.dim)
+        else:
+            vector = np.asarray(turn.make(session))
         encoded = task.encode(
             _as_floats(vector),
             session_id=descriptor.session_id,
@@ -523,14 +565,12 @@ def _contribution(
     privacy = noise = None
     grounds = ""
     if parameters.noise_block:
-        task = NoisedTask.from_parameters(parameters)
+        task = NoisedTask.of_session(descriptor)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)
         if outcome.sharers is not None:
-            noise = task.certificate(
-                sharers=outcome.sharers, survivors=outcome.survivors
-            )
+            noise = certificate_of(parameters, AuditReceipt.decode(outcome.audit))
         added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
         grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:

@@ -9,6 +9,9 @@ Rule 3: every round has a deadline of the client's own, twice the session's and 
         0 lasts until enough clients have come: there every answer begins the client's
         deadline anew, so that only a silent aggregator ends its patience.  The end of
         the session is the last deadline of all rounds.
+Rule 4: where a secret coin decides whether an input counts, and making one may be
+        skipped, the input leaves at one fixed time whichever way the coin has fallen.
+        One that is ready too late does not leave at all.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +26,7 @@ import numpy.typing as npt
 from secagg.client.after_error import Reach
 from secagg.client.calls import ClientCalls, repeated
 from secagg.client.session import ClientSession
+from secagg.distributed_dp import selects_in_secret
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -141,6 +145,9 @@ class ClientSettings:
         max_payload_bytes: Largest payload that is fetched.
         slack_seconds: What the client adds to every deadline of the session, for
             links, clocks and a restart of the aggregator.
+        answer_at: In tasks with secret selection, when the input leaves: as part of the
+            duration of MaskedInputCollection, in (0, 1), counted from its beginning.
+            None as soon as it is ready.
     """
 
     fetch_sum: bool = True
@@ -148,6 +155,7 @@ class ClientSettings:
     offer_seconds: float | None = None
     max_payload_bytes: int = 1 << 30
     slack_seconds: float = 30.0
+    answer_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +216,7 @@ class Conductor:
         self._session = session
         self._payload: bytes | None = None
         self._uploaded = False
-        self._deadline = 0.0
+        self._entered = self._deadline = 0.0
         self._sharers: int | None = None
         self._ended_by_server = False
         self._is_certain = session.descriptor.parameters.is_complete_graph
@@ -330,8 +338,31 @@ class Conductor:
             payload,
             session.noise_secrets,
         )
+        await self._keep_time()
         await self._send_all(await session.apply(InputReady(vector)))
         self._uploaded = True
+
+    async def _keep_time(self) -> None:
+        """Wait until the input may leave, so that its time says nothing of its coin.
+
+        Raises:
+            SessionAbortedError: It has passed; only a client whose coin has won takes
+                so long.
+        """
+        parameters = self._session.descriptor.parameters
+        part, clock = self._parts.settings.answer_at, self._parts.clock
+        if part is None or not selects_in_secret(parameters):
+            return
+        instant = self._entered + part * parameters.deadlines.masked_input
+        if clock.now() > instant:
+            raise SessionAbortedError(
+                "the vector was made too late to leave at the time that this client "
+                "has fixed",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Raise answer_at, make vectors faster, or ask the operator "
+                "for longer rounds.",
+            )
+        await clock.sleep_until(instant)
 
     async def _is_uploaded(self) -> bool:
         """Whether an earlier process finished the upload, or the round is closed."""
@@ -436,6 +467,7 @@ class Conductor:
         seconds = _patience(self._session.round, parameters.deadlines)
         slack = self._parts.settings.slack_seconds
         clock = self._parts.clock
+        self._entered = clock.now()
         if self._session.round < Round.UNMASKING:
             # Nothing that this client still has to say is taken later.
             left = self._session.descriptor.session_end - clock.date()

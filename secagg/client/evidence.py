@@ -25,12 +25,13 @@ from secagg.messages import (
     RosterFrame,
     Survivors,
 )
-from secagg.parameters import SessionDescriptor
+from secagg.noise_certificate import NoiseCertificate
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.protocol import context
 from secagg.protocol.client_states import Completed, Failed
 from secagg.protocol.events import ClientEvent, Received
 
-__all__ = ["concluded", "seen_at_offer", "seen_with"]
+__all__ = ["certificate_of", "concluded", "seen_at_offer", "seen_with"]
 
 
 def seen_at_offer(descriptor: SessionDescriptor) -> AuditReceipt:
@@ -95,8 +96,7 @@ def concluded(
         return replace(seen, code=ErrorCode.SESSION_OVER)
     parameters, certificate = descriptor.parameters, b""
     if parameters.noise_layers:
-        sharers, survivors = map(_size, (seen.sharers, seen.survivors))
-        certificate = certify(parameters, sharers, survivors).encode()
+        certificate = certificate_of(parameters, seen).encode()
     return replace(
         seen,
         outcome=Outcome.RELEASED,
@@ -104,6 +104,26 @@ def concluded(
         size=ended.outcome.size,
         certificate=certificate,
     )
+
+
+def certificate_of(
+    parameters: ProtocolParameters, seen: AuditReceipt
+) -> NoiseCertificate:
+    """Return what noise a sum holds whose sets this client has answered for.
+
+    Args:
+        parameters: Of the session, with a noise block.
+        seen: With a view and both sets.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block has no answer for these sets.
+    """
+    if isinstance(seen.view, RosterCommitment):
+        clients = seen.view.clients
+    else:
+        clients = RosterFrame.decode(seen.view or b"").size
+    sharers, survivors = _size(seen.sharers), _size(seen.survivors)
+    return certify(parameters, clients, sharers, survivors)
 
 
 def _view(descriptor: SessionDescriptor, data: bytes) -> bytes | RosterCommitment:

@@ -12,12 +12,14 @@ from typing import Any, Final
 __all__ = ["VECTOR_FILES", "read_vectors"]
 
 VECTOR_FILES: Final = (
+    "accounting",
     "encodings",
     "enrolment",
     "masks",
     "noise",
     "receipts",
     "refusals",
+    "restarts",
     "secrets",
     "sessions",
 )

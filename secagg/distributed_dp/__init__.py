@@ -12,9 +12,12 @@ Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a no
         no vector leaves a client that has not gone through it.
 Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
 Rule 4: no amplification by sampling: the server knows who takes part, and readers see
-        it in the noise that every participant adds.
-Rule 5: noise and rounding derive from one secret seed per session and U2, so that a
-        restarted client sends the same bytes; the rotation from the public session id.
+        it in the noise that every participant adds.  Where a task selects vectors, all
+        add their noise, and a client's coin is as secret as its vector: it is in no
+        message, log, error or receipt.
+Rule 5: noise, rounding and coin derive from one secret seed per session and U2, so that
+        a restarted client sends the same bytes; the rotation from the public session
+        id.
 Rule 6: who draws other noise for the same U2 has another ctx2 (PROTOCOL §4): builds
         that disagree make masks that do not cancel, never a sum with another noise.
 
@@ -30,20 +33,32 @@ from dpnoise.local import (
     best_magnitude_epsilon,
     make_randomiser,
 )
-from dpnoise.mechanisms import SessionNoise
-from dpnoise.planning import CurvePoint, Plan, error_curve, plan
+from dpnoise.mechanisms import ClippingSchedule, SessionNoise
+from dpnoise.planning import (
+    CurvePoint,
+    Plan,
+    PlanRequest,
+    error_curve,
+    flag_amplitude_for,
+    plan,
+)
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
     central_gaussian_variance,
     certify,
+    following_terms,
+    offered_terms,
     read_noise_terms,
+    selects_in_secret,
     subtract_layers,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
+from secagg.distributed_dp.session_unit import UnitBounds
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
     "Adjacency",
+    "ClippingSchedule",
     "CurvePoint",
     "DPNoiseError",
     "LocalParameters",
@@ -54,16 +69,22 @@ __all__ = [
     "NoisedTask",
     "ParameterError",
     "Plan",
+    "PlanRequest",
     "PrivacyReport",
     "PrivacyStatement",
     "SessionNoise",
+    "UnitBounds",
     "UnknownEventError",
     "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
     "error_curve",
+    "flag_amplitude_for",
+    "following_terms",
     "make_randomiser",
+    "offered_terms",
     "plan",
     "read_noise_terms",
+    "selects_in_secret",
     "subtract_layers",
 ]

@@ -7,6 +7,7 @@ is checked apart, and only for whoever means to take part.
 
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,27 +16,35 @@ from typing import Final, cast
 
 from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
 from dpnoise.errors import DPNoiseError
-from dpnoise.events import NoiseEvent
+from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
-from dpnoise.mechanisms import Mechanism, MechanismParameters, make_mechanism
+from dpnoise.mechanisms import (
+    Mechanism,
+    MechanismParameters,
+    check_selection_rate,
+    make_mechanism,
+)
+from secagg.distributed_dp.session_unit import UnitBounds
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES
 
 __all__ = [
     "MAX_STEPS",
+    "NoiseBlock",
     "NoiseBudget",
     "bad_block",
     "canonical_json",
     "check_cost",
     "check_sampler",
     "decode_block",
-    "encode_block",
     "rational_text",
 ]
 
 _BLOCK_VERSION: Final = 2
+_LEAST_UNIT: Final = Fraction(1, 1 << 64)  # products stay floats
+# No digits beyond those of a rate, whose denominator is a million at most.
+_RATE: Final = re.compile(r"[1-9][0-9]{0,6}/[1-9][0-9]{0,6}")
 MAX_STEPS: Final = 1_000_000
-# What a client spends on one offer before it says no; plans take a few at most.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,32 +75,57 @@ class NoiseBudget:
         return self.steps + self.spare
 
 
-def encode_block(mechanism: Mechanism, budget: NoiseBudget, sampler: str) -> bytes:
-    """Return the canonical bytes of a noise block (PROTOCOL §3.5).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseBlock:
+    """What a noise block says.
 
-    JSON with sorted keys, no white space, floats in their shortest form, rationals as
-    "p/q" in lowest terms.
-
-    Args:
+    Attributes:
         mechanism: With its noise.
         budget: What the task claims.
+        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
         sampler: Digest of how the noise is drawn, in hexadecimal.
+        units: Within which bounds the clip moves from session to session; None for a
+            clip that stays.
     """
-    encoder = mechanism.parameters.to_dict()
-    entries: dict[str, object] = {
-        "version": _BLOCK_VERSION,
-        "noise": encoder.pop("noise_rule"),
-        "mechanism": encoder,
-        "noise_sampler": sampler,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "steps": budget.steps,
-        "spare": budget.spare,
-        "accountant": budget.accountant,
-    }
-    if budget.randomiser is not None:
-        entries[_OPTIONAL_KEY] = budget.randomiser.to_dict()
-    return canonical_json(entries)
+
+    mechanism: Mechanism
+    budget: NoiseBudget
+    selection_rate: Fraction
+    sampler: str
+    units: UnitBounds | None = None
+
+    @property
+    def release(self) -> PrivacyEvent:
+        """What one session releases, as accountants take it."""
+        event = cast("NoiseEvent", self.mechanism.event())
+        if self.selection_rate == 1:
+            return event
+        return SecretlySelected(event, self.selection_rate)
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes of the block (PROTOCOL §3.5).
+
+        JSON with sorted keys, no white space, floats in their shortest form, rationals
+        as "p/q" in lowest terms.
+        """
+        encoder = self.mechanism.parameters.to_dict()
+        entries: dict[str, object] = {
+            "version": _BLOCK_VERSION,
+            "noise": encoder.pop("noise_rule"),
+            "mechanism": encoder,
+            "noise_sampler": self.sampler,
+            "selection_rate": rational_text(self.selection_rate),
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "steps": self.budget.steps,
+            "spare": self.budget.spare,
+            "accountant": self.budget.accountant,
+        }
+        if self.budget.randomiser is not None:
+            entries["randomiser"] = self.budget.randomiser.to_dict()
+        if self.units is not None:
+            entries["unit"] = self.units.to_dict()
+        return canonical_json(entries)
 
 
 def canonical_json(entries: object) -> bytes:
@@ -112,6 +146,7 @@ _BLOCK_KEYS: Final = frozenset(
         "mechanism",
         "noise",
         "noise_sampler",
+        "selection_rate",
         "epsilon",
         "delta",
         "steps",
@@ -119,12 +154,17 @@ _BLOCK_KEYS: Final = frozenset(
         "accountant",
     }
 )
-_OPTIONAL_KEY: Final = "randomiser"
+_OPTIONAL_KEYS: Final = frozenset({"randomiser", "unit"})
 
 
 @lru_cache(maxsize=64)
-def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
-    """Read a block, in the order of what its checks cost; draw no noise yet."""
+def decode_block(block: bytes) -> NoiseBlock:
+    """Read a block, in the order of what its checks cost; draw no noise yet.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; it is missing, malformed or not canonical, or
+            describes a mechanism outside its theorem.
+    """
     if not 0 < len(block) <= MAX_NOISE_BLOCK_BYTES:
         raise bad_block("it is missing" if not block else "it is too long")
     try:
@@ -134,10 +174,10 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
         raise bad_block("it is not JSON") from None
     if not is_canonical:
         raise bad_block("it is not in canonical form")
-    if not isinstance(entries, dict) or set(entries) - {_OPTIONAL_KEY} != _BLOCK_KEYS:
+    if not isinstance(entries, dict) or set(entries) - _OPTIONAL_KEYS != _BLOCK_KEYS:
         raise bad_block(
             f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}, and "
-            f"{_OPTIONAL_KEY} where there is one"
+            f"{' and '.join(sorted(_OPTIONAL_KEYS))} where there are such"
         )
     if entries["version"] != _BLOCK_VERSION:
         raise bad_block(f"its version is not {_BLOCK_VERSION}")
@@ -147,7 +187,7 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
         steps=_whole(entries["steps"], "steps", lowest=1),
         spare=_whole(entries["spare"], "spare", lowest=0),
         accountant=str(entries["accountant"]),
-        randomiser=_randomiser(entries.get(_OPTIONAL_KEY)),
+        randomiser=_randomiser(entries.get("randomiser")),
     )
     encoder, noise = entries["mechanism"], entries["noise"]
     if not isinstance(encoder, dict) or "noise_rule" in encoder:
@@ -158,16 +198,29 @@ def decode_block(block: bytes) -> tuple[Mechanism, NoiseBudget, str]:
         )
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
-    sampler = str(entries["noise_sampler"])
+    read = NoiseBlock(
+        mechanism=mechanism,
+        budget=budget,
+        selection_rate=_rate(entries["selection_rate"]),
+        sampler=str(entries["noise_sampler"]),
+        units=_units(entries.get("unit"), mechanism, budget),
+    )
     # One description, one block: what is charged is charged to its bytes.
-    if encode_block(mechanism, budget, sampler) != block:
+    if read.encode() != block:
         raise bad_block("its numbers are not in canonical form")
-    return mechanism, budget, sampler
+    return read
 
 
 def check_cost(mechanism: Mechanism, accountant: str) -> None:
-    """Refuse a block that keeps everybody busy who judges it."""
-    release = cast("NoiseEvent", mechanism.event())
+    """Refuse a block that keeps everybody busy who judges it.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG.
+    """
+    try:
+        release = cast("NoiseEvent", mechanism.event())
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
     cost = accounting_cost(release, accountant)
     if cost > MAX_ACCOUNTING_COST:
         raise bad_block(
@@ -180,13 +233,13 @@ def check_cost(mechanism: Mechanism, accountant: str) -> None:
 @lru_cache(maxsize=64)
 def check_sampler(block: bytes) -> None:
     """Refuse noise that this release does not draw; takes up to seconds."""
-    mechanism, _, sampler = decode_block(block)
+    read = decode_block(block)
     try:
-        digest = mechanism.sampler_digest
+        digest = read.mechanism.sampler_digest
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
     # Two samplers with other tables would not draw what the block promises.
-    if sampler != digest.hex():
+    if read.sampler != digest.hex():
         raise bad_block("its noise sampler is not the one that this release builds")
 
 
@@ -202,6 +255,31 @@ def _randomiser(entries: object) -> LocalParameters | None:
         raise bad_block(str(error)) from None
 
 
+def _units(
+    entries: object, mechanism: Mechanism, budget: NoiseBudget
+) -> UnitBounds | None:
+    """Read how the clip may move; None where it stays."""
+    if entries is None:
+        return None
+    if not mechanism.has_clip_flag:
+        raise bad_block("its clip moves, and no flag tells which vectors fit")
+    if budget.randomiser is not None:
+        raise bad_block("a local randomiser has one clip, which cannot move")
+    try:
+        units = UnitBounds.from_dict(entries)
+    except ValueError as error:
+        raise bad_block(str(error)) from None
+    planned = Fraction(mechanism.parameters.scale_factor)
+    if (
+        not _LEAST_UNIT * planned
+        <= units.lowest
+        <= units.highest
+        <= planned / (_LEAST_UNIT)
+    ):
+        raise bad_block("its clip may move by more than a factor of 2^64")
+    return units
+
+
 def _positive(value: object, name: str, below: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_block(f"{name} is not a number")
@@ -209,6 +287,15 @@ def _positive(value: object, name: str, below: float) -> float:
     if not 0 < value < min(below, sys.float_info.max):
         raise bad_block(f"{name} must lie between 0 and {below}")
     return float(value)
+
+
+def _rate(value: object) -> Fraction:
+    if not isinstance(value, str) or _RATE.fullmatch(value) is None:
+        raise bad_block("its selection_rate is no rate")
+    try:
+        return check_selection_rate(Fraction(value))
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
 
 
 def _whole(value: object, name: str, *, lowest: int) -> int:

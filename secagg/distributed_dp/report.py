@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Self
 
@@ -9,11 +10,12 @@ from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.local import reconstruction_probability
+from dpnoise.mechanisms import EVERYBODY
 from secagg.distributed_dp.noise_block import (
     bad_block,
-    check_cost,
     check_sampler,
     decode_block,
+    rational_text,
 )
 
 __all__ = ["LocalPrivacy", "PrivacyReport", "statement"]
@@ -96,8 +98,8 @@ class PrivacyReport:
 
     Attributes:
         server: Against the server and its colluders.
-        model_reader: Against readers of the released sums.  Neither counts any
-            amplification by sampling.
+        model_reader: Against readers of the released sums.  Both count the secret
+            selection of vectors, if the task has one, and no other amplification.
         local_noise_stddev: The least noise of one client, over all rosters, caller's
             units: all that is left if secure aggregation is broken and `broken_masks`
             is None.
@@ -107,6 +109,7 @@ class PrivacyReport:
         spare: Sessions that the figures cover beyond them.
         graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
             complete graph.
+        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
         broken_masks: Against a server that sees every vector alone, because masks were
             broken or all others are its inventions; None where nothing is promised.
     """
@@ -118,6 +121,7 @@ class PrivacyReport:
     steps: int
     spare: int
     graph_delta: float = 0.0
+    selection_rate: Fraction = EVERYBODY
     broken_masks: LocalPrivacy | None = None
 
     def lines(self) -> tuple[str, str, str]:
@@ -173,6 +177,7 @@ class PrivacyReport:
             "steps": self.steps,
             "spare": self.spare,
             "graph_delta": self.graph_delta,
+            "selection_rate": rational_text(self.selection_rate),
             "broken_masks": self.broken_masks and self.broken_masks.to_dict(),
             "grounds": self.grounds(),
         }
@@ -185,6 +190,7 @@ class PrivacyReport:
             KeyError: A key is missing.
             ValueError: A value is none that a report can have.
         """
+        part, _, whole = document["selection_rate"].partition("/")
         return cls(
             server=PrivacyStatement.from_dict(document["server"]),
             model_reader=PrivacyStatement.from_dict(document["model_reader"]),
@@ -193,6 +199,7 @@ class PrivacyReport:
             steps=int(document["steps"]),
             spare=int(document["spare"]),
             graph_delta=float(document["graph_delta"]),
+            selection_rate=Fraction(int(part), max(1, int(whole))),
             broken_masks=None
             if document["broken_masks"] is None
             else LocalPrivacy.from_dict(document["broken_masks"]),
@@ -208,16 +215,15 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         adversary: Against whom.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; the block cannot be used, or is too dear to
-            judge.
+        RemoteProtocolError: BAD_CONFIG; the block cannot be used.
     """
-    mechanism, budget, _ = decode_block(noise_block)
+    block = decode_block(noise_block)
+    budget = block.budget
     try:
-        check_cost(mechanism, budget.accountant)
         # No figure for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
-        accountant.compose(Repeated(mechanism.event(), budget.sessions))
+        accountant.compose(Repeated(block.release, budget.sessions))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
         # The block names accountant and numbers: whoever offers it is at fault.

@@ -154,19 +154,28 @@ def sign_bundles(
     Returns:
         64 bytes.  They make evidence of what the dealer sent, for disputes.
     """
-    return key.sign(_bundles_message(sealed, ctx1, index, suite))
+    digest = sha256(sealed).digest()
+    return key.sign(_bundles_message(digest, ctx1, index, suite))
 
 
 def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and where
     signature: bytes,
-    sealed: bytes,
+    digest: bytes,
     *,
     signers: Signers,
     ctx1: bytes,
     index: int,
     suite: CipherSuite,
 ) -> None:
-    """Check a dealer's signature over its bundles (R5.2-11).
+    """Check a dealer's signature over its bundles (R5.2-11, R5.8-1).
+
+    Args:
+        signature: 64 bytes.
+        digest: SHA-256 of the sealed bundles, 32 bytes.
+        signers: Of the roster.
+        ctx1: Context of the roster.
+        index: The dealer's.
+        suite: Of the session.
 
     Raises:
         RemoteProtocolError: BAD_SIGNATURE.
@@ -174,7 +183,7 @@ def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and wher
     check_signed(
         signers,
         index,
-        _bundles_message(sealed, ctx1, index, suite),
+        _bundles_message(digest, ctx1, index, suite),
         signature,
         "has not signed these bundles for this roster",
     )
@@ -211,8 +220,7 @@ def _context_message(ctx3: bytes, suite: CipherSuite) -> bytes:
 
 
 def _bundles_message(
-    sealed: bytes, ctx1: bytes, index: int, suite: CipherSuite
+    digest: bytes, ctx1: bytes, index: int, suite: CipherSuite
 ) -> bytes:
     tag = domain_tag("client", "bundles", suite)
-    digest = sha256(sealed).digest()
     return Writer().fixed(tag).blob(ctx1).u32(index).fixed(digest).getvalue()

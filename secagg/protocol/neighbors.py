@@ -3,9 +3,9 @@
 * The complete graph: everybody with everybody.  A dealer holds one share of its own
   secrets, so each secret has n holders.
 * The Harary ring of degree k, for the honest-curious profile only: clients stand in a
-  ring in an order drawn by the server after the roster is fixed, and share with the
-  k/2 next on either side.  A dealer holds no share of its own secrets, so each secret
-  has k holders (PROTOCOL §11).
+  ring in the order of the roster, which the server's seed draws once everybody is
+  known, and share with the k/2 next on either side.  A dealer holds no share of its
+  own secrets, so each secret has k holders (PROTOCOL §11).
 * The drawn graph, for profile malicious-server-sparse only: each client draws k others,
   after the roster is fixed, who hold the shares of its secrets.  Masks join the two
   ends of every edge, whoever drew it (PROTOCOL §11.4).
@@ -14,14 +14,12 @@ Source:
     [Bell20] section 3; [Bon17] for the complete graph.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import Graph, ProtocolParameters
-from secagg.primitives.transcript import domain_tag
 
 __all__ = [
     "CompleteGraph",
@@ -118,21 +116,15 @@ class CompleteGraph:
 
 @dataclass(frozen=True, slots=True)
 class HararyRing:
-    """A random ring in which each client shares with the k nearest.
+    """A ring in which each client shares with the k nearest.
 
     Attributes:
         degree: k, even.
-        order: Roster index at each position of the ring.
-        position: Position of each roster index.
+        size: n; roster indices are the places of the ring, in order.
     """
 
     degree: int
-    order: tuple[int, ...]
-    position: tuple[int, ...]
-    # A server asks for every list many times, a client for its own only.
-    _known: dict[int, tuple[int, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    size: int
 
     @property
     def has_common_holders(self) -> bool:
@@ -141,19 +133,20 @@ class HararyRing:
 
     def mask_peers(self, index: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
-        known = self._known.get(index)
-        if known is None:
-            here, size = self.position[index], len(self.order)
-            reach = self.degree // 2
-            known = tuple(
-                sorted(
-                    self.order[(here + step) % size]
-                    for step in range(-reach, reach + 1)
-                    if step != 0
-                )
-            )
-            self._known[index] = known
-        return known
+        end, start = self._runs(index)
+        arc = (*range(end), *range(start, start + self.degree + 1 - end))
+        return tuple(each for each in arc if each != index)
+
+    def _runs(self, index: int) -> tuple[int, int]:
+        """Return where the k + 1 places around `index` lie on the roster.
+
+        They are the places below the first number, which is 0 unless they go past an
+        end of the roster, and as many as are left from the second number on.
+        """
+        first, end = index - self.degree // 2, index + self.degree // 2 + 1
+        if first < 0:
+            return end, first + self.size
+        return max(0, end - self.size), first
 
     def holders(self, dealer: int) -> tuple[int, ...]:
         """See `SharingGraph`."""
@@ -173,7 +166,9 @@ class HararyRing:
 
     def place(self, dealer: int, receiver: int) -> int:
         """See `SharingGraph`."""
-        return self.mask_peers(dealer).index(receiver)
+        end, start = self._runs(dealer)
+        rank = receiver if receiver < end else receiver - start + end
+        return rank - (dealer < receiver)
 
     def abscissa(self, dealer: int, holder: int) -> int:
         """See `SharingGraph`."""
@@ -241,7 +236,7 @@ class DrawnGraph:
 def sharing_graph(
     parameters: ProtocolParameters, size: int, graph_seed: bytes
 ) -> SharingGraph:
-    """Return the graph that the size of a roster and its seed define.
+    """Return the graph that the size of a roster defines, and whether it has a seed.
 
     Everybody derives it from the same public bytes, hence a neighbour list that is
     asymmetric, repeats a client, names oneself or has the wrong degree cannot be
@@ -250,7 +245,7 @@ def sharing_graph(
     Args:
         parameters: Of the session.
         size: n, size of the roster.
-        graph_seed: As in the roster.
+        graph_seed: As in the roster, whose order it has drawn.
 
     Returns:
         Where clients draw their neighbours, a graph without edges: none is drawn yet.
@@ -280,15 +275,4 @@ def sharing_graph(
             f"{parameters.degree + 2} clients, the roster has {size}",
             code=ErrorCode.POLICY_VIOLATION,
         )
-    # Sorting by a hash is a uniform permutation up to collisions of SHA-256, and any
-    # language can repeat it.
-    prefix = domain_tag("ring", "order", parameters.suite) + graph_seed
-    keys = [
-        hashlib.sha256(prefix + index.to_bytes(4, "big")).digest()
-        for index in range(size)
-    ]
-    order = sorted(range(size), key=keys.__getitem__)
-    position = [0] * size
-    for place, index in enumerate(order):
-        position[index] = place
-    return HararyRing(parameters.degree, tuple(order), tuple(position))
+    return HararyRing(parameters.degree, size)

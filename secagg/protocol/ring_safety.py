@@ -125,7 +125,7 @@ def holder_bits(graph: HararyRing, *, colluders: int, threshold: int) -> float:
     """
     return bits_of(
         log_corrupt_holders(
-            clients=len(graph.order),
+            clients=graph.size,
             degree=graph.degree,
             threshold=threshold,
             colluders=colluders,
@@ -150,9 +150,8 @@ def ring_risk(
         colluders: c, of the whole roster; not reduced by anybody lost.
         threshold: t.
     """
-    living = np.fromiter(
-        map(survivors.__contains__, graph.order), np.bool_, len(graph.order)
-    )
+    living = np.zeros(graph.size, np.bool_)
+    living[list(survivors)] = True
     uncuttable = cannot_be_cut(living, degree=graph.degree, colluders=colluders)
     return RingRisk(
         holder_bits=holder_bits(graph, colluders=colluders, threshold=threshold),

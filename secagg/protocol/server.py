@@ -282,7 +282,8 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
 
 
 def _is_closed(state: ServerState, which: Round) -> bool:
-    return which < state.ROUND or isinstance(state, Summing | Completed | Failed)
+    # Summing up is no round of its own: it begins when Unmasking is closed.
+    return which < state.ROUND or isinstance(state, Summing)
 
 
 def fork(state: ServerState) -> ServerState:
@@ -486,7 +487,8 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     for dealer in cohort.graph.senders(index):
         if dealer in state.sharers:
             place = cohort.graph.place(dealer, index) * BUNDLE_BYTES
-            parts.append(state.bundles[dealer][place : place + BUNDLE_BYTES])
+            sealed = state.bundles[dealer].sealed
+            parts.append(sealed[place : place + BUNDLE_BYTES])
     return Envelope.of(Delivery(state.bitmap, b"".join(parts)))
 
 

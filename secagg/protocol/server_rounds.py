@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from hashlib import sha256
 from typing import Final
 
 from secagg.errors import (
@@ -186,10 +187,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     is_ring = parameters.graph is Graph.RING
     if is_ring and len(event.graph_seed) != _SEED_BYTES:
         raise LocalProtocolError("closing AdvertiseKeys on a ring takes a 32-byte seed")
-    roster = Roster(
-        tuple(state.adverts[name] for name in sorted(state.adverts, key=str.encode)),
-        event.graph_seed if is_ring else b"",
-    )
+    roster = Roster.of(state.adverts.values(), event.graph_seed if is_ring else b"")
     opening = Envelope.of(roster)
     frame = RosterFrame.decode(opening.data)
     ctx0 = context.session_context(descriptor)
@@ -298,13 +296,13 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     if cohort.signers is not None:  # R5.2-11
         check_bundle_signature(
             bundles.signature,
-            bundles.sealed,
+            sha256(bundles.sealed).digest(),
             signers=cohort.signers,
             ctx1=cohort.ctx1,
             index=index,
             suite=parameters.suite,
         )
-    state.bundles[index] = bundles.sealed
+    state.bundles[index] = bundles
     state.session.accept(sender, event.envelope)
     return Step(state)
 

@@ -232,7 +232,7 @@ class ShareKeys(Rostered):
 
     opening: Envelope  # the roster, encoded once for everybody
     expected: frozenset[int]  # U1, or who of it has drawn neighbours
-    bundles: dict[int, bytes] = field(repr=False)  # U2, so far
+    bundles: dict[int, Bundles] = field(repr=False)  # U2, so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class MaskedInputCollection(Rostered):
     bitmap: bytes  # U2, encoded once for everybody
     noise: NoiseTerms
     ctx2: bytes
-    bundles: Mapping[int, bytes] = field(repr=False)
+    bundles: Mapping[int, Bundles] = field(repr=False)
     uploads: dict[int, bytes]  # U3, so far: digest by index
 
 

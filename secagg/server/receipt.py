@@ -41,6 +41,8 @@ class SessionReceipt:
         advertised: |U1|.
         shared: |U2|.
         uploaded: |U3|.
+        signed: How many have signed roster, U2 and U3; 0 in the profile that believes
+            the server.
         revealed: |U5|.
         survivors: U3 by name, from the moment it was fixed.
         was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
@@ -68,6 +70,7 @@ class SessionReceipt:
     advertised: int = 0
     shared: int = 0
     uploaded: int = 0
+    signed: int = 0
     revealed: int = 0
     survivors: tuple[str, ...] = ()
     was_unmasked: bool = False
@@ -112,6 +115,7 @@ class SessionReceipt:
                 "U1": self.advertised,
                 "U2": self.shared,
                 "U3": self.uploaded,
+                "signed": self.signed,
                 "U5": self.revealed,
             },
             "survivors": list(self.survivors),
@@ -165,6 +169,7 @@ class SessionReceipt:
                 advertised=fields["sets"]["U1"],
                 shared=fields["sets"]["U2"],
                 uploaded=fields["sets"]["U3"],
+                signed=fields["sets"]["signed"],
                 revealed=fields["sets"]["U5"],
                 survivors=survivors,
                 was_unmasked=ended.get("was_unmasked", False),

@@ -5,12 +5,14 @@ want to know besides is gathered here while the session goes on.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
-from secagg.messages import Quorum, Released, RosterFrame, Round
+from secagg.messages import Bundles, Quorum, Released, RosterFrame, Round
 from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
@@ -23,6 +25,7 @@ from secagg.protocol.outputs import (
     ShareDisputed,
 )
 from secagg.protocol.ring_safety import RingRisk, graph_risk
+from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -60,6 +63,7 @@ class SessionFacts:
         self._ring: RingRisk | None = None
         self._frame: RosterFrame | None = None
         self._seen = AuditReceipt(offer=descriptor.encode(), outcome=Outcome.ABORTED)
+        self._bundles: Mapping[int, Bundles] = {}
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -88,6 +92,7 @@ class SessionFacts:
         if isinstance(state, server.MaskedInputCollection):
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
+            self._bundles = state.bundles
             self._seen = replace(
                 self._seen, sharers=state.bitmap, edge_root=state.cohort.edge_root
             )
@@ -101,10 +106,19 @@ class SessionFacts:
             self._ring = graph_risk(parameters, state.cohort.graph, state.survivors)
             quorum = state.opening.data if state.opening.kind is Quorum else b""
             self._seen = replace(self._seen, survivors=survivors, quorum=quorum)
+        # Who did not sign and does not answer either was lost once, not twice.
+        unsigned = {
+            each.identity
+            for each in self.dropped
+            if each.reason == DropReason.NO_SIGNATURE.value
+        }
         lost = tuple(
             Dropped(output.identity, closed, output.reason.value)
             for output in outputs
             if isinstance(output, DropClient)
+            and not (
+                output.reason is DropReason.NO_ANSWER and output.identity in unsigned
+            )
         )
         self.dropped.extend(lost)
         for output in outputs:
@@ -173,6 +187,7 @@ class SessionFacts:
             advertised=sent[Round.ADVERTISE_KEYS],
             shared=self._sharers,
             uploaded=sent.get(Round.MASKED_INPUT_COLLECTION, 0),
+            signed=sent.get(Round.CONSISTENCY_CHECK, 0),
             revealed=sent.get(Round.UNMASKING, 0),
             survivors=tuple(sorted(state.survivors)),
             was_unmasked=isinstance(state, server.Failed) and state.was_unmasked,
@@ -192,7 +207,8 @@ class SessionFacts:
         """Return what anybody can judge of the session without asking anybody.
 
         The disputes are kept as pairs: of two about one pair the first.  A client that
-        lied about its own secret is in no pair by that.
+        lied about its own secret is in no pair by that.  Where clients sign, each pair
+        comes with its dealer's signature over what it has dealt.
         """
         outcome, place = state.outcome, {n: i for i, n in enumerate(self._members)}
         pairs: dict[tuple[int, int], int] = {}
@@ -205,7 +221,10 @@ class SessionFacts:
             self._seen,
             view=None if self._frame is None else self._frame.encode(),
             certificate=b"" if noise is None or not layers else noise.encode(),
-            disputes=tuple(Dispute(*pair, pairs[pair]) for pair in sorted(pairs)),
+            disputes=tuple(
+                self._with_evidence(Dispute(*pair, pairs[pair]))
+                for pair in sorted(pairs)
+            ),
         )
         if isinstance(outcome, Released):
             return replace(
@@ -221,13 +240,23 @@ class SessionFacts:
             code=outcome.code,
         )
 
+    def _with_evidence(self, dispute: Dispute) -> Dispute:
+        bundles = self._bundles.get(dispute.dealer)
+        if bundles is None or not bundles.signature:
+            return dispute
+        digest = sha256(bundles.sealed).digest()
+        return replace(dispute, evidence=digest + bundles.signature)
+
     def _noise(self, survivors: int) -> NoiseCertificate | None:
         """Return what noise the sum holds, if one was computed and has any."""
         if self._noise_given is None or not self._descriptor.parameters.noise_block:
             return None
         task = NoisedTask.from_parameters(self._descriptor.parameters)
         return task.certificate(
-            sharers=self._sharers, survivors=survivors, given=self._noise_given
+            clients=len(self._members),
+            sharers=self._sharers,
+            survivors=survivors,
+            given=self._noise_given,
         )
 
     def _disputes(

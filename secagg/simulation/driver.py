@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.distributed_dp import read_noise_terms, subtract_layers
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, InternalError
 from secagg.messages import Envelope, Round, Upload
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -47,6 +47,7 @@ from secagg.protocol.outputs import (
     ServerOutput,
 )
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server_states import Rostered
 from secagg.simulation.enrolled import membership_of
 from secagg.wire.packing import pack, packed_size, unpack
 
@@ -91,8 +92,8 @@ class InProcessSession:
 
     Attributes:
         parameters: Of the session.
-        inputs: One vector per client: residues, or with noise for a task that
-            demands it.
+        inputs: One vector per client: residues, or for a task that demands noise
+            what makes one with its share for a ctx2.
         policy: What all clients insist on; None lets them accept everything.
         session_number: Of the task.
         aggregator: Name of the server.
@@ -104,7 +105,7 @@ class InProcessSession:
     """
 
     parameters: ProtocolParameters
-    inputs: Sequence[Residues | NoisedVector]
+    inputs: Sequence[Residues | Callable[[bytes], NoisedVector]]
     policy: ClientPolicy | None = None
     session_number: int = 1
     aggregator: str = "aggregator"
@@ -175,6 +176,22 @@ class InProcessSession:
         self.clients[number] = result.state
         return result.outputs
 
+    @property
+    def roster(self) -> tuple[int, ...]:
+        """Numbers of the clients of U1, in the order of the roster.
+
+        On a ring that is their order there; elsewhere they ascend.
+        """
+        state = self.server_state
+        if not isinstance(state, Rostered):
+            raise TypeError("the session has no roster yet, or no more")
+        number_of = {identity_of(number): number for number in self.clients}
+        return tuple(number_of[each.identity] for each in state.cohort.roster.adverts)
+
+    def index_of(self, number: int) -> int:
+        """Return the roster index of a client of U1."""
+        return self.roster.index(number)
+
     def fetch(self, number: int) -> Envelope | None:
         """Ask the server for a client's update."""
         return server.update_for(self.server_state, identity_of(number))
@@ -228,8 +245,12 @@ class InProcessSession:
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
         """Hand a client its vector."""
-        given = self.inputs[number]
-        vector = given if isinstance(given, NoisedVector) else PlainVector(given)
+        given, state = self.inputs[number], self.clients[number]
+        if not callable(given):
+            return self.to_client(number, InputReady(PlainVector(given)))
+        if not isinstance(state, client.ReadyForInput):
+            raise InternalError("noise is drawn when the set U2 is known")
+        vector = given(state.delivered.ctx2)
         return self.to_client(number, InputReady(vector))
 
     def message(self, number: int, output: ClientOutput) -> Received | None:

@@ -20,7 +20,7 @@ from secagg.distributed_dp import NoisedTask, subtract_layers
 from secagg.errors import SessionAbortedError
 from secagg.messages import Advert, Envelope, Round, Shares, Upload
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import Graph, ProtocolParameters
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import Entropy
 from secagg.primitives.modular import (
     UnsignedArray,
@@ -38,7 +38,6 @@ from secagg.protocol.events import (
     ServerEvent,
     SessionOffered,
 )
-from secagg.protocol.neighbors import SharingGraph
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import (
     ClientOutput,
@@ -159,7 +158,6 @@ class _MeasuredSession(InProcessSession):
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._adverts: Mapping[int, Advert] | None = None
-        self._graph: SharingGraph | None = None
         noise_block = self.parameters.noise_block
         self._task = (
             NoisedTask.from_parameters(self.parameters) if noise_block else None
@@ -173,9 +171,12 @@ class _MeasuredSession(InProcessSession):
         """Return what noise the sum holds; None without a noise block."""
         if self._task is None:
             return None
-        shared = self.server_state.session.accepted[Round.SHARE_KEYS]
+        sent = self.server_state.session.accepted
         return self._task.certificate(
-            sharers=len(shared), survivors=survivors, given=self._given
+            clients=len(sent[Round.ADVERTISE_KEYS]),
+            sharers=len(sent[Round.SHARE_KEYS]),
+            survivors=survivors,
+            given=self._given,
         )
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
@@ -213,15 +214,9 @@ class _MeasuredSession(InProcessSession):
             self._adverts = self._adverts or state.roster.adverts
             roster = replace(state.roster, adverts=self._adverts)
             self.clients[number] = replace(state, roster=roster)
-        if (
-            isinstance(state, client.Shared)
-            and self.parameters.graph is not Graph.K_OUT  # where each has its own
-        ):
-            self._graph = self._graph or state.roster.graph
-            shared = replace(state.roster, graph=self._graph)
-            if self.parameters.is_complete_graph:
-                self._adverts = self._adverts or state.roster.adverts
-                shared = replace(shared, adverts=self._adverts)
+        if isinstance(state, client.Shared) and self.parameters.is_complete_graph:
+            self._adverts = self._adverts or state.roster.adverts
+            shared = replace(state.roster, adverts=self._adverts)
             self.clients[number] = replace(state, roster=shared)
         return outputs
 

@@ -136,7 +136,7 @@ NOT_CANONICAL = b"\xff" * 32
             lambda r: with_advert(r, 1, masking_key=r.adverts[2].encryption_key),
             ErrorCode.DUPLICATE_KEY,
         ),
-        (lambda r: Roster(r.adverts, b"\7" * 32), ErrorCode.POLICY_VIOLATION),
+        (lambda r: Roster.of(r.adverts, b"\7" * 32), ErrorCode.POLICY_VIOLATION),
         (lambda r: Roster(r.adverts[::-1]), ErrorCode.BAD_ENCODING),
         (
             lambda r: Roster((r.adverts[0], *r.adverts[:4])),
@@ -159,7 +159,7 @@ def test_a_ring_without_a_seed_is_refused():
     )
     session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
-    seedless = Roster(session.server_state.cohort.roster.adverts)
+    seedless = Roster.of(session.server_state.cohort.roster.adverts)
     assert refusal(session, 0, received(seedless)) is ErrorCode.POLICY_VIOLATION
 
 
@@ -232,7 +232,7 @@ def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
         session.play(which)
         session.close(which)
     honest = session.fetch(0).open()
-    near = session.clients[0].roster.graph.mask_peers(0)
+    near = session.clients[0].roster.graph.mask_peers(session.index_of(0))
     kept = set(range(10)) - set(near[2:])  # two of four neighbours are left
     thin = Delivery(encode_set(kept, 10), honest.bundles[: 2 * BUNDLE_BYTES])
     assert refusal(session, 0, received(thin)) is ErrorCode.U2_TOO_SMALL
@@ -479,10 +479,14 @@ def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
     assert type(state) is client.ReadyForNoisedInput
     with pytest.raises(LocalProtocolError):
         session.to_client(0, InputReady(PlainVector(session.inputs[0])))
-    with pytest.raises(LocalProtocolError, match="another task"):
-        session.to_client(
-            0, InputReady(NoisedVector(session.inputs[0], b"other noise"))
-        )
+    ctx2 = state.delivered.ctx2
+    for block, context, complaint in (
+        (b"other noise", ctx2, "another task"),
+        (b"noise", bytes(32), "another session"),
+    ):
+        given = NoisedVector(session.inputs[0], block, context)
+        with pytest.raises(LocalProtocolError, match=complaint):
+            session.to_client(0, InputReady(given))
     assert session.clients[0] is state
 
 

@@ -128,8 +128,9 @@ def test_a_complaint_is_about_somebody_who_has_sent_something(accuser, accused, 
 
 def test_on_a_ring_only_neighbours_complain():
     session = uploading((), threshold=2, degree=4, min_clients=6)
-    near = session.server_state.cohort.graph.mask_peers(1)
-    for accused in set(range(CLIENTS)) - {1}:
+    accuser = session.index_of(1)
+    near = session.server_state.cohort.graph.mask_peers(accuser)
+    for accused in set(range(CLIENTS)) - {accuser}:
         if accused in near:
             assert not accuse(session, 1, accused).is_repeat
         else:

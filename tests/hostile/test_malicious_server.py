@@ -24,6 +24,7 @@ from secagg.messages import (
     Quorum,
     Released,
     Roster,
+    RosterFrame,
     Round,
     Survivors,
     Upload,
@@ -328,9 +329,11 @@ def test_an_advert_of_another_profile_is_of_no_use_here(kind):
 def test_a_neighbourhood_is_no_roster():
     """A20: a quorum counts names, so all of them must have been seen."""
     session, _ = advertised()
-    cohort = session.server_state.cohort
+    ring = Roster.of(session.server_state.cohort.roster.adverts, bytes(32))
+    names = [advert.identity for advert in ring.adverts]
     for number in HONEST:
-        shown = replace(cohort.frame, graph_seed=bytes(32), reader=number)
+        reader = names.index(identity_of(number))
+        shown = replace(RosterFrame.decode(ring.encode()), reader=reader)
         lie = Received(Envelope(Roster, shown.encode()))
         assert codes(session, lie, [number]) == {ErrorCode.POLICY_VIOLATION}
 
@@ -412,7 +415,8 @@ def test_two_rosters_give_no_shares():
     bundles = session.server_state.bundles  # of a server that checks nothing
     for number in session.clients:
         (said,) = tell(session, number, small if number < 3 else roster)
-        bundles[number] = said.sealed.ljust(COLLUDER * BUNDLE_BYTES, b"\0")
+        sealed = said.sealed.ljust(COLLUDER * BUNDLE_BYTES, b"\0")
+        bundles[number] = replace(said, sealed=sealed)
     session.close(Round.SHARE_KEYS)
     for number in HONEST:
         told = session.fetch(number).open()

@@ -25,7 +25,7 @@ from secagg.protocol import client
 from secagg.protocol.context import roster_context
 from secagg.protocol.events import Received
 from secagg.simulation import InProcessSession, run_session
-from secagg.simulation.driver import accepting
+from secagg.simulation.driver import accepting, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 
 CLIENTS, DEGREE, MODULUS = 12, 4, 1 << 20
@@ -112,8 +112,9 @@ def test_both_forms_of_a_roster_are_one_session():
 def test_a_client_keeps_the_adverts_of_its_neighbours_only():
     session = sharing()
     state = told(session, 0, session.server_state.opening.data)
-    near = session.server_state.cohort.graph.mask_peers(0)
-    assert set(state.roster.adverts) == {0, *near}
+    own = session.index_of(0)
+    near = session.server_state.cohort.graph.mask_peers(own)
+    assert set(state.roster.adverts) == {own, *near}
 
 
 BROKEN = {
@@ -155,9 +156,9 @@ BROKEN = {
         lambda r: moved(r, neighbour_of(r)),
         ErrorCode.BAD_PROOF,
     ),
-    "R5.2-23 another ring": (
+    "R5.2-20 the order of another ring": (
         lambda r: replace(r, graph_seed=b"\5" * 32),
-        ErrorCode.BAD_PROOF,
+        ErrorCode.BAD_ENCODING,
     ),
     "R5.2-24 a hash too few": (
         lambda r: replace(r, proof=r.proof[1:]),
@@ -196,9 +197,11 @@ def test_a_broken_neighbourhood_is_refused(case):
 def test_on_the_complete_graph_a_neighbourhood_is_refused():
     """R5.2-25"""
     session = sharing(degree=0, min_clients=3)
-    whole = session.fetch(0).open()
+    seed = b"\5" * 32
+    whole = Roster.of(session.fetch(0).open().adverts, seed)
+    names = [advert.identity for advert in whole.adverts]
     part = Neighbourhood(
-        CLIENTS, 0, dict(enumerate(whole.adverts)), b"\5" * 32, ()
+        CLIENTS, names.index(identity_of(0)), dict(enumerate(whole.adverts)), seed, ()
     ).encode()
     state = told(session, 0, part)
     assert isinstance(state, client.Failed)

@@ -136,7 +136,7 @@ def test_survivors_take_back_what_the_losses_have_not_made_necessary(task, lost)
     assert result.total.tolist() == (left % MODULUS).tolist()
     assert not session.dropped.keys() & {identity_of(number) for number in alive}
     certificate = task.certificate(
-        sharers=CLIENTS, survivors=len(alive), given=given or None
+        clients=CLIENTS, sharers=CLIENTS, survivors=len(alive), given=given or None
     )
     assert certificate.required <= certificate.present
     assert certificate.present <= certificate.required * Fraction("1.04")
@@ -151,7 +151,9 @@ def test_what_is_left_has_the_variance_of_the_certificate(task):
     estimate = task.decode(result.total, session_id=session.descriptor.session_id)
     scale = task.mechanism.parameters.scale_factor
     given = Counter(layer for layer, _ in session.job.noise.seeds)
-    total = task.certificate(sharers=CLIENTS, survivors=9, given=given).total
+    total = task.certificate(
+        clients=CLIENTS, sharers=CLIENTS, survivors=9, given=given
+    ).total
     assert total == 9 * noise.kept(1)
     # Rounding adds less than a quarter for each client.
     expected = float(total) + 9 / 4
@@ -176,7 +178,9 @@ def test_a_seed_that_does_not_fit_is_not_subtracted_and_ends_nothing(task):
     assert given == {layer: 7 if layer == asked[-1] else 8 for layer in asked}
     # Their inputs are in the sum, and more noise than was needed.
     assert result.survivors == tuple(range(9))
-    certificate = task.certificate(sharers=CLIENTS, survivors=9, given=given)
+    certificate = task.certificate(
+        clients=CLIENTS, sharers=CLIENTS, survivors=9, given=given
+    )
     noise = task.session_noise(CLIENTS)
     unsubtracted = 2 * sum(noise.layers[i] for i in asked) - sum(
         noise.layers[i] for i in asked[:-1]
@@ -249,7 +253,7 @@ def test_a_roster_that_may_lose_nobody_has_nothing_to_take_back(task):
     assert result.survivors == tuple(range(4, 10))
     assert session.job.noise is None
     assert result.total.tolist() == uploaded(session, result.survivors).tolist()
-    certificate = task.certificate(sharers=6, survivors=6, given={})
+    certificate = task.certificate(clients=6, sharers=6, survivors=6, given={})
     assert certificate.suffices
     assert certificate.layers == ()
 

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode
-from secagg.messages import Envelope, Round, Shares, Survivors
+from secagg.messages import Envelope, Round, Shares, Survivors, rank_key
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import client
 from secagg.protocol.client_states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received
 from secagg.protocol.outputs import Send
-from secagg.simulation.driver import accepting
+from secagg.simulation.driver import accepting, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.observed_session import ObservedSession
 
@@ -30,6 +30,17 @@ def _session(request):
     return masked_session(request.param)
 
 
+def seed_in_order():
+    """Return a seed that lines the clients of a ring up by number."""
+    names = [identity_of(number) for number in range(CLIENTS)]
+    seeds = (attempt.to_bytes(32, "big") for attempt in itertools.count())
+    return next(
+        seed
+        for seed in seeds
+        if names == sorted(names, key=lambda name, seed=seed: rank_key(name, seed))
+    )
+
+
 def masked_session(degree=0, **overrides):
     """Return a session whose clients have all uploaded and await U3."""
     session = ObservedSession(
@@ -39,6 +50,7 @@ def masked_session(degree=0, **overrides):
         if not overrides
         else parameters_for(CLIENTS, dimension=6, threshold=3, **overrides),
         [one_hot(number, 6, 1 << 20) for number in range(CLIENTS)],
+        graph_seed=seed_in_order(),
     )
     for which in (
         Round.ADVERTISE_KEYS,

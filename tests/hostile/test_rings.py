@@ -32,8 +32,7 @@ def ring(**overrides):
 
 
 def at_places(session, places):
-    order = session.server_state.cohort.graph.order
-    return {order[place] for place in places}
+    return {session.roster[place] for place in places}
 
 
 def uploading(session, lost_places=()):
@@ -75,8 +74,8 @@ def test_a_client_judges_u3_by_its_own_ring_before_it_answers():
     session = ring(colluders=1)
     uploading(session)
     for lost_places, answers in (((0, 5), True), ((0, 1, 6), False)):
-        survivors = frozenset(range(CLIENTS)) - at_places(session, lost_places)
-        number = min(survivors)
+        survivors = frozenset(range(CLIENTS)) - set(lost_places)
+        number = session.roster[min(survivors)]
         bitmap = encode_set(survivors, CLIENTS)
         event = Received(Envelope.of(Survivors(bitmap)))
         state = client.step(session.clients[number], event, policy=LENIENT_POLICY).state

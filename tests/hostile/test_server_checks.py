@@ -237,7 +237,7 @@ def test_wrong_shares_are_corrected_and_their_holders_named(liars, degree):
     liars = min(liars, 1) if degree else liars
 
     def lie(number, event):
-        if is_a(Shares, event) and number < liars:
+        if is_a(Shares, event) and session.index_of(number) < liars:
             wrong = np.frombuffer(event.envelope.open().revealed, np.uint8).copy()
             wrong[1::SHARE_SIZE] ^= 1  # the low byte of limb 0 of every share
             return sent_by(event.sender, Shares(wrong.tobytes()))
@@ -246,7 +246,8 @@ def test_wrong_shares_are_corrected_and_their_holders_named(liars, degree):
     run_until(session, Round.UNMASKING, lie)
     assert finish(session, Round.UNMASKING).tolist() == ALL_IN
     assert session.dropped == {
-        identity_of(number): DropReason.BAD_SHARES.value for number in range(liars)
+        identity_of(session.roster[place]): DropReason.BAD_SHARES.value
+        for place in range(liars)
     }
 
 
@@ -431,7 +432,8 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
     def lose_two_neighbours(number, event):
         if not is_a(Upload, event):
             return event
-        near[:] = session.server_state.cohort.graph.mask_peers(0)[:2]
+        place = session.index_of(0)
+        near[:] = [session.roster[(place + step) % 12] for step in (-1, 1)]
         return None if number in near else event
 
     run_until(session, Round.MASKED_INPUT_COLLECTION, lose_two_neighbours)
@@ -542,8 +544,7 @@ def test_losses_that_cut_the_ring_release_nothing():
     )
     run_until(session, Round.SHARE_KEYS)
     session.close(Round.SHARE_KEYS)
-    order = session.server_state.cohort.graph.order
-    lost = {order[place] for place in (0, 1, 6, 7)}  # two arcs of four are left
+    lost = {session.roster[place] for place in (0, 1, 6, 7)}  # two arcs of four stay
     session.play(Round.MASKED_INPUT_COLLECTION, sorted(set(range(clients)) - lost))
     session.close(Round.MASKED_INPUT_COLLECTION)
     assert isinstance(session.server_state, server.Failed)

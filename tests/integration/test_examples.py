@@ -13,10 +13,12 @@ import httpx
 import numpy as np
 import pytest
 
+import dpnoise
 import secagg
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EMBEDDED = (
+    "private_histogram.py",
     "private_sum.py",
     "train_digits.py",
     "train_in_one_process.py",
@@ -44,19 +46,31 @@ def test_examples_for_embedders_use_public_names_alone(name):
             assert not (node.module or "").startswith(("secagg", "dpnoise"))
         if isinstance(node, ast.Import):
             imported = {alias.name for alias in node.names}
-            assert not any(one.startswith(("secagg.", "dpnoise")) for one in imported)
+            assert not any(one.startswith(("secagg.", "dpnoise.")) for one in imported)
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
-            and node.value.id == "secagg"
+            and node.value.id in {"secagg", "dpnoise"}
         ):
-            used.add(node.attr)
+            used.add((node.value.id, node.attr))
+    offered = {("secagg", name) for name in secagg.__all__}
+    offered |= {("dpnoise", name) for name in dpnoise.__all__}
     assert used
-    assert used <= set(secagg.__all__)
+    assert used <= offered
 
 
 def test_the_shortest_example_prints_a_sum():
     assert "the sum of 20 vectors" in run("private_sum.py")
+
+
+def test_a_histogram_has_error_bars_that_hold():
+    # The intervals hold together but for one chance in a million: a false alarm.
+    printed = run("private_histogram.py")
+    rows = re.findall(r"(\d+) to \d+ +(-?\d+) ± (\d+) +truly (\d+)", printed)
+    assert [row[0] for row in rows] == ["0", "18", "30", "65"]
+    assert all(abs(int(f) - int(t)) <= int(h) for _, f, h, t in rows)
+    assert sum(int(true) for *_, true in rows) == 40
+    assert "epsilon" in printed
 
 
 def test_thirty_lines_train_a_model():

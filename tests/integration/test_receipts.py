@@ -272,13 +272,16 @@ def test_a_client_computes_its_own_certificate_of_noise():
     whole = AuditReceipt.decode(endings[VICTIM].audit)
     descriptor = replace(endings[VICTIM].descriptor, parameters=parameters)
     seen = replace(
-        seen_at_offer(descriptor), sharers=b"\x0f\xff", survivors=b"\x0f\xf7"
+        seen_at_offer(descriptor),
+        view=whole.view,
+        sharers=b"\x0f\xff",
+        survivors=b"\x0f\xf7",
     )
     released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
     ended = Completed(released, refund.Charge.KEPT)
     own = concluded(seen, descriptor, ended, has_answered=True)
     stated = NoiseCertificate.from_dict(json.loads(own.certificate))
-    assert stated == certify(parameters, 12, 11)
+    assert stated == certify(parameters, 12, 12, 11)
     assert stated.given is None  # only the server knows what it has subtracted
     assert stated.removed
 

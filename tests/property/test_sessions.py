@@ -162,7 +162,7 @@ def test_two_windows_of_a_ring_emptied_by_losses_and_colluders_show_no_parts(dat
     probe = new_session()
     probe.play(Round.ADVERTISE_KEYS)
     probe.close(Round.ADVERTISE_KEYS)
-    order = probe.server_state.cohort.graph.order
+    order = probe.roster
     first = data.draw(st.integers(0, clients - 1), label="first window")
     apart = data.draw(st.integers(3, clients - 3), label="apart")
     windows = [order[(first + place) % clients] for place in (0, 1, apart, apart + 1)]

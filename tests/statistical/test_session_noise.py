@@ -115,7 +115,10 @@ def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, fo
     removal = session.job.noise
     given = Counter(layer for layer, _ in removal.seeds) if removal else {}
     certificate = task.certificate(
-        sharers=CLIENTS - len(absent), survivors=len(result.survivors), given=given
+        clients=CLIENTS,
+        sharers=CLIENTS - len(absent),
+        survivors=len(result.survivors),
+        given=given,
     )
     assert certificate.suffices
     if silent:

@@ -16,11 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.shift.log_concave import (
+    binomial_shift,
+    discrete_gaussian_sum_shift,
+)
 from dpnoise.accounting.shift.unit_shift import (
     ShiftBound,
     discrete_gaussian_shift,
@@ -30,7 +34,9 @@ from dpnoise.accounting.statement import Status, weakest
 from dpnoise.events import (
     Adjacency,
     Adversary,
+    BinomialEvent,
     DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
     Repeated,
@@ -38,7 +44,21 @@ from dpnoise.events import (
     SkellamEvent,
 )
 
-__all__ = ["GaussianEquivalent", "SkellamGDPAccountant", "gaussian_equivalent"]
+__all__ = [
+    "GaussianEquivalent",
+    "ShiftedRelease",
+    "SkellamGDPAccountant",
+    "gaussian_equivalent",
+]
+
+ShiftedRelease: TypeAlias = (
+    SkellamEvent
+    | DiscreteGaussianEvent
+    | DistributedDiscreteGaussianEvent
+    | BinomialEvent
+    | GaussianEvent
+)
+"""Releases that some Gaussian release dominates."""
 
 _MARGIN: Final = 1.0 + 2.0**-48
 _LEAST_VARIANCE: Final = 2.0**-20
@@ -62,7 +82,7 @@ class GaussianEquivalent:
 
 
 def gaussian_equivalent(
-    release: SkellamEvent | DiscreteGaussianEvent | GaussianEvent,
+    release: ShiftedRelease,
     *,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
 ) -> GaussianEquivalent:
@@ -78,7 +98,11 @@ def gaussian_equivalent(
     Raises:
         CertificateError: A certificate failed; a defect.
     """
-    sensitivity = adjacency.sensitivity_factor * release.l2_sensitivity * _MARGIN
+    factor = adjacency.sensitivity_factor
+    if isinstance(release, SkellamEvent) and release.unsigned:
+        # ‖x − y‖² = ‖x‖² + ‖y‖² − 2x·y, and x·y is at least 0.
+        factor = math.sqrt(factor)
+    sensitivity = factor * release.l2_sensitivity * _MARGIN
     if isinstance(release, GaussianEvent):
         if sensitivity == 0.0:
             return GaussianEquivalent(math.inf, 0.0, "Gaussian")
@@ -88,12 +112,7 @@ def gaussian_equivalent(
     nonzero_entries = min(release.dim, math.floor(sensitivity * sensitivity))
     if nonzero_entries == 0:
         return GaussianEquivalent(math.inf, 0.0, "zero vector")
-    if isinstance(release, DiscreteGaussianEvent):
-        bound = ShiftBound(
-            discrete_gaussian_shift(release.noise_variance), 0.0, "closed form"
-        )
-    else:
-        bound = _skellam_bound(release, sensitivity, adjacency)
+    bound = _unit_bound(release, sensitivity, adjacency)
     return GaussianEquivalent(
         noise_multiplier=1.0 / (sensitivity * bound.unit_gdp * _MARGIN),
         distance=nonzero_entries * bound.tail * _MARGIN,
@@ -101,12 +120,34 @@ def gaussian_equivalent(
     )
 
 
+def _unit_bound(
+    release: SkellamEvent
+    | DiscreteGaussianEvent
+    | DistributedDiscreteGaussianEvent
+    | BinomialEvent,
+    sensitivity: float,
+    adjacency: Adjacency,
+) -> ShiftBound:
+    if isinstance(release, SkellamEvent):
+        return _skellam_bound(release, sensitivity, adjacency)
+    if isinstance(release, BinomialEvent):
+        return binomial_shift(release.num_trials)
+    if isinstance(release, DiscreteGaussianEvent):
+        unit = discrete_gaussian_shift(release.noise_variance)
+    else:
+        unit = discrete_gaussian_sum_shift(
+            release.num_noise_shares, release.local_noise_variance
+        )
+    return ShiftBound(unit, 0.0, "closed form")
+
+
 def _skellam_bound(
     release: SkellamEvent, sensitivity: float, adjacency: Adjacency
 ) -> ShiftBound:
     largest = math.floor(sensitivity)
     if release.linf_sensitivity is not None:
-        factor = round(adjacency.sensitivity_factor)
+        # Two entries that are at least 0 differ by no more than the larger.
+        factor = 1 if release.unsigned else round(adjacency.sensitivity_factor)
         largest = min(largest, factor * release.linf_sensitivity)
     variance = release.aggregate_noise_variance
     if variance >= _LEAST_VARIANCE:
@@ -120,6 +161,11 @@ class SkellamGDPAccountant(Accountant):
     name: ClassVar[str] = "skellam-gdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+    covers: ClassVar[tuple[type[NoiseEvent], ...]] = (
+        SkellamEvent,
+        DiscreteGaussianEvent,
+        GaussianEvent,
+    )
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
@@ -158,10 +204,13 @@ class SkellamGDPAccountant(Accountant):
         return any(rate < 1.0 for _, rate in self._terms)
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
-        if not isinstance(
-            release, SkellamEvent | DiscreteGaussianEvent | GaussianEvent
+        if not isinstance(release, self.covers) or not isinstance(
+            release, ShiftedRelease
         ):
-            raise self._refuse(release, alternative="mixture-rdp for mixtures")
+            raise self._refuse(
+                release,
+                alternative="mixture-gdp for mixtures, log-concave-gdp for sums",
+            )
         if release not in self._equivalents:
             self._equivalents[release] = gaussian_equivalent(
                 release, adjacency=self.adjacency

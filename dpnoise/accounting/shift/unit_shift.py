@@ -41,7 +41,7 @@ Rules 1, 4, 5, 6 are elementary and ours; rule 2 rests on [DRS22]. For Skellam n
 closed form exceeds the truth by a relative 0.21/v, while the certificate exceeds it by
 less than 1e-12.
 
-It covers symmetric log-concave integer noise only.
+It covers symmetric log-concave integer noise only; `log_concave` has further noises.
 """
 
 import math
@@ -56,6 +56,7 @@ __all__ = [
     "CLOSED_FORM_FROM",
     "ShiftBound",
     "discrete_gaussian_shift",
+    "lower_branch",
     "skellam_shift",
     "skellam_shift_closed_form",
 ]
@@ -131,7 +132,7 @@ def skellam_shift_closed_form(noise_variance: Fraction) -> float:
         return math.inf
     inverse = 1.0 / float_below(noise_variance)
     gap = inverse * (0.5 + inverse * (0.125 + 0.25 * inverse)) * _MARGIN
-    return _lower_branch(-2.0 * math.log1p(-gap) * _MARGIN)
+    return lower_branch(-2.0 * math.log1p(-gap) * _MARGIN)
 
 
 def discrete_gaussian_shift(noise_variance: Fraction) -> float:
@@ -145,11 +146,19 @@ def discrete_gaussian_shift(noise_variance: Fraction) -> float:
     """
     if noise_variance <= 1:
         return math.inf
-    return _lower_branch(_MARGIN / float_below(noise_variance))
+    return lower_branch(_MARGIN / float_below(noise_variance))
 
 
-def _lower_branch(curvature: float) -> float:
-    """Return the smaller root M of M²·(1 − M²/4) = curvature, rounded upwards."""
+def lower_branch(curvature: float) -> float:
+    """Bound M by rule 4, given that it is on the lower branch.
+
+    Args:
+        curvature: Upper bound on c(t) for every t.
+
+    Returns:
+        The smaller root M of M²·(1 − M²/4) = curvature, rounded upwards; infinite from
+        a curvature of 1 on.
+    """
     if curvature >= 1.0:
         return math.inf
     # 2·(1 − √(1−c)) without cancellation.

@@ -1,13 +1,30 @@
 """The join: noised tasks, their blocks, and what a client's privacy policy refuses."""
 
+import inspect
 import json
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 
-from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
-from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+import secagg
+from secagg.distributed_dp import (
+    NoisedTask,
+    PrivacyReport,
+    SessionNoise,
+    plan,
+    read_noise_terms,
+)
+from secagg.distributed_dp.reader import _reveals
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
 from secagg.messages import Round
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
@@ -15,11 +32,13 @@ from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client
+from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, with_noise
 
 CLIENTS, DIM = 6, 20
+CONTEXT = bytes(32)
 
 
 def made_plan(**overrides):
@@ -34,8 +53,8 @@ def made_plan(**overrides):
         "accountant": "skellam-paper",
         "steps": 3,
         "min_survivors": 4,
-        "ladder": 0,
         "colluders": 1,
+        "ladder": 0,
     }
     return plan(**(fields | overrides))
 
@@ -101,16 +120,21 @@ def encoded(task, session_id):
         task.encode(
             row,
             session_id=session_id,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32)),
         ).vector
         for number, row in enumerate(vectors())
     ]
 
 
+def as_if_for_its_u2(vectors):
+    """Return what makes vectors of a session of those that were drawn for none."""
+    return [partial(NoisedVector, each.residues, each.noise_block) for each in vectors]
+
+
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
     blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
     inputs = encoded(task, blank.descriptor.session_id)
-    session = InProcessSession(task.parameters, inputs)
+    session = InProcessSession(task.parameters, as_if_for_its_u2(inputs))
     result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
     assert result.survivors == (0, 1, 2, 3, 4)
     clean = zeros(32, 1 << 18)
@@ -133,7 +157,7 @@ def test_a_restarted_client_encodes_the_same_residues(task):
 
 
 def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
-    secrets = NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32))
+    secrets = NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32))
     row = vectors()[0]
     for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
         made = task.encode(factor * row, session_id=b"s" * 32, secrets=secrets)
@@ -158,7 +182,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         task.encode(
             vector,
             session_id=b"s" * 32,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32)),
         )
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert str(caught.value)
@@ -275,6 +299,13 @@ def test_a_plan_has_room_for_its_spare_sessions(spare):
         ({"spare": -1}, "spare"),
         ({"spare": 0.5}, "spare"),
         ({"spare": 10**400}, "spare"),
+        ({"selection_rate": 0.5}, "rate"),
+        ({"selection_rate": "0/1"}, "rate"),
+        ({"selection_rate": "3/2"}, "rate"),
+        ({"selection_rate": "2/4"}, "canonical"),
+        ({"selection_rate": "1/1000001"}, "million"),
+        ({"selection_rate": "1e99999999"}, "rate"),
+        ({"selection_rate": "1/" + 400 * "9"}, "rate"),
         ({"surprise": 1}, "keys"),
         ({"mechanism": []}, "object"),
         ({"noise": []}, "noise"),
@@ -359,25 +390,24 @@ def test_a_certificate_follows_from_the_sets():
     assert task.parameters.noise_layers == 4
     noise = task.session_noise(6)
     for losses in (0, 1, 2):
-        certificate = task.certificate(sharers=6, survivors=6 - losses)
+        certificate = task.certificate(clients=6, sharers=6, survivors=6 - losses)
         assert certificate.kept == noise.kept(losses)
         assert certificate.removed == noise.removed_layers(losses)
         assert certificate.required == noise.counted_variance
         assert certificate.suffices
     for given in ({0: 7}, {9: 1}):
         with pytest.raises(RemoteProtocolError, match="nobody was asked"):
-            task.certificate(sharers=6, survivors=6, given=given)
+            task.certificate(clients=6, sharers=6, survivors=6, given=given)
     with pytest.raises(RemoteProtocolError, match="losses"):
-        task.certificate(sharers=6, survivors=3)
+        task.certificate(clients=6, sharers=6, survivors=3)
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
-    """The mechanism is built, and states no release: found by whoever judges it."""
+    """The mechanism is built, and states no release: found before it is judged."""
     mechanism = json.loads(task.parameters.noise_block)["mechanism"]
     lying = mechanism | {"rounding_bias": 5e-324}
-    offered = NoisedTask.from_parameters(with_block(task, mechanism=lying))
     with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:
-        offered.check(LENIENT)
+        NoisedTask.from_parameters(with_block(task, mechanism=lying))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -411,7 +441,8 @@ def test_readers_of_the_sums_get_the_unsampled_composition(task):
 
 
 def test_the_noised_vector_goes_through_the_noised_row_only(task):
-    session = InProcessSession(task.parameters, encoded(task, b"s" * 32))
+    given = as_if_for_its_u2(encoded(task, b"s" * 32))
+    session = InProcessSession(task.parameters, given)
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
         session.play(which)
         session.close(which)
@@ -420,9 +451,95 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
 
 
 def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
-    offered = NoisedTask.from_parameters(
-        with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
-    )
+    dear = with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
     with pytest.raises(RemoteProtocolError, match="cells to judge") as caught:
-        offered.check(LENIENT)
+        NoisedTask.from_parameters(dear)
     assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize("ladder", [0, 2])
+def test_reveals_are_found_by_their_changes_and_are_those_of_every_loss(
+    ladder, monkeypatch
+):
+    clients = 60_000 if ladder else 40
+    parameters = with_noise(
+        parameters_for(clients, dimension=8, threshold=clients * 2 // 3), ladder=ladder
+    )
+    noise = NoisedTask.from_parameters(parameters).session_noise(clients)
+    asked = []
+    honest = SessionNoise.removed_layers
+
+    def counting(self, losses):
+        asked.append(losses)
+        return honest(self, losses)
+
+    monkeypatch.setattr(SessionNoise, "removed_layers", counting)
+    reveals = _reveals(noise)
+    assert len(asked) < 200
+    if not ladder:
+        assert reveals == ()
+        return
+    assert len(reveals) == noise.tolerated_losses + 1
+    changes = [d for d in range(1, len(reveals)) if reveals[d] != reveals[d - 1]]
+    for d in {0, len(reveals) - 1, *range(0, len(reveals), 997), *changes}:
+        assert reveals[d] == honest(noise, d)
+        assert d == 0 or reveals[d - 1] == honest(noise, d - 1)
+
+
+def test_a_program_gets_errors_of_this_package_from_the_planner():
+    asked = {"clients": 20, "dimension": 4, "l2_clip": 1.0, "delta": 1e-6}
+    with pytest.raises(LocalProtocolError, match="epsilon") as caught:
+        secagg.plan(**asked, epsilon=-1.0)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    with pytest.raises(ServiceError) as caught:
+        secagg.plan(**asked, epsilon=1.0, mechanism="ddgauss", accountant="skellam-gdp")
+    assert caught.value.code is ErrorCode.INFEASIBLE
+    # What people see at the call are the planner's own parameters.
+    assert "l2_clip" in inspect.signature(secagg.plan).parameters
+
+
+# --- secret selection -----------------------------------------------------------------
+
+
+@pytest.fixture(name="selecting", scope="module")
+def _selecting():
+    made = made_plan(accountant="skellam-gdp", selection_rate=Fraction(1, 4), bits=20)
+    return NoisedTask.from_plan(made, protocol())
+
+
+def secrets_for(number):
+    return NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32))
+
+
+def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
+    read = NoisedTask.from_parameters(selecting.parameters)
+    assert read.selection_rate == Fraction(1, 4)
+    report = read.check(LENIENT)
+    assert report.server.epsilon == report.model_reader.epsilon <= 6.0
+    assert report.to_dict()["selection_rate"] == "1/4"
+    assert PrivacyReport.from_dict(report.to_dict()) == report
+    # A block that claims the same without the coins is caught, one with fewer too.
+    for rate in ("1/1", "1/2"):
+        with pytest.raises(RemoteProtocolError, match="the task claims"):
+            NoisedTask.from_parameters(
+                with_block(selecting, selection_rate=rate)
+            ).check(LENIENT)
+
+
+def test_the_estimate_is_that_of_everybody_s_sum(selecting):
+    """Six deviations of six shares: a false alarm in 10^7 runs; seeds are fixed."""
+    session_id = bytes(32)
+    total, chosen = zeros(32, 1 << 20), np.zeros(DIM)
+    coins = [selecting.is_selected(secrets_for(number)) for number in range(CLIENTS)]
+    assert set(coins) == {True, False}
+    for number, (row, coin) in enumerate(zip(vectors(), coins, strict=True)):
+        given = selecting.encode(
+            row, session_id=session_id, secrets=secrets_for(number)
+        ).vector
+        add_into(total, given.residues, 1 << 20)
+        chosen += coin * row
+    estimate = selecting.decode(total % (1 << 20), session_id=session_id)
+    given = selecting.mechanism.parameters
+    noise = float(selecting.session_noise(CLIENTS).base) * CLIENTS
+    deviation = np.sqrt(noise) / given.scale_factor
+    assert np.abs(estimate * 0.25 - chosen).max() < 6.0 * deviation

@@ -1,10 +1,8 @@
-import hashlib
-
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.neighbors import CompleteGraph, sharing_graph
-from secagg.testing.cohorts import parameters_for
+from secagg.protocol.neighbors import CompleteGraph, DrawnGraph, sharing_graph
+from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
 
 def ring(size=20, degree=6, seed=b"g" * 32):
@@ -27,21 +25,19 @@ def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
         assert graph.count_holders(index, frozenset(near[:4])) == 4
 
 
-def test_another_seed_gives_another_ring():
-    lists = {ring(seed=bytes([n]) * 32).mask_peers(0) for n in range(20)}
-    assert len(lists) > 10
+def test_where_clients_draw_nobody_has_neighbours_before_they_have():
+    parameters = sparse_parameters_for(5, dimension=1, degree=4)
+    graph = sharing_graph(parameters, 5, b"")
+    assert isinstance(graph, DrawnGraph)
+    assert not graph.has_common_holders
+    assert graph == DrawnGraph({}, {})
 
 
-def test_the_order_of_the_ring_is_pinned_for_other_implementations():
-    """PROTOCOL §11, spelled out without the product's own encoding."""
-    parts = (b"SecAgg/1", b"\0\1", b"ring", b"order")
-    tag = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-    keys = {
-        index: hashlib.sha256(tag + b"g" * 32 + index.to_bytes(4, "big")).digest()
-        for index in range(8)
-    }
-    assert ring(size=8, degree=4).order == tuple(sorted(keys, key=keys.get))
-    assert ring(size=8, degree=4).order == (0, 3, 4, 5, 6, 7, 2, 1)
+def test_the_places_of_neighbours_are_ascending_wherever_the_ring_begins():
+    graph = ring(size=9, degree=4)
+    assert graph.mask_peers(4) == (2, 3, 5, 6)
+    assert graph.mask_peers(1) == (0, 2, 3, 8)
+    assert graph.mask_peers(8) == (0, 1, 6, 7)
 
 
 def test_the_complete_graph_keeps_a_share_of_its_own():

@@ -10,6 +10,7 @@ from secagg.noise_certificate import NoiseCertificate
 CERTIFICATE = NoiseCertificate(
     sharers=10,
     survivors=8,
+    unseen=0,
     colluders=1,
     required=Fraction(27, 2),
     base=Fraction(2),
@@ -26,6 +27,9 @@ def test_everything_follows_from_the_sets_and_the_layers():
     assert CERTIFICATE.present == 6 * Fraction(9, 4)
     assert CERTIFICATE.total == 8 * 3 - 8 * Fraction(1, 4) - 7 * Fraction(1, 2)
     assert CERTIFICATE.suffices
+    # Who may be missing unseen has added no noise that anybody can count on.
+    assert replace(CERTIFICATE, unseen=2).present == 4 * Fraction(9, 4)
+    assert not replace(CERTIFICATE, unseen=1).suffices
     assert not replace(CERTIFICATE, required=Fraction(14)).suffices
     assert replace(CERTIFICATE, given=None).total is None
 

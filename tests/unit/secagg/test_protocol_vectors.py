@@ -111,6 +111,7 @@ def test_offers(case):
         server_nonce=bytes_of(fields, "server_nonce"),
         session_end=fields["session_end"],
         payload_hash=bytes_of(fields, "payload_hash"),
+        noise_terms=fields["noise_terms"].encode(),
         parameters=ProtocolParameters(
             tail=HonestTail(numbers["graph_bits"])
             if trust is None
@@ -234,19 +235,17 @@ def test_rosters(case):
         assert tree.proof(list(part.adverts)) == part.proof
 
 
-@pytest.mark.parametrize("case", ENCODINGS["rings"], ids=lambda case: case["clients"])
+@pytest.mark.parametrize("case", ENCODINGS["rings"], ids=lambda case: case["degree"])
 def test_rings(case):
-    clients, degree = case["clients"], case["degree"]
-    parameters = parameters_for(
-        clients,
-        dimension=1,
-        threshold=2,
-        degree=degree,
-        suite=CipherSuite(case["suite"]),
-    )
-    graph = sharing_graph(parameters, clients, bytes_of(case, "graph_seed"))
-    assert list(graph.order) == case["order"]
-    assert list(graph.mask_peers(0)) == case["neighbours_of_0"]
+    names, degree = case["identities"], case["degree"]
+    seed, clients = bytes_of(case, "graph_seed"), len(names)
+    adverts = (Advert(name, *(bytes(32),) * 3) for name in sorted(names))
+    roster = Roster.of(adverts, seed)
+    assert [advert.identity for advert in roster.adverts] == names
+    parameters = parameters_for(clients, dimension=1, threshold=2, degree=degree)
+    graph = sharing_graph(parameters, clients, seed)
+    shown = [graph.mask_peers(place) for place in (0, clients // 2, clients - 1)]
+    assert [list(peers) for peers in shown] == case["neighbours"]
 
 
 # --- secrets -------------------------------------------------------------------------

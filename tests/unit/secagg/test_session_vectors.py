@@ -20,6 +20,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Advert,
     Delivery,
+    EdgesPublished,
     Envelope,
     Quorum,
     Roster,
@@ -56,9 +57,11 @@ SESSIONS = {
     session["name"]: session for session in read_vectors("sessions")["sessions"]
 }
 REFUSALS = read_vectors("refusals")
+RESTARTS = read_vectors("restarts")
 CLIENTS = [(name, row) for name in SESSIONS for row in SESSIONS[name]["clients"]]
 FIELDS = {
     Round.ADVERTISE_KEYS: "advert",
+    Round.CHOOSE_EDGES: "edges",
     Round.SHARE_KEYS: "bundles",
     Round.MASKED_INPUT_COLLECTION: "upload",
     Round.CONSISTENCY_CHECK: "signature",
@@ -89,6 +92,16 @@ def coefficients_of(row):
     return np.array(drawn, "<u4").tobytes()
 
 
+def steps_of(session, row):
+    """Word by word as the client draws them: places among the others, who skip it."""
+    steps, own = row["steps"], row["index"]
+    if not steps or own is None:
+        return []
+    clients = descriptor_of(session).parameters.min_clients
+    drawn = [(own + step) % clients for step in steps]
+    return [(d - (d > own)).to_bytes(4, "big") for d in drawn]
+
+
 # --- our client ----------------------------------------------------------------------
 
 
@@ -105,10 +118,13 @@ class VectorClient:
             b"noise layer %d" % layer: bytes.fromhex(seed)
             for layer, seed in enumerate(row["noise_seeds"])
         }
-        monkeypatch.setattr(
-            "secagg.protocol.client_rounds.SeededEntropy",
-            lambda _, label: ScriptedEntropy(script[label.split(b"/")[0]]),
-        )
+        edges = ScriptedEntropy(*steps_of(session, row))
+
+        def scripted(_, label):
+            what = label.split(b"/")[0]
+            return edges if what == b"edges" else ScriptedEntropy(script[what])
+
+        monkeypatch.setattr("secagg.protocol.client_rounds.SeededEntropy", scripted)
         self.session, self.row = session, row
         self.parameters = descriptor_of(session).parameters
         self.state = client.start(noise_reader(session))
@@ -155,8 +171,10 @@ class VectorClient:
         values = [int(entry) for entry in self.row["input"]]
         residues = np.array(values, word_dtype(self.parameters.modulus))
         block = self.parameters.noise_block
-        given = NoisedVector(residues, block) if block else PlainVector(residues)
-        return self.step(InputReady(given))
+        if not block:
+            return self.step(InputReady(PlainVector(residues)))
+        ctx2 = self.state.delivered.ctx2
+        return self.step(InputReady(NoisedVector(residues, block, ctx2)))
 
 
 def rounds_of(session):
@@ -198,7 +216,10 @@ def membership_of(session, row):
 
 
 def opening(session, row, round_number, *, whole=True):
-    if round_number == Round.SHARE_KEYS:
+    is_drawn = session["edge_root"] is not None
+    if is_drawn and round_number == Round.SHARE_KEYS:
+        return Envelope(EdgesPublished, bytes_of(row, "published"))
+    if round_number in (Round.CHOOSE_EDGES, Round.SHARE_KEYS):
         if whole or row["neighbourhood"] is None:
             return Envelope(Roster, bytes_of(session, "roster"))
         return Envelope(Roster, bytes_of(row, "neighbourhood"))
@@ -287,6 +308,43 @@ def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
         else:
             assert outputs == ()
             assert client.pending_outputs(replayed.state) == (pending,)
+
+
+def restarted(monkeypatch, case):
+    """Our client, rebuilt from the events that it had stored."""
+    session = SESSIONS[case["session"]]
+    ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
+    ours.advertise()
+    for which in rounds_of(session)[1:]:
+        if which <= case["after"]:
+            ours.take(which)
+    return ours
+
+
+def said_again(ours, which):
+    if which == Round.MASKED_INPUT_COLLECTION:
+        return ours.mask()  # its input is not stored: the application gives it again
+    (output,) = client.pending_outputs(ours.state)
+    return output.envelope.data
+
+
+@pytest.mark.parametrize(
+    "case",
+    RESTARTS["restarts"],
+    ids=lambda case: f"{case['session']} {case['after']}",
+)
+def test_a_client_that_starts_again_says_the_same(monkeypatch, case):
+    # R5-8, R6.1-1
+    ours = restarted(monkeypatch, case)
+    assert said_again(ours, case["after"]).hex() == case["sends"]
+    if "other" not in case:
+        return
+    kind = type_of(ours.session, case["after"])
+    again = Received(Envelope(kind, bytes.fromhex(case["again"])))
+    assert ours.step(again) == ()
+    ours.step(Received(Envelope(kind, bytes.fromhex(case["other"]))))
+    assert isinstance(ours.state, client.Failed)
+    assert ours.state.code == case["code"] == ErrorCode.EQUIVOCATION
 
 
 @pytest.mark.parametrize("case", REFUSALS["complaints"], ids=lambda case: case["name"])
@@ -400,7 +458,8 @@ def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
 def compare_update(ours, row, round_number):
     update, session = ours.update(row["identity"]), ours.session
     is_member = {
-        Round.SHARE_KEYS: True,
+        Round.CHOOSE_EDGES: True,
+        Round.SHARE_KEYS: session["edge_root"] is None or row["edges"] is not None,
         Round.MASKED_INPUT_COLLECTION: row["delivery"] is not None,
     }.get(round_number, row["upload"] is not None)
     if not is_member:
@@ -491,6 +550,33 @@ def test_our_server_aborts_with_the_recorded_code(case):
     ours.close(case["round"])
     assert isinstance(ours.state, server.Failed)
     assert ours.state.outcome.code == case["code"]
+
+
+@pytest.mark.parametrize("case", RESTARTS["noise_reveals"], ids=lambda c: c["sender"])
+def test_a_seed_that_does_not_fit_is_reported_and_left_aside(case):
+    # R5.5-11
+    assert case["reported"] == ErrorCode.BAD_NOISE_REVEAL
+    session = SESSIONS[case["session"]]
+    ours = VectorServer(session).play_before(Round.UNMASKING)
+    ours.receive(Round.UNMASKING, case["sender"], bytes.fromhex(case["message"]))
+    others = {row["identity"] for row in session["clients"]} - {case["sender"]}
+    ours.receive_all(Round.UNMASKING, others)
+    outputs = ours.close(Round.UNMASKING)
+    (job,) = [output for output in outputs if isinstance(output, ComputeSum)]
+    total = clean_sum(session, job)
+    assert [str(entry) for entry in total.tolist()] == session["sum"]
+    reported = [
+        output.identity
+        for output in outputs
+        if isinstance(output, DropClient)
+        and output.reason is DropReason.BAD_NOISE_REVEAL
+    ]
+    assert reported == [case["sender"]]
+    honest = len(session["clients"]) - 2  # one is lost
+    given = [layer for layer, _ in job.noise.seeds]
+    assert given.count(case["layer"]) == honest
+    assert all(given.count(layer) == honest + 1 for layer in case["still_given"])
+    assert not isinstance(ours.state, server.Failed)
 
 
 # --- sessions that are in no file ----------------------------------------------------

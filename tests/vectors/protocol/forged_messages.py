@@ -61,3 +61,9 @@ class RosterForge:
     def roster(self, adverts: list[Advert], graph_seed: bytes | None = None) -> bytes:
         seed = self.graph_seed if graph_seed is None else graph_seed
         return Roster.whole(adverts, seed).encode()
+
+    def reordered(self, graph_seed: bytes) -> Roster:
+        return Roster.whole(
+            sorted(self.adverts, key=lambda one: ref.rank(one.identity, graph_seed)),
+            graph_seed,
+        )

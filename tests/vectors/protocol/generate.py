@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import reference as ref
+from accounting_vectors import accounting
 from enrolment_vectors import enrolment
 from noise_vectors import noise
 from receipt_vectors import receipts
@@ -35,6 +36,7 @@ from reference_roster import (
 )
 from reference_signature import sign
 from refusal_vectors import refusals
+from restart_vectors import beside_the_rounds
 from session_vectors import ISSUER, SESSION_END, TRUST, counting, sessions
 
 DIRECTORY = Path(__file__).parents[3] / "secagg" / "conformance" / "vectors"
@@ -82,9 +84,17 @@ def parameters(**changes: Any) -> ref.Parameters:
 
 def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
     payload_hash = changes.pop("payload_hash", b"")
+    noise_terms = changes.pop("noise_terms", b"")
     rules = parameters(**changes)
     return ref.Offer(
-        "sums-1", task_id, 7, counting(0, 32), SESSION_END, payload_hash, rules
+        "sums-1",
+        task_id,
+        7,
+        counting(0, 32),
+        SESSION_END,
+        payload_hash,
+        rules,
+        noise_terms,
     )
 
 
@@ -124,6 +134,9 @@ def offers() -> list[dict[str, Any]]:
             colluders=30,
             graph_bits=40,
         ),
+        "noise whose unit is the session's": offer(
+            noise_block=NOISE_BLOCK, noise_terms=b'{"unit":"2048/3"}'
+        ),
         "largest modulus": offer(modulus=2**62, dim=2**30),
         "server that may lie, revocations": offer(trust=TRUST, **SIGNED),
         "server that may lie, no revocations": offer(
@@ -140,6 +153,7 @@ def offers() -> list[dict[str, Any]]:
             "server_nonce": made.server_nonce.hex(),
             "session_end": made.session_end,
             "payload_hash": made.payload_hash.hex(),
+            "noise_terms": made.noise_terms.decode(),
             "parameters": vars(rules)
             | {
                 "modulus": str(rules.modulus),
@@ -288,7 +302,7 @@ def rosters() -> list[dict[str, Any]]:
     names = ["A", "B-", "B.", "Z", "a", "aa", "b"]
     for graph_seed in (b"", counting(0xE0, 32)):
         made = []
-        for place, name in enumerate(names):
+        for place, name in enumerate(ref.roster_order(names, graph_seed)):
             keys = (public_key(counting(9 * place + at, 32)) for at in (1, 101))
             made.append(Advert(name, *keys, counting(place, 32)))
         roster = Roster.whole(made, graph_seed)
@@ -307,7 +321,7 @@ def rosters() -> list[dict[str, Any]]:
 
 
 def parts_of(roster: Roster) -> list[str]:
-    around = ref.neighbours(1, 2, roster.graph_seed, roster.count)
+    around = ref.neighbours(2, roster.count)
     parts = []
     for reader, row in enumerate(around):
         part = roster.neighbourhood(1, CONTEXT, reader, row)
@@ -319,17 +333,16 @@ def parts_of(roster: Roster) -> list[str]:
 
 def rings() -> list[dict[str, Any]]:
     result = []
-    for suite, count, degree in ((1, 6, 4), (1, 17, 6), (2, 17, 6), (1, 300, 10)):
+    for count, degree in ((6, 4), (17, 6), (60, 10)):
         graph_seed = counting(count, 32)
-        around = ref.neighbours(suite, degree, graph_seed, count)
+        order = ref.roster_order((f"client-{i}" for i in range(count)), graph_seed)
+        around = ref.neighbours(degree, count)
         result.append(
             {
-                "suite": suite,
                 "graph_seed": graph_seed.hex(),
-                "clients": count,
                 "degree": degree,
-                "order": ref.ring_order(suite, graph_seed, count),
-                "neighbours_of_0": around[0],
+                "identities": order,
+                "neighbours": [around[0], around[count // 2], around[-1]],
             }
         )
     return result
@@ -541,6 +554,7 @@ def files() -> dict[str, str]:
     """Every file of vectors, by name."""
     runs = sessions()
     return {
+        "accounting.json": as_text(accounting()),
         "encodings.json": as_text(encodings()),
         "enrolment.json": as_text(enrolment()),
         "secrets.json": as_text(secrets()),
@@ -549,6 +563,7 @@ def files() -> dict[str, str]:
         "noise.json": as_text(noise()),
         "refusals.json": as_text(refusals(runs)),
         "receipts.json": as_text(receipts(runs)),
+        "restarts.json": as_text(beside_the_rounds(runs)),
     }
 
 

@@ -4,11 +4,13 @@ Rule 1: what is altered gets its hash made anew, so that the step shows that see
 """
 
 import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
 import reference as ref
 from forged_messages import RosterForge, flipped
+from reference_noise import canonical, certificate
 from reference_receipt import (
     ABORTED,
     DISCARDED,
@@ -20,7 +22,7 @@ from reference_receipt import (
     Receipt,
     Verifier,
 )
-from reference_session import quorum_of
+from reference_session import Noise, quorum_of
 from session_vectors import FOREIGN_ISSUER, ISSUER, REVOCATIONS, TRUST, Run
 
 REVOKED = frozenset(REVOCATIONS.serials)
@@ -33,6 +35,7 @@ def released(run: Run) -> Receipt:
         run.offer.encode(),
         WHOLE,
         roster=run.announced("roster"),
+        edge_root=bytes.fromhex(run.record["edge_root"] or ""),
         sharers=run.announced("u2"),
         survivors=run.announced("u3"),
         quorum=bytes.fromhex(run.record["quorum"] or ""),
@@ -55,20 +58,52 @@ def in_part(run: Run) -> Receipt:
     )
 
 
+def evidence_of(run: Run, dealer: int) -> bytes:
+    """That a client has signed what it dealt."""
+    (row,) = [row for row in run.record["clients"] if row["index"] == dealer]
+    bundles = bytes.fromhex(row["bundles"])
+    return hashlib.sha256(bundles[:-64]).digest() + bundles[-64:]
+
+
+def certified(run: Run, given: list[int] | None, **lies: int) -> Receipt:
+    """A released sum with the certificate of its noise, or with another one."""
+    receipt, noise = released(run), noise_in(run)
+    view = {
+        "count": int.from_bytes(receipt.sharers, "big").bit_count(),
+        "survivors": int.from_bytes(receipt.survivors, "big").bit_count(),
+        "unseen": run.record["unseen"],
+    }
+    made = certificate(noise.rule, **(view | lies), given=given)
+    return replace(receipt, certificate=made)
+
+
+def noise_in(run: Run) -> Noise:
+    if run.plan.noise is None:
+        raise AssertionError(run.plan.name)
+    return run.plan.noise
+
+
 def aborted(receipt: Receipt, code: int, **changes: Any) -> Receipt:
     over = {"outcome": ABORTED, "sum_hash": bytes(32), "size": 0}
     return replace(receipt, code=code, **(over | changes))
 
 
-def judged(name: str, receipt: Receipt, expected: str) -> dict[str, Any]:
+def judged(
+    name: str, receipt: Receipt, expected: str, noise: Noise | None = None
+) -> dict[str, Any]:
     """A row, if the reference says what was expected by hand."""
-    return judged_bytes(name, receipt.encode(), expected)
+    row = judged_bytes(name, receipt.encode(), expected, noise)
+    if noise is None:
+        return row
+    return row | {"tables": list(noise.tables)}
 
 
-def judged_bytes(name: str, data: bytes, expected: str) -> dict[str, Any]:
+def judged_bytes(
+    name: str, data: bytes, expected: str, noise: Noise | None = None
+) -> dict[str, Any]:
     row = {"name": name, "receipt": data.hex()}
     try:
-        found = Verifier(ISSUER.key, REVOKED).judge(data)
+        found = Verifier(ISSUER.key, REVOKED, noise).judge(data)
     except Flawed as flaw:
         if flaw.step != expected:
             raise AssertionError(name, flaw.step) from None
@@ -78,14 +113,24 @@ def judged_bytes(name: str, data: bytes, expected: str) -> dict[str, Any]:
     return row | {"success": True, "says": found}
 
 
-def good(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
+def good(
+    plain: Run, ring: Run, signed: Run, sparse: Run, noised: tuple[Run, Run]
+) -> list[dict[str, Any]]:
     whole, agreed = released(plain), released(signed)
     early = aborted(Receipt(whole.offer, NOTHING), ref.ROSTER_TOO_SMALL)
     shared = aborted(
         replace(whole, survivors=b""),
         ref.DISPUTED,
-        disputes=((0, 3, 10), (2, 3, 11)),
+        disputes=((0, 3, 10, b""), (2, 3, 11, b"")),
     )
+    evident = replace(
+        agreed,
+        disputes=(
+            (0, 1, ref.RECONSTRUCTION_FAILED, evidence_of(signed, 0)),
+            (0, 2, ref.BAD_SHARE_CIPHERTEXT, evidence_of(signed, 2)),
+        ),
+    )
+    layered, both = noised
     unsigned = aborted(replace(agreed, quorum=b""), ref.NO_QUORUM)
     discarded = aborted(agreed, 49, outcome=DISCARDED)
     return [
@@ -96,6 +141,26 @@ def good(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
         judged("nobody signed", unsigned, "stated"),
         judged("disputes", shared, "no sum"),
         judged("too few came", early, "no sum"),
+        judged("disputes that a dealer has signed", evident, "agreed"),
+        judged("neighbours were drawn", released(sparse), "agreed"),
+        judged(
+            "noise was taken back",
+            certified(layered, [6, 5]),
+            "agreed",
+            noise_in(layered),
+        ),
+        judged(
+            "what a client knows of noise",
+            certified(layered, None),
+            "agreed",
+            noise_in(layered),
+        ),
+        judged(
+            "noise where neighbours were drawn",
+            certified(both, [7, 6]),
+            "agreed",
+            noise_in(both),
+        ),
     ]
 
 
@@ -109,6 +174,38 @@ def bad_encodings(whole: Receipt) -> dict[str, bytes]:
         "another outcome": replace(whole, outcome=3).encode(),
         "another view": data.replace(whole.offer + bytes([WHOLE]), whole.offer + b"\3"),
     }
+
+
+def lying(layered: Run, sparse: Run) -> list[dict[str, Any]]:
+    """Certificates that say more than follows, and what covers no edges."""
+    whole, drawn = certified(layered, [6, 5]), released(sparse)
+
+    def with_words(**lies: Any) -> Receipt:
+        said = json.loads(whole.certificate) | lies
+        return replace(whole, certificate=canonical(said))
+
+    forged = {
+        "more noise than there is": with_words(noise_present="1000/1"),
+        "less noise required": with_words(noise_required="1/1"),
+        "nothing taken back": with_words(removed=[], given=[]),
+        "taken back from more than there are": certified(layered, [7, 5]),
+        "taken back from half a survivor": with_words(given=[6, 4.5]),
+        "taken back from whom nobody says": with_words(given=[6]),
+        "fewer losses": certified(layered, None, count=6),
+        "one who may miss": certified(layered, None, unseen=1),
+        "other words for the same": replace(
+            whole, certificate=whole.certificate.replace(b",", b", ", 1)
+        ),
+        "no certificate": replace(whole, certificate=b"[]"),
+    }
+    rows = [
+        judged(f"certificate: {name}", receipt, "certificate", noise_in(layered))
+        for name, receipt in forged.items()
+    ]
+    for name, root in (("no edge root", b""), ("a short edge root", bytes(31))):
+        rows.append(judged(name, replace(drawn, edge_root=root), "view"))
+    other = replace(drawn, edge_root=bytes(32))
+    return [*rows, judged("another edge root", other, "quorum")]
 
 
 def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
@@ -262,9 +359,29 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
             ("a sum of another size", replace(whole, size=whole.size + 1)),
             ("an abort with a sum", aborted(whole, 22, sum_hash=whole.sum_hash)),
             ("an abort with a size", aborted(whole, 22, size=1)),
-            ("a dispute twice", aborted(whole, 31, disputes=((0, 1, 10), (0, 1, 11)))),
-            ("a dispute with oneself", aborted(whole, 31, disputes=((1, 1, 10),))),
-            ("a dispute with nobody", aborted(whole, 31, disputes=((0, count, 10),))),
+            (
+                "a dispute twice",
+                disputed(whole, (0, 1, 10, b""), (0, 1, 11, b"")),
+            ),
+            ("a dispute with oneself", disputed(whole, (1, 1, 10, b""))),
+            ("a dispute with nobody", disputed(whole, (0, count, 10, b""))),
+            ("evidence where nobody signs", disputed(whole, (0, 1, 10, bytes(96)))),
+            ("a dispute without evidence", disputed(agreed, (0, 1, 10, b""))),
+            (
+                "evidence against another dealer",
+                disputed(agreed, (0, 1, 10, evidence_of(signed, 2))),
+            ),
+            (
+                "evidence that the holder has signed",
+                disputed(
+                    agreed,
+                    (0, 1, ref.RECONSTRUCTION_FAILED, evidence_of(signed, 1)),
+                ),
+            ),
+            (
+                "evidence of other bundles",
+                disputed(agreed, (0, 1, 10, flipped(evidence_of(signed, 1), 0))),
+            ),
         ],
         "certificate": [
             ("a certificate without layers", replace(whole, certificate=b"{}")),
@@ -278,11 +395,20 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
     return rows
 
 
+def disputed(receipt: Receipt, *rows: tuple[int, int, int, bytes]) -> Receipt:
+    return aborted(receipt, ref.DISPUTED, disputes=rows)
+
+
 def receipts(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
     ring, plain, signed = runs[1], runs[3], runs[5]
+    layered, sparse, both = runs[6:]
     return {
         "enrolment_key": ISSUER.key.hex(),
         "revocations": REVOCATIONS.encode().hex(),
-        "receipts": good(plain, ring, signed) + bad(plain, ring, signed),
+        "receipts": [
+            *good(plain, ring, signed, sparse, (layered, both)),
+            *bad(plain, ring, signed),
+            *lying(layered, sparse),
+        ],
     }

@@ -10,11 +10,13 @@ vectors and to be compared with.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 VERSION = 1
 CURIOUS, MALICIOUS, SPARSE = 1, 2, 3
-PROFILES_HERE = {CURIOUS, MALICIOUS}
+PROFILES_HERE = {CURIOUS, MALICIOUS, SPARSE}
+MOST_WHERE_ALL_SIGN = 10_000
 ROUNDS = {CURIOUS: (1, 3, 4, 6), MALICIOUS: (1, 3, 4, 5, 6), SPARSE: (1, 2, 3, 4, 5, 6)}
 KEY_SIZES = {0x0001: 32, 0x0002: 16}  # of the mask stream, by suite
 FIELD = 65537
@@ -43,15 +45,19 @@ U3_TOO_SMALL = 14
 TOO_MANY_DROPOUTS = 15
 NO_QUORUM = 16
 EQUIVOCATION = 17
+REPLAYED_SESSION = 18
 UNEXPECTED_MESSAGE = 19
 BAD_VECTOR = 20
 DEADLINE = 21
 RECONSTRUCTION_FAILED = 22
+BAD_NOISE_REVEAL = 23
 PAYLOAD_MISMATCH = 24
+INTERNAL = 25
 BAD_ENCODING = 26
 TOO_FEW_ANSWERS = 27
 BAD_CREDENTIAL = 28
 BAD_PROOF = 29
+BAD_EDGES = 30
 DISPUTED = 31
 UNAUTHENTICATED = 41
 SESSION_OVER = 43
@@ -247,7 +253,7 @@ class Parameters:
         )
 
     def check(self) -> None:
-        """R3.2-2 to R3.2-8, of which the order does not show: they share a code."""
+        """R3.2-2 to R3.2-9, of which the order does not show: they share a code."""
         trust = self.trust
         rules = (
             self.profile in PROFILES_HERE,
@@ -274,7 +280,9 @@ class Parameters:
             raise Refused(BAD_CONFIG)
 
     def _suits_profile(self) -> bool:
-        """R3.2-6 to R3.2-8."""
+        """R3.2-6 to R3.2-9."""
+        if self.profile == SPARSE:
+            return self._suits_sparse()
         if self.profile == MALICIOUS:
             majority = 2 * self.threshold > self.max_clients + self.colluders
             return self.degree == 0 and majority
@@ -286,6 +294,25 @@ class Parameters:
             and 1 <= self.graph_bits <= 128
             and self.is_drawn_safely(self.min_clients)
         )
+
+    def _suits_sparse(self) -> bool:
+        """R3.2-9."""
+        least = max((self.max_clients + self.colluders) // 2 + 1, self.min_survivors)
+        return (
+            1 <= self.graph_bits <= 128
+            and self.max_clients <= MOST_WHERE_ALL_SIGN
+            and self.threshold <= self.degree <= self.min_clients - 1
+            and self.degree <= self.in_cap <= 3 * self.degree
+            and least <= self.own_quorum <= self.min_clients
+            and self.edges_are_safe(self.min_clients)
+            and self.edges_are_safe(self.max_clients)
+        )
+
+    def edges_are_safe(self, count: int) -> bool:
+        """§11.4 at a size of the roster, as a client judges it."""
+        from reference_edges import are_safe  # noqa: PLC0415 - built on this
+
+        return are_safe(self, count, self.graph_bits + 1)
 
     def is_drawn_safely(self, count: int) -> bool:
         """E1 of §11.2 at a size of the roster, as a client judges it."""
@@ -306,6 +333,7 @@ class Offer:
     session_end: int
     payload_hash: bytes
     parameters: Parameters
+    noise_terms: bytes = b""
 
     def encode(self) -> bytes:
         return (
@@ -315,21 +343,23 @@ class Offer:
             + self.server_nonce
             + u64(self.session_end)
             + blob(self.payload_hash)
+            + blob(self.noise_terms)
             + self.parameters.encode()
         )
 
     @staticmethod
     def decode(data: bytes) -> "Offer":
         decoder = Decoder(data)
-        offer = Offer(
+        before = (
             decoder.text(255, least=1),
             decoder.text(256, least=1),
             decoder.number(8),
             decoder.take(32),
             decoder.number(8),
             decoder.blob_or_nothing(32),
-            Parameters.decode(decoder),
         )
+        noise_terms = decoder.blob(256)
+        offer = Offer(*before, Parameters.decode(decoder), noise_terms)
         decoder.end()
         if offer.session_number >= 2**63 or offer.session_end >= 2**63:
             raise Refused(BAD_CONFIG)
@@ -371,7 +401,11 @@ def digest(suite: int, usage: str, *parts: bytes) -> bytes:
 def configuration_hash(offer: Offer) -> bytes:
     parameters = offer.parameters
     return digest(
-        parameters.suite, "configuration", parameters.encode(), offer.payload_hash
+        parameters.suite,
+        "configuration",
+        parameters.encode(),
+        offer.payload_hash,
+        offer.noise_terms,
     )
 
 
@@ -544,23 +578,24 @@ def unpack(data: bytes, dim: int, modulus: int) -> list[int]:
 # --- §11 Graphs ----------------------------------------------------------------------
 
 
-def ring_order(suite: int, graph_seed: bytes, count: int) -> list[int]:
-    prefix = tag("ring", "order", suite) + graph_seed
-    return sorted(range(count), key=lambda i: hashlib.sha256(prefix + u32(i)).digest())
+def rank(identity: str, graph_seed: bytes) -> bytes:
+    """What a roster is sorted by, §5.1."""
+    name = identity.encode()
+    if graph_seed == b"":
+        return name
+    return hashlib.sha256(tag("ring", "order", 0) + graph_seed + name).digest()
 
 
-def neighbours(
-    suite: int, degree: int, graph_seed: bytes, count: int
-) -> list[list[int]]:
+def roster_order(identities: Iterable[str], graph_seed: bytes) -> list[str]:
+    return sorted(identities, key=lambda name: rank(name, graph_seed))
+
+
+def neighbours(degree: int, count: int) -> list[list[int]]:
     """For each client, its neighbours, ascending."""
     if degree == 0:
         return [[v for v in range(count) if v != u] for u in range(count)]
-    order = ring_order(suite, graph_seed, count)
-    result: list[list[int]] = [[] for _ in range(count)]
-    for place, client in enumerate(order):
-        steps = [s for s in range(-(degree // 2), degree // 2 + 1) if s != 0]
-        result[client] = sorted(order[(place + s) % count] for s in steps)
-    return result
+    steps = [s for s in range(-(degree // 2), degree // 2 + 1) if s != 0]
+    return [sorted((u + s) % count for s in steps) for u in range(count)]
 
 
 def holders(degree: int, around: list[list[int]]) -> list[list[int]]:

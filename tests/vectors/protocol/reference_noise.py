@@ -82,6 +82,42 @@ class NoiseRule:
         return [0, *chosen]
 
 
+def certificate(
+    rule: NoiseRule,
+    count: int,
+    survivors: int,
+    *,
+    unseen: int = 0,
+    given: list[int] | None = None,
+) -> bytes:
+    """What a sum holds."""
+    base, layers = rule.parts(count)
+    colluding, lost = rule.colluding(count), count - survivors
+    removed = rule.taken_back(count, lost + unseen)
+    kept = base + sum(layers[i] for i in range(len(layers)) if i not in removed)
+    whole = survivors * (base + sum(layers))
+    total = None
+    if given is not None:
+        taken = zip(given, removed, strict=True)
+        total = rational(whole - sum(times * layers[i] for times, i in taken))
+    return canonical(
+        {
+            "sharers": count,
+            "survivors": survivors,
+            "losses": lost,
+            "unseen": unseen,
+            "colluders": colluding,
+            "noise_required": rational(rule.counted_variance),
+            "noise_present": rational((survivors - unseen - colluding - 1) * kept),
+            "noise_total": total,
+            "base": rational(base),
+            "layers": [rational(layer) for layer in layers],
+            "removed": removed,
+            "given": given,
+        }
+    )
+
+
 def rational(number: Fraction) -> str:
     return f"{number.numerator}/{number.denominator}"
 

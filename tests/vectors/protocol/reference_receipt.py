@@ -1,11 +1,13 @@
 """§5.8: what is left of a session, for anybody to judge."""
 
 import itertools
+import json
 from dataclasses import dataclass
 
 from reference import (
     BAD_ENCODING,
     CURIOUS,
+    RECONSTRUCTION_FAILED,
     Decoder,
     Offer,
     Refused,
@@ -20,14 +22,16 @@ from reference import (
     u64,
 )
 from reference_enrolment import Trust
+from reference_noise import certificate
 from reference_ring import is_safe
 from reference_roster import Roster, decode_roster
-from reference_session import Known, View, check_keys, read_quorum
+from reference_session import Known, Noise, View, check_keys, read_quorum
 
 MAGIC = b"SecAgg-receipt/1"
 NO_SUITE = 0
 NOTHING, WHOLE, PART = 0, 1, 2
 RELEASED, ABORTED, DISCARDED = 0, 1, 2
+EVIDENCE_SIZE = 96
 
 
 class Flawed(Exception):  # noqa: N818 - the word of the specification
@@ -57,7 +61,7 @@ class Receipt:
     sum_hash: bytes = bytes(32)
     size: int = 0
     certificate: bytes = b""
-    disputes: tuple[tuple[int, int, int], ...] = ()
+    disputes: tuple[tuple[int, int, int, bytes], ...] = ()
 
     def encode(self) -> bytes:
         views = {
@@ -65,7 +69,10 @@ class Receipt:
             WHOLE: blob(self.roster),
             PART: u32(self.count) + self.top + blob(self.graph_seed),
         }
-        rows = b"".join(u32(a) + u32(b) + u16(code) for a, b, code in self.disputes)
+        rows = b"".join(
+            u32(a) + u32(b) + u16(code) + blob(evidence)
+            for a, b, code, evidence in self.disputes
+        )
         body = (
             MAGIC
             + blob(self.offer)
@@ -106,8 +113,9 @@ class Receipt:
         certificate = decoder.blob(65536)
         disputes = []
         for _ in range(decoder.number(4)):
-            row = decoder.number(4), decoder.number(4), decoder.number(2)
-            disputes.append(row)
+            pair = decoder.number(4), decoder.number(4)
+            about = decoder.number(2)
+            disputes.append((*pair, about, decoder.blob_or_nothing(EVIDENCE_SIZE)))
         decoder.take(32)
         decoder.end()
         return Receipt(
@@ -131,24 +139,28 @@ class Verifier:
     """Judges one receipt, step by step."""
 
     def __init__(
-        self, enrolment_key: bytes = b"", revoked: frozenset[int] = frozenset()
+        self,
+        enrolment_key: bytes = b"",
+        revoked: frozenset[int] = frozenset(),
+        noise: Noise | None = None,
     ) -> None:
         self.enrolment_key = enrolment_key
         self.revoked = revoked
+        self.noise = noise
 
     def judge(self, data: bytes) -> str:
         """Return what holds, in the words of R5.8-2."""
         receipt = self._step("encoding", lambda: Receipt.decode(data))
         self._demand("digest", receipt.encode() == data)
         offer = self._step("offer", lambda: Offer.decode(receipt.offer))
-        view = View(offer, Known(self.revoked))
+        noise = self.noise if offer.parameters.noise_block else None
+        view = View(offer, Known(self.revoked, noise))
         self._step("view", lambda: self._view(receipt, view))
         self._step("credentials", lambda: self._credentials(view))
         self._step("sets", lambda: self._sets(receipt, view))
         self._step("quorum", lambda: self._quorum(receipt, view))
         self._demand("outcome", self._outcome_fits(receipt, view))
-        layers = offer.parameters.noise_layers
-        self._demand("certificate", not receipt.certificate or layers > 0)
+        self._step("certificate", lambda: self._certificate(receipt, view))
         if receipt.quorum:
             return "agreed"
         return "stated" if receipt.survivors else "no sum"
@@ -165,7 +177,8 @@ class Verifier:
 
     def _view(self, receipt: Receipt, view: View) -> None:
         rules = view.offer.parameters
-        if receipt.edge_root:
+        chosen = 32 if view.is_sparse and receipt.sharers else 0
+        if len(receipt.edge_root) != chosen:
             raise Refused(BAD_ENCODING)
         if receipt.form == NOTHING:
             return
@@ -185,6 +198,7 @@ class Verifier:
         if view.is_signed and receipt.form == PART:
             raise Refused(BAD_ENCODING)
         view.set_roster(roster, top)
+        view.edge_root = receipt.edge_root
 
     def _credentials(self, view: View) -> None:
         trust: Trust | None = view.offer.parameters.trust
@@ -214,7 +228,7 @@ class Verifier:
             raise Refused(BAD_ENCODING)
         view.check_losses(members)
         rules = view.offer.parameters
-        if view.order and not is_safe(rules, view.order, members, 0.0):
+        if view.is_ring and not is_safe(rules, view.count, members, 0.0):
             raise Refused(BAD_ENCODING)
         view.set_survivors(receipt.survivors)
 
@@ -230,7 +244,7 @@ class Verifier:
     def _outcome_fits(self, receipt: Receipt, view: View) -> bool:
         rules = view.offer.parameters
         size = packed_size(rules.dim, residue_bits(rules.modulus))
-        pairs = [(accuser, accused) for accuser, accused, _ in receipt.disputes]
+        pairs = [(accuser, accused) for accuser, accused, *_ in receipt.disputes]
         return (
             (receipt.outcome == ABORTED or receipt.survivors != b"")
             and (receipt.code == 0) == (receipt.outcome == RELEASED)
@@ -241,4 +255,41 @@ class Verifier:
             )
             and all(one < other for one, other in itertools.pairwise(pairs))
             and all(a != b and a < view.count and b < view.count for a, b in pairs)
+            and all(self._is_evident(row, view) for row in receipt.disputes)
         )
+
+    def _is_evident(self, row: tuple[int, int, int, bytes], view: View) -> bool:
+        accuser, accused, code, evidence = row
+        if not evidence or not view.is_signed:
+            return bool(evidence) == view.is_signed
+        dealer = accuser if code == RECONSTRUCTION_FAILED else accused
+        signed = view.digest_to_sign(dealer, evidence[:32])
+        return view.signed_by(dealer, signed, evidence[32:])
+
+    def _certificate(self, receipt: Receipt, view: View) -> None:
+        if not receipt.certificate:
+            return
+        known = view.known.noise
+        if (
+            view.offer.parameters.noise_layers == 0
+            or not receipt.survivors
+            or not known
+        ):
+            raise Refused(BAD_ENCODING)
+        try:
+            given = json.loads(receipt.certificate)["given"]
+        except (ValueError, KeyError, TypeError):
+            raise Refused(BAD_ENCODING) from None
+        present = len(view.survivors)
+        removed = view.layers_taken_back(view.survivors)
+        if given is not None and (
+            not isinstance(given, list)
+            or len(given) != len(removed)
+            or not all(type(n) is int and 0 <= n <= present for n in given)
+        ):
+            raise Refused(BAD_ENCODING)
+        computed = certificate(
+            known.rule, len(view.sharers), present, unseen=view.unseen, given=given
+        )
+        if computed != receipt.certificate:
+            raise Refused(BAD_ENCODING)

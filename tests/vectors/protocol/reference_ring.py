@@ -67,12 +67,10 @@ def cut(alive: list[bool], degree: int, colluders: int) -> float:
 
 
 def is_safe(
-    rules: ref.Parameters, order: list[int], survivors: set[int], margin: float
+    rules: ref.Parameters, count: int, survivors: set[int], margin: float
 ) -> bool:
     """R5.3-9 and R5.5-7; the margin is what the server demands beyond a client."""
     demanded = rules.graph_bits + 1 + margin
-    alive = [client in survivors for client in order]
-    holders = corrupt_holders(
-        len(order), rules.degree, rules.threshold, rules.colluders
-    )
+    alive = [place in survivors for place in range(count)]
+    holders = corrupt_holders(count, rules.degree, rules.threshold, rules.colluders)
     return holders >= demanded and cut(alive, rules.degree, rules.colluders) >= demanded

@@ -14,6 +14,7 @@ from reference import (
     Refused,
     blob,
     digest,
+    rank,
     tag,
     text,
     u32,
@@ -105,6 +106,8 @@ def noise_commitment(
     return digest(suite, "noise-commit", sid, identity.encode(), u32(layer), seed)
 
 
+ROSTER_NODE = "roster node"
+
 # --- §4.1 The tree -------------------------------------------------------------------
 
 
@@ -119,50 +122,57 @@ def first_part(count: int) -> int:
     return 2 ** ((count - 1).bit_length() - 1)
 
 
-def top_of(suite: int, leaves: list[bytes]) -> bytes:
+def top_of(suite: int, leaves: list[bytes], node: str = ROSTER_NODE) -> bytes:
     if len(leaves) == 1:
         return leaves[0]
     cut = first_part(len(leaves))
-    left, right = top_of(suite, leaves[:cut]), top_of(suite, leaves[cut:])
-    return digest(suite, "roster node", left, right)
+    halves = (leaves[:cut], leaves[cut:])
+    return digest(suite, node, *(top_of(suite, half, node) for half in halves))
 
 
-def proof_for(suite: int, leaves: list[bytes], shown: set[int]) -> list[bytes]:
+def proof_for(
+    suite: int, leaves: list[bytes], shown: set[int], node: str = ROSTER_NODE
+) -> list[bytes]:
     """The hashes that a reader of the shown leaves is missing, from left to right."""
     if not shown:
-        return [top_of(suite, leaves)]
+        return [top_of(suite, leaves, node)]
     if len(leaves) == 1:
         return []
     cut = first_part(len(leaves))
     left = {place for place in shown if place < cut}
     right = {place - cut for place in shown if place >= cut}
-    return proof_for(suite, leaves[:cut], left) + proof_for(suite, leaves[cut:], right)
+    first = proof_for(suite, leaves[:cut], left, node)
+    return first + proof_for(suite, leaves[cut:], right, node)
 
 
 def proven_top(
-    suite: int, count: int, shown: dict[int, bytes], proof: list[bytes]
+    suite: int,
+    count: int,
+    shown: dict[int, bytes],
+    proof: list[bytes],
+    node: str = ROSTER_NODE,
 ) -> bytes:
     """R4.1-1: the top of a tree of which some leaves are known."""
     rest = list(proof)
-    top = _proven(suite, 0, count, shown, rest)
+    top = _proven(suite, range(count), shown, rest, node)
     if rest:
         raise Refused(BAD_PROOF)
     return top
 
 
 def _proven(
-    suite: int, start: int, end: int, shown: dict[int, bytes], rest: list[bytes]
+    suite: int, places: range, shown: dict[int, bytes], rest: list[bytes], node: str
 ) -> bytes:
-    if not any(start <= place < end for place in shown):
+    if not any(place in places for place in shown):
         if not rest:
             raise Refused(BAD_PROOF)
         return rest.pop(0)
-    if end - start == 1:
-        return shown[start]
-    cut = start + first_part(end - start)
-    left = _proven(suite, start, cut, shown, rest)
-    right = _proven(suite, cut, end, shown, rest)
-    return digest(suite, "roster node", left, right)
+    if len(places) == 1:
+        return shown[places[0]]
+    cut = first_part(len(places))
+    left = _proven(suite, places[:cut], shown, rest, node)
+    right = _proven(suite, places[cut:], shown, rest, node)
+    return digest(suite, node, left, right)
 
 
 # --- the roster, whole or in part ----------------------------------------------------
@@ -237,9 +247,7 @@ def decode_roster(data: bytes, rules: Parameters) -> Roster:
         }
         roster = Roster(count, adverts, decoder.blob_or_nothing(32))
         decoder.end()
-        names = [advert.identity.encode() for advert in adverts.values()]
-        if any(left >= right for left, right in itertools.pairwise(names)):
-            raise Refused(BAD_ENCODING)
+        check_order(roster)
         return roster
     reader, graph_seed = decoder.number(4), decoder.blob(32, least=32)
     rows = []
@@ -252,4 +260,12 @@ def decode_roster(data: bytes, rules: Parameters) -> Roster:
     ascending = all(left < right for left, right in itertools.pairwise(indices))
     if not ascending or any(index >= count for index in indices):
         raise Refused(BAD_ENCODING)
-    return Roster(count, dict(rows), graph_seed, reader, proof)
+    roster = Roster(count, dict(rows), graph_seed, reader, proof)
+    check_order(roster)
+    return roster
+
+
+def check_order(roster: Roster) -> None:
+    ranks = [rank(one.identity, roster.graph_seed) for one in roster.adverts.values()]
+    if any(left >= right for left, right in itertools.pairwise(ranks)):
+        raise Refused(BAD_ENCODING)

@@ -35,6 +35,7 @@ from reference import (
     SESSION_OVER,
     SHARE_CONFUSION,
     SHARE_SIZE,
+    SPARSE,
     TOO_FEW_ANSWERS,
     TOO_MANY_DROPOUTS,
     U2_TOO_SMALL,
@@ -59,7 +60,7 @@ from reference import (
     pack,
     rebuild,
     residue_bits,
-    ring_order,
+    roster_order,
     session_id,
     share_at,
     tag,
@@ -67,6 +68,7 @@ from reference import (
     u32,
     unpack,
 )
+from reference_edges import Edges, Lists, Reader, set_apart
 from reference_enrolment import Credential, check_credential
 from reference_keys import (
     Channel,
@@ -87,7 +89,7 @@ from reference_roster import (
 )
 from reference_signature import holds, sign
 
-ADVERTISE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 3, 4, 5, 6
+ADVERTISE, CHOOSE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 2, 3, 4, 5, 6
 SIGNATURE_SIZE = 64
 SEED_SIZE = 32
 
@@ -106,6 +108,10 @@ class Secrets:
     identity_seed: bytes = b""
     credential: Credential | None = None
     noise_seeds: tuple[bytes, ...] = ()
+    steps: tuple[int, ...] = ()  # from its own index to those whom it draws
+
+    def drawn(self, index: int, count: int) -> tuple[int, ...]:
+        return tuple(sorted((index + step) % count for step in self.steps))
 
 
 @dataclass(frozen=True)
@@ -150,8 +156,10 @@ class View:
     contexts: list[bytes] = field(default_factory=list)  # ctx0, ctx1, ctx2, ctx3
     count: int = 0
     adverts: dict[int, Advert] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
-    neighbours: list[list[int]] = field(default_factory=list)
+    is_ring: bool = False
+    neighbours: list[list[int]] = field(default_factory=list)  # who share masks
+    receivers: list[list[int]] = field(default_factory=list)  # of bundles
+    edge_root: bytes = b""
     holders: list[list[int]] = field(default_factory=list)
     sharers: set[int] = field(default_factory=set)
     survivors: set[int] = field(default_factory=set)
@@ -167,6 +175,10 @@ class View:
     @property
     def floor(self) -> int:
         return max(self.offer.parameters.threshold, self.offer.parameters.min_survivors)
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.offer.parameters.profile == SPARSE
 
     @property
     def is_signed(self) -> bool:
@@ -195,20 +207,42 @@ class View:
     def check_seed(self, roster: Roster) -> None:
         """R5.2-10."""
         degree = self.offer.parameters.degree
-        if bool(roster.graph_seed) != (degree > 0) or roster.count < degree + 2:
+        on_ring = degree > 0 and not self.is_sparse
+        if bool(roster.graph_seed) != on_ring:
+            raise Refused(POLICY_VIOLATION)
+        if on_ring and roster.count < degree + 2:
             raise Refused(POLICY_VIOLATION)
 
-    def draw_graph(self, count: int, graph_seed: bytes) -> None:
+    def set_edges(self, root: bytes, lists: dict[int, list[int]]) -> None:
+        """Take the lists as far as they are known: a client knows its own part."""
+        self.edge_root = root
+        self.receivers = [sorted(lists.get(index, [])) for index in range(self.count)]
+        self.holders = self.receivers
+        self.neighbours = [
+            sorted({*self.receivers[index], *self.senders(index)})
+            for index in range(self.count)
+        ]
+
+    def senders(self, receiver: int) -> list[int]:
+        """Who deals to a client, besides itself."""
+        return [
+            dealer for dealer, others in enumerate(self.receivers) if receiver in others
+        ]
+
+    def draw_graph(self, count: int) -> None:
         degree = self.offer.parameters.degree
-        self.neighbours = neighbours(self.suite, degree, graph_seed, count)
+        if self.is_sparse:
+            self.set_edges(b"", {})  # nobody has drawn yet
+            return
+        self.neighbours = neighbours(degree, count)
+        self.receivers = self.neighbours
         self.holders = holders(degree, self.neighbours)
-        if degree > 0:
-            self.order = ring_order(self.suite, graph_seed, count)
+        self.is_ring = degree > 0
 
     def set_roster(self, roster: Roster, top: bytes) -> None:
         """Derive ctx1; the roster was checked."""
         self.count, self.adverts = roster.count, roster.adverts
-        self.draw_graph(roster.count, roster.graph_seed)
+        self.draw_graph(roster.count)
         self.contexts.append(
             context_1(self.suite, self.contexts[0], self.count, top, roster.graph_seed)
         )
@@ -218,7 +252,13 @@ class View:
         noise = self.known.noise
         drawn = b"" if noise is None else noise.context(self.suite, len(self.sharers))
         self.contexts.append(
-            context_2(self.suite, self.contexts[1], data, noise_context=drawn)
+            context_2(
+                self.suite,
+                self.contexts[1],
+                data,
+                edge_root=self.edge_root,
+                noise_context=drawn,
+            )
         )
 
     def set_survivors(self, data: bytes) -> None:
@@ -238,8 +278,16 @@ class View:
         noise = self.known.noise
         if noise is None:
             return []
-        lost = len(self.sharers) - len(survivors)
+        lost = len(self.sharers) - len(survivors) + self.unseen
         return noise.rule.taken_back(len(self.sharers), lost)
+
+    @property
+    def unseen(self) -> int:
+        """R5.9-13: s0 - 1 in profile 3."""
+        rules = self.offer.parameters
+        if not self.is_sparse:
+            return 0
+        return set_apart(rules, self.count, rules.graph_bits + 1)
 
     def abscissa(self, dealer: int, holder: int) -> int:
         return self.holders[dealer].index(holder) + 1
@@ -259,8 +307,11 @@ class View:
         return MaskKeys(self.suite, self.sid, self.contexts[2])
 
     def bundles_to_sign(self, sender: int, bundles: bytes) -> bytes:
+        return self.digest_to_sign(sender, hashlib.sha256(bundles).digest())
+
+    def digest_to_sign(self, sender: int, hashed: bytes) -> bytes:
         prefix = tag("client", "bundles", self.suite) + blob(self.contexts[1])
-        return prefix + u32(sender) + hashlib.sha256(bundles).digest()
+        return prefix + u32(sender) + hashed
 
     def set_to_sign(self) -> bytes:
         return tag("client", "consistency", self.suite) + blob(self.contexts[3])
@@ -308,6 +359,7 @@ class Client:
         self.view = View(offer, known or Known())
         self.secrets = secrets
         self.index = -1
+        self.edges = Edges(())
         self.received: dict[int, tuple[bytes, bytes]] = {}
         self.absent: set[int] = set()
         self.complaints: list[bytes] = []
@@ -329,7 +381,8 @@ class Client:
             act = self._answer_quorum
         else:
             act = {
-                SHARE: self._bundles,
+                CHOOSE: self._draw,
+                SHARE: self._bundles_along if self.view.is_sparse else self._bundles,
                 MASK: self._upload,
                 CONSISTENCY: self._sign_set,
                 UNMASK: self._answer_set,
@@ -360,15 +413,45 @@ class Client:
     def _signature(self, message: bytes) -> bytes:
         return sign(self.secrets.identity_seed, message)
 
+    def _draw(self, message: bytes) -> bytes:
+        """ChooseEdges."""
+        self._take_roster(message)
+        view = self.view
+        edges = Edges(self.secrets.drawn(self.index, view.count))
+        signed = edges.signed_bytes(view.suite, view.contexts[1], self.index)
+        self.edges = replace(edges, signature=self._signature(signed))
+        return self.edges.encode()
+
+    def _bundles_along(self, message: bytes) -> bytes:
+        """ShareKeys where neighbours were drawn."""
+        view = self.view
+        reader = Reader(
+            view.offer.parameters,
+            view.contexts[1],
+            view.count,
+            self.index,
+            self.edges,
+            view.signed_by,
+        )
+        view.set_edges(*reader.check(message))
+        return self._dealt()
+
     def _bundles(self, message: bytes) -> bytes:
         """ShareKeys."""
+        self._take_roster(message)
+        return self._dealt()
+
+    def _take_roster(self, message: bytes) -> None:
         roster = self._checked_roster(message)
         own = self.advert()
         self.index = next(
             index for index, row in roster.adverts.items() if row.encode() == own
         )
         self.view.set_roster(roster, roster.top(self.view.suite, self.view.contexts[0]))
-        channels = [self._channel(v, sending=True) for v in self._neighbours()]
+
+    def _dealt(self) -> bytes:
+        others = self.view.receivers[self.index]
+        channels = [self._channel(v, sending=True) for v in others]
         bundles = b"".join(
             channel.seal(*self._shares_for(channel.receiver)) for channel in channels
         )
@@ -394,9 +477,13 @@ class Client:
             view.check_credential(advert)
         for advert in roster.adverts.values():
             advert.check_signature(view.suite, view.contexts[0])
-        if view.is_signed and 2 * rules.threshold <= roster.count + rules.colluders:
+        if view.is_signed and 2 * rules.quorum <= roster.count + rules.colluders:
             raise Refused(POLICY_VIOLATION)
         view.check_seed(roster)
+        if view.is_sparse:
+            if not rules.edges_are_safe(roster.count):
+                raise Refused(POLICY_VIOLATION)
+            return roster
         if rules.degree > 0 and not rules.is_drawn_safely(roster.count):
             raise Refused(POLICY_VIOLATION)
         return roster
@@ -407,9 +494,9 @@ class Client:
         mine = roster.adverts.get(-1 if reader is None else reader)
         if reader is None or mine is None or mine.encode() != own:
             raise Refused(SELF_MISSING)
-        if degree == 0 or roster.count < degree + 2:
+        if degree == 0 or roster.count < degree + 2 or self.view.is_signed:
             raise Refused(POLICY_VIOLATION)
-        around = neighbours(self.view.suite, degree, roster.graph_seed, roster.count)
+        around = neighbours(degree, roster.count)
         if set(roster.adverts) != {reader, *around[reader]}:
             raise Refused(BAD_PROOF)
         roster.top(self.view.suite, self.view.contexts[0])
@@ -452,7 +539,7 @@ class Client:
         threshold = view.offer.parameters.threshold
         if len(members) < view.floor or len(own_holders) < threshold:
             raise Refused(U2_TOO_SMALL)
-        senders = [v for v in self._neighbours() if v in members]
+        senders = [v for v in view.senders(self.index) if v in members]
         if len(bundles) != BUNDLE_SIZE * len(senders):
             raise Refused(BAD_SHARE_CIPHERTEXT)
         for sender, bundle in zip(senders, pieces(bundles, BUNDLE_SIZE), strict=True):
@@ -466,10 +553,10 @@ class Client:
                 self.absent.add(sender)
             self.received[sender] = pair
         own = self.index in view.holders[self.index]
-        if len(senders) - len(self.absent) + own < threshold:
+        if len(senders) - len(self.absent) + own < threshold and not view.is_sparse:
             raise Refused(BAD_SHARE_CIPHERTEXT)
         view.set_sharers(sharers)
-        return self._masked(senders)
+        return self._masked([v for v in self._neighbours() if v in members])
 
     def _masked(self, others: list[int]) -> bytes:
         view, mine = self.view, self.secrets
@@ -490,7 +577,9 @@ class Client:
         if len(members) < view.floor:
             raise Refused(U3_TOO_SMALL)
         view.check_losses(members)
-        if view.order and not is_safe(view.offer.parameters, view.order, members, 0.0):
+        if view.is_ring and not is_safe(
+            view.offer.parameters, view.count, members, 0.0
+        ):
             raise Refused(TOO_MANY_DROPOUTS)
         view.set_survivors(survivors)
 
@@ -535,6 +624,8 @@ class Server:
         self.view = View(offer, known or Known())
         self.roster: Roster | None = None
         self.adverts: dict[str, bytes] = {}
+        self.edges: dict[int, bytes] = {}
+        self.lists: Lists | None = None
         self.bundles: dict[int, bytes] = {}
         self.uploads: dict[int, bytes] = {}
         self.signatures: dict[int, bytes] = {}
@@ -563,7 +654,12 @@ class Server:
             return
         index, view = self.index_of(sender), self.view
         store, members, check = {
-            SHARE: (self.bundles, set(view.adverts), self._check_bundles),
+            CHOOSE: (self.edges, set(view.adverts), self._check_edges),
+            SHARE: (
+                self.bundles,
+                set(self.edges) if view.is_sparse else set(view.adverts),
+                self._check_bundles,
+            ),
             MASK: (self.uploads, view.sharers, self._check_upload),
             CONSISTENCY: (self.signatures, view.survivors, self._check_signature),
             UNMASK: (self.answers, view.survivors, self._check_answer),
@@ -584,7 +680,7 @@ class Server:
         }:
             raise Refused(BAD_ENCODING)
         accused = int.from_bytes(data[2:], "big")
-        if accused not in self.view.sharers.intersection(self.view.neighbours[index]):
+        if accused not in self.view.sharers.intersection(self.view.senders(index)):
             raise Refused(BAD_ENCODING)
         if self.complaints.get((index, accused), data) != data:
             raise Refused(EQUIVOCATION)
@@ -615,8 +711,14 @@ class Server:
     def _decoded(self, advert: bytes) -> Advert:
         return Advert.decode(advert, self.view.offer.parameters.noise_layers)
 
+    def _check_edges(self, sender: int, data: bytes) -> None:
+        edges, view = Edges.decode(data), self.view
+        edges.check(view.offer.parameters.degree, view.count, sender)
+        signed = edges.signed_bytes(view.suite, view.contexts[1], sender)
+        self._check_signed(sender, signed, edges.signature)
+
     def _check_bundles(self, sender: int, data: bytes) -> None:
-        size = BUNDLE_SIZE * len(self.view.neighbours[sender])
+        size = BUNDLE_SIZE * len(self.view.receivers[sender])
         if len(data) != size + SIGNATURE_SIZE * self.view.is_signed:
             raise Refused(BAD_ENCODING)
         if self.view.is_signed:
@@ -660,14 +762,31 @@ class Server:
     def close_adverts(self, graph_seed: bytes) -> bytes:
         if len(self.adverts) < self.view.offer.parameters.min_clients:
             raise Refused(ROSTER_TOO_SMALL)
-        names = sorted(self.adverts, key=lambda name: name.encode())
+        names = roster_order(self.adverts, graph_seed)
         adverts = [self._decoded(self.adverts[name]) for name in names]
         self.roster = Roster.whole(adverts, graph_seed)
         self.view.set_roster(
             self.roster, self.roster.top(self.view.suite, self.view.contexts[0])
         )
-        self.open_round = SHARE
+        self.open_round = CHOOSE if self.view.is_sparse else SHARE
         return self.roster.encode()
+
+    def close_edges(self) -> bytes:
+        """Return the edge root; what each is shown is `published`."""
+        view = self.view
+        if len(self.edges) < view.floor:
+            raise Refused(U2_TOO_SMALL)
+        lists = {index: Edges.decode(data) for index, data in self.edges.items()}
+        self.lists = Lists(view.suite, view.contexts[1], lists, count=view.count)
+        drawn = {index: list(edges.drawn) for index, edges in lists.items()}
+        view.set_edges(self.lists.root, drawn)
+        self.open_round = SHARE
+        return self.lists.root
+
+    def published(self, reader: int) -> bytes:
+        if self.lists is None:
+            raise AssertionError("no lists yet")
+        return self.lists.published(reader).encode()
 
     def neighbourhood(self, reader: int) -> bytes:
         if self.roster is None:
@@ -690,12 +809,12 @@ class Server:
 
     def delivery(self, receiver: int) -> bytes:
         view = self.view
-        senders = [v for v in view.neighbours[receiver] if v in view.sharers]
+        senders = [v for v in view.senders(receiver) if v in view.sharers]
         bundles = b"".join(self._bundle(sender, receiver) for sender in senders)
         return delivery_of(bitmap(view.sharers, view.count), bundles)
 
     def _bundle(self, sender: int, receiver: int) -> bytes:
-        place = self.view.neighbours[sender].index(receiver)
+        place = self.view.receivers[sender].index(receiver)
         return pieces(self.bundles[sender], BUNDLE_SIZE)[place]
 
     def close_uploads(self) -> bytes:
@@ -714,7 +833,7 @@ class Server:
             }
             if len(left) < rules.threshold:
                 raise Refused(DISPUTED)
-        if view.order and not is_safe(rules, view.order, survivors, 0.01):
+        if view.is_ring and not is_safe(rules, view.count, survivors, 0.01):
             raise Refused(TOO_MANY_DROPOUTS)
         data = bitmap(survivors, view.count)
         view.set_survivors(data)

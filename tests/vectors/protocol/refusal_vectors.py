@@ -11,6 +11,11 @@ from forged_messages import agreeing
 from server_refusals import closings, server_refusals
 from session_vectors import TRUST, Run
 from signed_refusals import signed_refusals
+from sparse_refusals import (
+    sparse_client_refusals,
+    sparse_closings,
+    sparse_server_refusals,
+)
 
 
 def malformed_offers(run: Run) -> Iterator[tuple[str, bytes, int]]:
@@ -50,6 +55,8 @@ def malformed_offers(run: Run) -> Iterator[tuple[str, bytes, int]]:
     raw[named] = (other, ref.BAD_ENCODING)
     long = replace(run.offer.parameters, noise_block=bytes(4097)).encode()
     raw["R3.1-1 noise block too long"] = (good[:head] + long, ref.BAD_ENCODING)
+    long = replace(run.offer, noise_terms=bytes(257)).encode()
+    raw["R3.1-1 noise terms too long"] = (long, ref.BAD_ENCODING)
     for name, size in (("empty", 0), ("of two bytes", 2), ("beyond 512 bytes", 513)):
         long = good[:-5] + ref.blob(bytes(size))
         raw[f"R3.1-1 tail {name}"] = (long, ref.BAD_ENCODING)
@@ -113,14 +120,6 @@ CURIOUS_CHANGES: dict[str, dict[str, Any]] = {
 }
 
 SIGNED_CHANGES: dict[str, dict[str, Any]] = {
-    "R3.2-2 profile of another release": {
-        "profile": ref.SPARSE,
-        "deadlines": (60, 60, 60, 60, 60, 60),
-        "degree": 4,
-        "graph_bits": 40,
-        "in_cap": 12,
-        "own_quorum": 6,
-    },
     "R3.2-3 revocation hash without a number": {
         "trust": replace(TRUST, revocation_number=0)
     },
@@ -131,13 +130,29 @@ SIGNED_CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+SPARSE_CHANGES: dict[str, dict[str, Any]] = {
+    "R3.2-9 drawn edges without bits": {"graph_bits": 0},
+    "R3.2-9 drawn edges of too many bits": {"graph_bits": 129},
+    "R3.2-9 degree below the threshold": {"degree": 2, "in_cap": 6, "threshold": 3},
+    "R3.2-9 degree of the cohort": {"degree": 10, "in_cap": 30},
+    "R3.2-9 fewer may draw one than each draws": {"in_cap": 5},
+    "R3.2-9 more may draw one than three times as many": {"in_cap": 19},
+    "R3.2-9 quorum of half": {"own_quorum": 5, "min_survivors": 5},
+    "R3.2-9 quorum below the survivors": {"min_survivors": 7},
+    "R3.2-9 quorum above the cohort": {"own_quorum": 11},
+    "R3.2-9 corrupt holders reach the threshold": {"colluders": 2},
+    "R3.2-9 edges that do not hold together": {"degree": 3, "in_cap": 9},
+    "R3.2-4 no deadline for choosing edges": {"deadlines": (60, 0, 60, 60, 60, 60)},
+}
+
+
 def changed_offers(run: Run, changes: dict[str, dict[str, Any]]) -> Iterator[Any]:
     for name, change in changes.items():
         rules = replace(run.offer.parameters, **change)
         yield name, replace(run.offer, parameters=rules).encode(), ref.BAD_CONFIG
 
 
-def offers(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
+def offers(run: Run, signed: Run, sparse: Run) -> Iterator[dict[str, Any]]:
     numbered = replace(run.offer, session_number=2**63).encode()
     ending = replace(run.offer, session_end=2**63).encode()
     rows = [
@@ -147,6 +162,7 @@ def offers(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
         ("R3.2-3 session end beyond 2^63 - 1", ending, ref.BAD_CONFIG),
         *changed_offers(run, CURIOUS_CHANGES),
         *changed_offers(signed, SIGNED_CHANGES),
+        *changed_offers(sparse, SPARSE_CHANGES),
     ]
     for full_name, data, code in rows:
         rule, _, name = full_name.partition(" ")
@@ -173,15 +189,22 @@ def payloads() -> Iterator[dict[str, Any]]:
 
 def refusals(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
-    complete, ring, scattered, corrected, signed, small, layered = runs
+    complete, ring, scattered, corrected, signed, small, layered, sparse, _ = runs
     return {
-        "offers": list(offers(complete, signed)),
+        "offers": list(offers(complete, signed, sparse)),
         "payloads": list(payloads()),
         "client": [
             *client_refusals(complete, ring, scattered),
             *signed_refusals(ring, complete, signed, small, layered),
+            *sparse_client_refusals(sparse),
         ],
-        "server": list(server_refusals(complete, ring, small, layered)),
+        "server": [
+            *server_refusals(complete, ring, small, layered),
+            *sparse_server_refusals(sparse),
+        ],
         "complaints": list(complaints(complete)),
-        "closings": list(closings(complete, scattered, corrected, signed, layered)),
+        "closings": [
+            *closings(complete, scattered, corrected, signed, layered),
+            *sparse_closings(sparse),
+        ],
     }

@@ -13,6 +13,7 @@ from forged_messages import LOW_ORDER, NOT_CANONICAL, RosterForge, agreeing, fli
 from reference_roster import Advert
 from reference_session import (
     ADVERTISE,
+    CHOOSE,
     CONSISTENCY,
     MASK,
     SHARE,
@@ -24,6 +25,7 @@ from session_vectors import FOREIGN_ISSUER, ISSUER, SESSION_END, Run
 
 FIELDS = {
     ADVERTISE: "advert",
+    CHOOSE: "edges",
     SHARE: "bundles",
     MASK: "upload",
     CONSISTENCY: "signature",
@@ -36,6 +38,7 @@ def played_server(run: Run, round_number: int) -> Server:
     server = run.server()
     closing = {
         ADVERTISE: lambda: server.close_adverts(run.plan.graph_seed),
+        CHOOSE: server.close_edges,
         SHARE: server.close_sharing,
         MASK: server.close_uploads,
         CONSISTENCY: server.close_signing,
@@ -324,6 +327,7 @@ def closing(
     server = played_server(run, round_number)
     field = FIELDS[round_number]
     close = {
+        CHOOSE: server.close_edges,
         SHARE: server.close_sharing,
         MASK: server.close_uploads,
         CONSISTENCY: server.close_signing,

@@ -16,6 +16,7 @@ from reference_noise import NoiseRule, canonical
 from reference_roster import Roster, decode_roster
 from reference_session import (
     ADVERTISE,
+    CHOOSE,
     CONSISTENCY,
     MASK,
     SHARE,
@@ -30,13 +31,18 @@ from reference_signature import identity_key, sign
 
 ROUNDS = [
     "AdvertiseKeys",
+    "ChooseEdges",
     "ShareKeys",
     "MaskedInputCollection",
     "ConsistencyCheck",
     "Unmasking",
 ]
-CURIOUS_ROUNDS = [name for name in ROUNDS if name != "ConsistencyCheck"]
-MESSAGES = ("advert", "bundles", "delivery", "upload", "signature", "answer")
+SIGNED_ROUNDS = [name for name in ROUNDS if name != "ChooseEdges"]
+CURIOUS_ROUNDS = [name for name in SIGNED_ROUNDS if name != "ConsistencyCheck"]
+MESSAGES = (
+    *("advert", "edges", "published", "bundles"),
+    *("delivery", "upload", "signature", "answer"),
+)
 SESSION_END = 1_800_000_000
 
 
@@ -122,10 +128,7 @@ class Run:
 
     def server_order(self) -> list[str]:
         """The identities in the order of the ring."""
-        names = sorted(self.plan.identities, key=lambda name: name.encode())
-        suite = self.offer.parameters.suite
-        order = ref.ring_order(suite, self.plan.graph_seed, len(names))
-        return [names[client] for client in order]
+        return ref.roster_order(self.plan.identities, self.plan.graph_seed)
 
     def row(self, identity: str) -> dict[str, Any]:
         return next(r for r in self.record["clients"] if r["identity"] == identity)
@@ -162,6 +165,10 @@ def secrets_of(plan: Plan, place: int) -> Secrets:
             for layer in range(rules.noise_layers)
         ),
     )
+    if rules.profile == ref.SPARSE:
+        # Every client draws in its own way; all that counts is that they differ.
+        steps = sorted(range(1, rules.min_clients), key=lambda s: s * (place + 2) % 11)
+        mine = replace(mine, steps=tuple(steps[: rules.degree]))
     if rules.trust is None:
         return mine
     seed = counting(51 + 5 * place, 32)
@@ -205,6 +212,7 @@ class Game:
         announced["roster"] = server.close_adverts(self.plan.graph_seed)
         self.index = {advert.identity: i for i, advert in server.view.adverts.items()}
         self.show_neighbourhoods()
+        self.draw()
         for name in self.present("ShareKeys"):
             self.send(SHARE, name, "bundles", self.share(name))
         announced["u2"] = server.close_sharing()
@@ -227,8 +235,20 @@ class Game:
         if self.total != self.sum_of_survivors():
             raise AssertionError(self.plan.name)
 
+    def draw(self) -> None:
+        """Let clients draw, and show each what touches it, where they do."""
+        if not self.server.view.is_sparse:
+            return
+        for name in self.present("ChooseEdges"):
+            edges = self.clients[name].take(CHOOSE, self.announced["roster"])
+            self.send(CHOOSE, name, "edges", edges)
+        self.announced["edge_root"] = self.server.close_edges()
+        for name in self.present("ChooseEdges"):
+            shown = self.server.published(self.index[name])
+            self.rows[name]["published"] = shown
+
     def show_neighbourhoods(self) -> None:
-        if self.plan.parameters.degree > 0:
+        if self.plan.parameters.degree > 0 and not self.server.view.is_sparse:
             for name, index in self.index.items():
                 self.rows[name]["neighbourhood"] = self.server.neighbourhood(index)
 
@@ -237,6 +257,8 @@ class Game:
         roster = self.announced["roster"]
         if name == self.plan.partial:
             roster = self.rows[name]["neighbourhood"]
+        if self.server.view.is_sparse:
+            roster = self.rows[name]["published"]
         return self.clients[name].take(SHARE, roster)
 
     def send(self, round_number: int, name: str, field: str, message: bytes) -> None:
@@ -265,7 +287,7 @@ class Game:
         bits = ref.residue_bits(plan.parameters.modulus)
         announced = {
             name: self.announced[name].hex() if name in self.announced else None
-            for name in ("roster", "u2", "u3", "quorum")
+            for name in ("roster", "edge_root", "u2", "u3", "quorum")
         }
         return {
             "name": plan.name,
@@ -279,6 +301,7 @@ class Game:
             ),
             **announced,
             "noise": noise_of(plan, len(view.sharers)),
+            "unseen": view.unseen,
             "neighbours": view.neighbours,
             "lying": self.index.get(plan.lying),
             "clients": [
@@ -345,6 +368,7 @@ def row_of(
         "input": [str(entry) for entry in mine.values],
         "noise_seeds": [seed.hex() for seed in mine.noise_seeds],
         "identity_seed": mine.identity_seed.hex(),
+        "steps": list(mine.steps),
         "credential": "" if mine.credential is None else mine.credential.encode().hex(),
     } | {
         name: messages[name].hex() if name in messages else None
@@ -423,9 +447,9 @@ def scattered() -> Plan:
     )
     names = [f"c{place:02}" for place in range(8)]
     seed = counting(0xA0, 32)
-    order = ref.ring_order(rules.suite, seed, len(names))
+    order = ref.roster_order(names, seed)
     # Places in a row are lost: a gap.  A second one would cut the ring.
-    lost = {names[order[place]]: "MaskedInputCollection" for place in (1, 2, 3)}
+    lost = {order[place]: "MaskedInputCollection" for place in (1, 2, 3)}
     return Plan("scattered", rules, names, seed, lost)
 
 
@@ -455,7 +479,7 @@ def signed() -> Plan:
         max_losses=3,
     )
     names = ["zoe", "Adam", "bob", "carl", "b.b", "dora", "eve", "Zoe", "flo"]
-    lost = dict(zip(["carl", "zoe", "b.b", "Adam"], ROUNDS, strict=False))
+    lost = dict(zip(["carl", "zoe", "b.b", "Adam"], SIGNED_ROUNDS, strict=False))
     return Plan("signed", rules, names, b"", lost)
 
 
@@ -500,7 +524,61 @@ def layered() -> Plan:
     return Plan("layered", rules, names, b"", lost, noise=Noise(rule, tables))
 
 
+def sparse() -> Plan:
+    """Profile 3: one client is lost before each round but the last."""
+    rules = parameters(
+        profile=ref.SPARSE,
+        modulus=2**20,
+        dim=3,
+        min_clients=10,
+        max_clients=10,
+        threshold=2,
+        degree=6,
+        graph_bits=1,
+        in_cap=18,
+        own_quorum=6,
+        min_survivors=6,
+        max_losses=3,
+    )
+    names = [f"{letter}-{place}" for place, letter in enumerate("kjihgfedcba")]
+    lost = dict(zip(["j-1", "a-10", "e-6", "h-3", "c-8"], ROUNDS, strict=False))
+    return Plan("sparse", rules, names, b"", lost)
+
+
+def sparse_layered() -> Plan:
+    """Profile 3 with noise in layers, of which one honest client may miss unseen."""
+    rule = NoiseRule(
+        Fraction(15), 5, Fraction(2, 5), 1, Fraction(0), share_bits=4, ladder=2
+    )
+    rules = parameters(
+        profile=ref.SPARSE,
+        suite=2,
+        modulus=2**16,
+        dim=3,
+        min_clients=8,
+        max_clients=8,
+        threshold=2,
+        degree=3,
+        graph_bits=1,
+        in_cap=9,
+        own_quorum=7,
+        min_survivors=6,
+        max_dropouts=2,
+        max_losses=2,
+        noise_layers=3,
+        noise_block=canonical({"noise": rule.as_json(), "version": 2}),
+    )
+    names = [f"c{place}" for place in range(8)]
+    tables = tuple(counting(0xE0 + place, 32).hex() for place in range(4))
+    lost = {"c4": "MaskedInputCollection"}
+    return Plan("sparse-layered", rules, names, b"", lost, noise=Noise(rule, tables))
+
+
 def sessions() -> list[Run]:
     """Play all of them."""
-    plans = (complete, ring, scattered, corrected, signed, signed_by_all, layered)
+    plans = (
+        *(complete, ring, scattered, corrected),
+        *(signed, signed_by_all, layered),
+        *(sparse, sparse_layered),
+    )
     return [play(make()) for make in plans]

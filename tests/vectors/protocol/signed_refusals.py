@@ -11,7 +11,7 @@ import reference as ref
 from client_refusals import client_case, opening, played_client, survivor_sets
 from forged_messages import RosterForge, flipped
 from reference_keys import public_key
-from reference_roster import Advert, Roster, decode_roster
+from reference_roster import Advert, decode_roster
 from reference_session import (
     CONSISTENCY,
     MASK,
@@ -43,6 +43,9 @@ def neighbourhoods(ring: Run, complete: Run, small: Run) -> Iterator[dict[str, A
         return shown(roster.adverts | {place: advert})
 
     falling = dict(reversed(roster.adverts.items()))
+    one, other = others[0], others[1]
+    swapped = dict(roster.adverts)
+    swapped[one], swapped[other] = roster.adverts[other], roster.adverts[one]
     beyond = {index: roster.adverts[index] for index in roster.adverts}
     beyond[roster.count] = roster.adverts[others[0]]
     encoding: dict[str, bytes] = {
@@ -51,6 +54,8 @@ def neighbourhoods(ring: Run, complete: Run, small: Run) -> Iterator[dict[str, A
         "no graph seed": shown(roster.adverts, graph_seed=b""),
         "indices that fall": shown(falling),
         "an index of n": shown(beyond),
+        "two neighbours swapped": shown(swapped),
+        "an order of another seed": shown(roster.adverts, graph_seed=bytes(32)),
         "noise commitments that nobody asked for": altered(
             others[0], noise_commitments=(bytes(32),) * 2
         ),
@@ -71,13 +76,11 @@ def neighbourhoods(ring: Run, complete: Run, small: Run) -> Iterator[dict[str, A
     }.items():
         yield case("R5.2-22", name, ref.SELF_MISSING, data)
     fewer = {i: a for i, a in roster.adverts.items() if i != others[0]}
-    stranger = replace(roster.adverts[others[0]], identity="~")
+    stranger = ring.roster().adverts[far]
     more = dict(sorted((roster.adverts | {far: stranger}).items()))
-    other_seed = bytes(32)
     for name, data in {
         "a neighbour left out": shown(fewer),
         "a client that is no neighbour": shown(more),
-        "neighbours of another seed": shown(roster.adverts, graph_seed=other_seed),
         "neighbours of another n": shown(roster.adverts, count=rules.max_clients),
     }.items():
         yield case("R5.2-23", name, ref.BAD_PROOF, data)
@@ -98,8 +101,9 @@ def neighbourhoods(ring: Run, complete: Run, small: Run) -> Iterator[dict[str, A
         (small, "R5.2-26 a neighbourhood where the server may lie"),
     ):
         who = run.row(run.plan.identities[0])
-        whole = run.roster()
-        part = Roster(whole.count, whole.adverts, bytes(32), who["index"])
+        whole = RosterForge(run).reordered(bytes(32))
+        names = [advert.identity for advert in whole.adverts.values()]
+        part = replace(whole, reader=names.index(who["identity"]))
         named = (name, ref.POLICY_VIOLATION)
         yield client_case(run, who["identity"], SHARE, named, part.encode())
 

@@ -33,9 +33,11 @@ from dpnoise.events import (
 DELTA = 1e-5
 COUNTER = SkellamEvent(1, Fraction(12), 1.0, 1.0, 1)
 SKELLAM = SkellamEvent(4096, Fraction(5000), 20.0)
-MIXTURE = SkellamMixtureEvent(64, Fraction(2000), 25.0, 1.0)
-CLIPPED = SkellamMixtureClippedEvent(64, Fraction(2000), 25.0, 1)
+MIXTURE = SkellamMixtureEvent(64, Fraction(200), 4.0, 0.5)
+SMALL = SkellamEvent(64, Fraction(200), 2.0)
+CLIPPED = SkellamMixtureClippedEvent(64, Fraction(200), 4.0, 1)
 DISCRETE = DiscreteGaussianEvent(4096, Fraction(5000), 20.0)
+COINS = BinomialEvent(4096, 20_000, 20.0, 400.0, 20)
 GAUSSIAN = GaussianEvent(64, 500.0, 5.0)
 SHARES = DistributedDiscreteGaussianEvent(64, 10, Fraction(50), 5.0)
 EVENTS = {
@@ -43,12 +45,13 @@ EVENTS = {
     "skellam": SKELLAM,
     "rounded": MIXTURE,
     "rounded, many": Repeated(MIXTURE, 3),
-    "rounded and integer": Composed((MIXTURE, SKELLAM)),
-    "rounded, integer and Gaussian": Composed((MIXTURE, SKELLAM, GAUSSIAN)),
+    "rounded and integer": Composed((MIXTURE, SMALL)),
+    "rounded, integer and Gaussian": Composed((MIXTURE, SMALL, GAUSSIAN)),
     "clipped": CLIPPED,
     "discrete": DISCRETE,
     "Gaussian": GAUSSIAN,
     "shares": SHARES,
+    "coins": COINS,
 }
 
 
@@ -77,6 +80,7 @@ def test_the_choice_follows_the_release():
 
     assert choice(COUNTER) == "lattice-pld"
     assert choice(SKELLAM) == choice(DISCRETE) == choice(GAUSSIAN) == "skellam-gdp"
+    assert choice(SHARES) == choice(COINS) == "log-concave-gdp"
     assert choice(MIXTURE) == "mixture-contour"
     fine = SkellamMixtureEvent(64, Fraction(10**12), 1e11, 1e5)
     assert default_accountants(fine)[0] == "mixture-gdp"
@@ -96,7 +100,7 @@ def test_a_discrete_gaussian_needs_what_a_gaussian_needs():
 
 def test_an_event_without_a_trusted_theorem_is_refused():
     with pytest.raises(UnknownEventError, match="name an accountant"):
-        default_accountants(BinomialEvent(4096, 10_000, 30.0, 900.0, 30))
+        default_accountants(Composed((SHARES, CLIPPED)))
     with pytest.raises(UnknownEventError):
         default_accountants(Composed((SHARES, MIXTURE)))
     with pytest.raises(UnknownEventError, match="replace-one"):

@@ -22,6 +22,7 @@ DELTA = 1e-5
 PUBLIC = bytes(32)
 
 
+@functools.cache
 def planned(**changes):
     given = {
         "clients": 20,
@@ -150,6 +151,13 @@ def test_one_count_needs_what_the_lattice_asks_for():
     )
     assert "standard error of one count" in str(made)
     assert made.to_dict()["count_standard_error"] == made.count_standard_error
+
+
+def test_coins_that_select_add_to_the_error_of_a_count():
+    made = planned(selection_rate=Fraction(1, 4))
+    # Of twenty ones each is there with chance 1/4 and counts four times: variance 3.
+    expected = 16 * made.forecast.noise_mse + 20 * 3
+    assert made.count_standard_error == pytest.approx(math.sqrt(expected))
 
 
 def test_a_plan_of_real_vectors_prints_no_count():

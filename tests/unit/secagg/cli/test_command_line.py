@@ -406,8 +406,9 @@ def test_an_impossible_budget_is_refused(epsilon, capsys):
     assert error["next_step"]
 
 
-def test_a_mechanism_without_a_proven_accountant_must_be_given_one(capsys):
-    words = ["--epsilon", "2", "--mechanism", "binomial", "--json"]
+def test_an_accountant_without_a_theorem_for_the_mechanism_is_refused(capsys):
+    words = ["--epsilon", "2", "--mechanism", "binomial", "--accountant", "zcdp"]
+    words.append("--json")
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.INFEASIBLE)
     assert "--accountant" in error_of(capsys)["next_step"]
 
@@ -571,46 +572,11 @@ def test_pki_adds_a_server_and_clients_to_an_authority(tmp_path, capsys):
 
 
 @pytest.fixture
-def deployment(tmp_path, capsys):
+def deployment(tmp_path, capsys, settings_texts):
     assert main(["pki", "init", str(tmp_path / "pki"), "--clients", "1"]) == 0
-    (tmp_path / "server.toml").write_text(
-        """
-[server]
-listen = "127.0.0.1:0"
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/server.pem"
-key = "pki/server.key"
-[task]
-id = "t"
-[vector]
-dimension = 4
-[cohort]
-min_clients = 3
-max_clients = 3
-min_survivors = 3
-[noise]
-mechanism = "skellam"
-epsilon = 8.0
-delta = 1e-5
-l2_clip = 1.0
-"""
-    )
-    (tmp_path / "client.toml").write_text(
-        """
-[client]
-server = "127.0.0.1:1"
-task = "t"
-wait_seconds = 0.0
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/client-1.pem"
-key = "pki/client-1.key"
-[policy]
-max_epsilon = 8.0
-max_delta = 1e-5
-"""
-    )
+    (tmp_path / "server.toml").write_text(settings_texts["server"])
+    soon = settings_texts["client"].replace("[tls]", "wait_seconds = 0.0\n[tls]")
+    (tmp_path / "client.toml").write_text(soon)
     np.save(tmp_path / "x.npy", np.zeros(4))
     capsys.readouterr()
     return tmp_path

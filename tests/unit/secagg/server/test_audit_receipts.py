@@ -14,11 +14,11 @@ from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
-from secagg.distributed_dp import NoisedTask, certify
+from secagg.distributed_dp import NoisedTask, certify, read_noise_terms
 from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError
-from secagg.messages import Envelope, Round, Upload
+from secagg.messages import Complaint, Envelope, Round, Upload
 from secagg.parameters import SessionDescriptor
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.primitives.secret_bytes import SecretBytes
@@ -35,16 +35,21 @@ from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.server.server import Server
 from secagg.server.session_facts import SessionFacts
 from secagg.server.task_setup import Cohort, PreparedTask
-from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.simulation import InProcessSession, identity_of, run_session
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
 from secagg.wire.packing import packed_size
 
 # The block of the session with noise describes no mechanism that we could draw.
 SESSIONS = [one for one in read_vectors("sessions")["sessions"] if one["noise"] is None]
 FIELDS = dict(
     zip(
-        (1, 3, 4, 5, 6),
-        ("advert", "bundles", "upload", "signature", "answer"),
+        range(1, 7),
+        ("advert", "edges", "bundles", "upload", "signature", "answer"),
         strict=True,
     )
 )
@@ -115,6 +120,7 @@ def test_a_sum_leaves_a_receipt_that_holds(session):
     assert receipt.sharers.hex() == session["u2"]
     assert receipt.survivors.hex() == session["u3"]
     assert receipt.quorum.hex() == (session["quorum"] or "")
+    assert receipt.edge_root.hex() == (session["edge_root"] or "")
     assert receipt.sum_hash == hashlib.sha256(packed).digest()
     liars = [] if session["lying"] is None else [session["lying"]]
     assert sorted({row.accused for row in receipt.disputes}) == liars
@@ -133,6 +139,52 @@ def test_a_session_without_a_roster_leaves_a_receipt_that_holds():
     run = Run(SESSIONS[0])
     run.step(AbortRequested(ErrorCode.CANCELLED, "enough"))
     assert run.verdict().finding is Finding.NO_SUM
+
+
+def complained(name):
+    """A session in which one client complains about another."""
+    run = Run(next(one for one in SESSIONS if one["name"] == name))
+    for which in rounds_of(run.descriptor.parameters.profile):
+        if which == Round.MASKED_INPUT_COLLECTION:
+            break
+        rows = [r for r in run.session["clients"] if r[FIELDS[which]] is not None]
+        for row in rows:
+            run.receive(which, row)
+        run.step(RoundClosed(which))
+    sharers = [row for row in run.session["clients"] if row["upload"] is not None]
+    graph = run.state.cohort.graph
+    accuser = sharers[0]
+    accused = next(
+        row["index"]
+        for row in sharers
+        if row["index"] in graph.senders(accuser["index"])
+    )
+    complaint = Complaint(ErrorCode.BAD_SHARE_CIPHERTEXT, accused)
+    run.step(Received(Envelope.of(complaint), accuser["identity"]))
+    run.step(AbortRequested(ErrorCode.CANCELLED, "enough"))
+    return run, accuser["index"], accused
+
+
+@pytest.mark.parametrize("name", ["complete", "signed", "sparse"])
+def test_a_dispute_comes_with_what_its_dealer_has_signed(name):
+    run, accuser, accused = complained(name)
+    (dispute,) = run.verdict().receipt.disputes
+    assert (dispute.accuser, dispute.accused, dispute.dealer) == (
+        accuser,
+        accused,
+        accused,
+    )
+    assert bool(dispute.evidence) is (run.trust is not None)
+    if run.trust is None:
+        return
+    # Neither without it nor with that of the other one of the two.
+    receipt = run.facts.audit(run.state)
+    swapped = replace(dispute, accuser=accused, accused=accuser)
+    for other in (replace(dispute, evidence=b""), swapped):
+        forged = replace(receipt, disputes=(other,))
+        with pytest.raises(ReceiptError) as refused:
+            verify_receipt(forged.encode(), enrolment_key=run.trust.enrolment_key)
+        assert refused.value.step is Step.OUTCOME
 
 
 # --- the server of a task, and the command --------------------------------------------
@@ -165,8 +217,8 @@ async def test_every_released_sum_comes_with_its_receipt():
     assert verdict.receipt.outcome is Outcome.RELEASED
 
 
-def signed_receipt(tmp_path):
-    session = next(one for one in SESSIONS if one["quorum"] is not None)
+def signed_receipt(tmp_path, name="signed"):
+    session = next(one for one in SESSIONS if one["name"] == name)
     run = Run(session).play()
     packed = bytes.fromhex(session["packed_sum"])
     run.step(SumComputed(hashlib.sha256(packed).digest(), len(packed)))
@@ -177,8 +229,9 @@ def signed_receipt(tmp_path):
     return path, listed, key_text(run.trust.enrolment_key)
 
 
-def test_the_command_says_what_holds(tmp_path, capsys):
-    path, listed, key = signed_receipt(tmp_path)
+@pytest.mark.parametrize("name", ["signed", "sparse"])
+def test_the_command_says_what_holds(tmp_path, capsys, name):
+    path, listed, key = signed_receipt(tmp_path, name)
     words = ["sessions", "verify", str(path), "--enrolment-key", key]
     assert main([*words, "--revocations", str(listed)]) == EXIT_OK
     assert "a quorum of enrolled clients has signed" in capsys.readouterr().out
@@ -215,14 +268,11 @@ def test_what_a_receipt_holds_are_no_secrets():
     }
 
 
-class SessionWithLayers(InProcessSession):
-    """Clients that take back noise, and the facts of their server."""
+class SessionWithFacts(InProcessSession):
+    """A session and the facts of its server."""
 
-    def __init__(self, clients):
-        plain = parameters_for(clients, dimension=8, threshold=4, min_survivors=4)
-        self.task = NoisedTask.from_parameters(with_noise(plain, ladder=2))
-        self.facts = None
-        super().__init__(self.task.parameters, [None] * clients)
+    def __post_init__(self):
+        super().__post_init__()
         self.facts = SessionFacts(self.descriptor, frozenset())
 
     def step_server(self, event):
@@ -230,6 +280,37 @@ class SessionWithLayers(InProcessSession):
         if type(before) is not type(self.server_state):
             self.facts.enter(before, self.server_state, outputs, seconds=1.0)
         return outputs
+
+
+@pytest.mark.parametrize(
+    ("silent_in", "lost_in"),
+    [
+        ({Round.CONSISTENCY_CHECK}, Round.CONSISTENCY_CHECK),
+        ({Round.UNMASKING}, Round.UNMASKING),
+        ({Round.CONSISTENCY_CHECK, Round.UNMASKING}, Round.CONSISTENCY_CHECK),
+    ],
+)
+def test_who_is_silent_to_the_end_is_lost_once(silent_in, lost_in):
+    parameters = signing_parameters_for(5, dimension=2)
+    session = SessionWithFacts(parameters, [np.zeros(2, np.uint32)] * 5)
+    for which in rounds_of(parameters.profile):
+        session.play(which, range(1 if which in silent_in else 0, 5))
+        session.close(which)
+    assert session.total is not None
+    lost = [(each.identity, each.round) for each in session.facts.dropped]
+    assert lost == [(identity_of(0), lost_in)]
+
+
+class SessionWithLayers(SessionWithFacts):
+    """Clients that take back noise."""
+
+    def __init__(self, clients):
+        self.task = NoisedTask.from_parameters(self.parameters_of(clients))
+        super().__init__(self.task.parameters, [None] * clients)
+
+    def parameters_of(self, clients):
+        plain = parameters_for(clients, dimension=8, threshold=4, min_survivors=4)
+        return with_noise(plain, ladder=2)
 
     def supply_input(self, number):
         seed = SecretBytes(self.seed_of(number))
@@ -247,6 +328,38 @@ def _layered():
     return session.facts.audit(session.server_state)
 
 
+class DrawnSessionWithLayers(SessionWithLayers):
+    """The same where clients draw, and one may be missing unseen."""
+
+    def parameters_of(self, clients):
+        plain = sparse_parameters_for(
+            clients, dimension=8, degree=4, losses=4, colluders=0
+        )
+        return with_noise(plain, ladder=2)
+
+
+def test_a_certificate_counts_who_may_be_missing_unseen():
+    # R5.9-13
+    session = DrawnSessionWithLayers(14)
+    run_session(session, {3: Round.MASKED_INPUT_COLLECTION})
+    receipt = session.facts.audit(session.server_state)
+    stated = json.loads(receipt.certificate)
+    assert (stated["losses"], stated["unseen"]) == (1, 1)
+    assert stated["given"] == [13] * len(stated["removed"])
+    key = session.parameters.trust.enrolment_key
+    reading = {"read_noise": read_noise_terms, "certify": certify}
+    verdict = verify_receipt(receipt.encode(), enrolment_key=key, **reading)
+    assert verdict.finding is Finding.AGREED
+    # As if nobody could be missing: layers less, and more noise than there may be.
+    bold = session.task.session_noise(14).removed_layers(1)
+    assert list(bold) != stated["removed"]
+    for lie in ({"unseen": 0}, {"removed": list(bold), "given": [13] * len(bold)}):
+        claimed = replace(receipt, certificate=stating(receipt.certificate, **lie))
+        with pytest.raises(ReceiptError) as refused:
+            verify_receipt(claimed.encode(), enrolment_key=key, **reading)
+        assert refused.value.step is Step.CERTIFICATE
+
+
 def layered_parameters(receipt):
     return SessionDescriptor.decode(receipt.offer).parameters
 
@@ -258,7 +371,7 @@ def test_a_certificate_of_noise_is_computed_again(layered):
     assert stated["given"] == [6] * len(stated["removed"])
     assert verify_receipt(layered.encode(), certify=certify).receipt == layered
     # A client writes what it knows: all but what was subtracted.
-    unknown = certify(layered_parameters(layered), 8, 7)
+    unknown = certify(layered_parameters(layered), 8, 8, 7)
     assert unknown.given is None
     of_client = replace(layered, certificate=unknown.encode())
     assert verify_receipt(of_client.encode(), certify=certify).receipt == of_client
@@ -281,10 +394,8 @@ def stating(certificate, **lies):
         {"noise_required": "1/1"},
         {"colluders": 0, "noise_total": "1000000/1"},
         {"removed": [], "given": []},
-        {"given": [7]},
-        {"given": [6, 6, True]},
-        {"given": [6, 6, -1]},
-        {"given": [6, 6, 8]},
+        {"given": []},
+        {"given": 7},
         {"given": None},
         {"sharers": 7},
     ],
@@ -296,6 +407,24 @@ def test_no_certificate_says_more_than_there_is(layered, lies):
     assert claimed != layered.certificate
     with pytest.raises(ReceiptError) as refused:
         verify_receipt(replace(layered, certificate=claimed).encode(), certify=certify)
+    assert refused.value.step is Step.CERTIFICATE
+
+
+@pytest.mark.parametrize(
+    ("count", "holds"), [(0, True), (7, True), (8, False), (-1, False), (True, False)]
+)
+def test_a_layer_is_subtracted_from_survivors_and_no_more_of_them(
+    layered, count, holds
+):
+    made = certify(layered_parameters(layered), 8, 8, 7)
+    # All that follows from the count is as it says.
+    claimed = replace(made, given=(count,) * len(made.removed)).encode()
+    data = replace(layered, certificate=claimed).encode()
+    if holds:
+        assert verify_receipt(data, certify=certify).receipt.certificate == claimed
+        return
+    with pytest.raises(ReceiptError, match="more than 7 survivors") as refused:
+        verify_receipt(data, certify=certify)
     assert refused.value.step is Step.CERTIFICATE
 
 

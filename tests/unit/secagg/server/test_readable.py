@@ -108,10 +108,10 @@ def test_on_a_ring_everybody_reads_its_part_and_may_read_the_whole():
             ]
             whole, own = (Roster.decode(part) for part in parts)
             assert whole == sharing.cohort.roster
-            assert own.reader == number
+            assert own.reader == sharing.cohort.index_of[name]
             assert set(own.adverts) == {
-                number,
-                *sharing.cohort.graph.mask_peers(number),
+                own.reader,
+                *sharing.cohort.graph.mask_peers(own.reader),
             }
         for blob in (Blob.ROSTER, Blob.NEIGHBOURHOOD):
             with pytest.raises(RemoteProtocolError) as caught:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from secagg.config import load_server_settings
-from secagg.distributed_dp import plan, report
+from secagg.distributed_dp import NoisedTask, plan, report
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.profiles import Profile
@@ -41,6 +41,23 @@ def prepare(tmp_path: Path, text: str, *overrides: str):
     return prepare_task(
         load_server_settings(path, environment={}, overrides=overrides).settings
     )
+
+
+def test_a_task_of_counts_needs_no_clip(tmp_path):
+    text = BASE + (
+        '[noise]\nmechanism = "skellam-counts"\nepsilon = 4.0\ndelta = 1e-5\n'
+        "max_nonzero = 1\n"
+    )
+    noised = prepare(tmp_path, text).noised
+    given = noised.mechanism.parameters
+    assert (given.max_nonzero, given.linf_bound, given.signed) == (1, 1, False)
+    assert noised.budget.accountant == "lattice-pld"
+    # What a client reads from the session is what was planned.
+    offered = NoisedTask.from_parameters(noised.parameters)
+    assert offered.mechanism.parameters == given
+    assert offered.report().server.epsilon <= 4.0
+    ballot = prepare(tmp_path, text, "noise.max_nonzero=3", "noise.signed=true")
+    assert ballot.noised.mechanism.parameters.signed
 
 
 def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):

@@ -122,7 +122,7 @@ def ring_of(observe, clients):
     """Return the clients of a ring of degree four, in its order."""
     probe = observe(clients, threshold=2, degree=4)
     probe.reach(Round.SHARE_KEYS)
-    return probe.server_state.cohort.graph.order
+    return probe.roster
 
 
 def losses_and_a_colluder_cut_the_ring(observe):

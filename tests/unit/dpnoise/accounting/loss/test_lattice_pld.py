@@ -29,6 +29,7 @@ from dpnoise.events import (
     DiscreteGaussianEvent,
     PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamEvent,
     SkellamMixtureEvent,
 )
@@ -272,3 +273,14 @@ def test_a_sample_of_too_many_entries_is_refused():
 def test_mixtures_are_refused():
     with pytest.raises(UnknownEventError):
         account(SkellamMixtureEvent(4, Fraction(9), 1.0, 1.0))
+
+
+@pytest.mark.parametrize("adversary", [Adversary.SERVER, Adversary.MODEL_READER])
+def test_a_secretly_selected_release_hangs_on_one_coin_against_everybody(adversary):
+    exact = divergence(skellam_law(4.0, 24), (1, 1, 1), 0.5, rate=0.1)
+    event = SecretlySelected(ones(3, 4), Fraction(1, 10))
+    stated = account(event, adversary=adversary).delta(0.5)
+    assert exact <= stated <= exact * 1.001
+    # Two releases have two coins: more is lost, and less than by two sure ones.
+    twice = account(Repeated(event, 2), adversary=adversary).delta(0.5)
+    assert stated < twice < account(Repeated(ones(3, 4), 2)).delta(0.5)

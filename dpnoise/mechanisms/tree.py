@@ -1,0 +1,128 @@
+"""Prefix sums over many steps with the noise of a tree, simulated.
+
+* Every member has one seed for all steps. The noise of a node is drawn from it under
+  the node's own label, so that it can be drawn again and taken off when a longer node
+  takes the place of shorter ones. Nobody else ever learns it.
+* In step t a member adds the noise of the nodes of the first t steps and takes off that
+  of the first t − 1: the running sum of all that was sent carries the noise of so few
+  nodes as there are digits in t.
+* A fixed roster: a member that leaves takes its noise with it, and those who stay would
+  have to begin a new tree. That is not here, nor are messages.
+
+It states no privacy: `dpnoise.accounting.tree` does.
+"""
+
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpnoise.errors import InputError, ParameterError
+from dpnoise.mechanisms.base import check_seed
+from dpnoise.samplers.skellam import skellam_table
+from dpnoise.step_tree import StepTree, TreeNode
+
+__all__ = ["TREE_LABEL", "TreeMember", "simulate_prefix_sums"]
+
+TREE_LABEL: Final = b"dpnoise/v1/tree"
+"""Prefix of the labels of the streams that nodes are drawn from."""
+
+
+class TreeMember:
+    """One member's noise over all steps.
+
+    Args:
+        seed: 32 secret bytes, fresh for this tree.
+        tree: Over the steps.
+        dim: Coordinates of a vector.
+        share_variance: Variance of this member's noise in one node, grid steps².
+
+    Raises:
+        InputError: The seed is not 32 bytes.
+        ParameterError: The sampler does not hold such a variance.
+    """
+
+    def __init__(
+        self, seed: bytes, *, tree: StepTree, dim: int, share_variance: Fraction
+    ) -> None:
+        check_seed("seed", seed)
+        self._seed = seed
+        self._tree = tree
+        self._dim = dim
+        self._table = skellam_table(share_variance)
+
+    def __repr__(self) -> str:
+        return f"TreeMember(dim={self._dim}, seed=<redacted>)"
+
+    def noise(self, step: int) -> NDArray[np.int64]:
+        """Return what the member adds to its vector in one step.
+
+        Args:
+            step: The step, 1 … T.
+
+        Returns:
+            Integers, shape (dim,): noise that is new in this step, less noise of before
+            that is no longer needed.
+
+        Raises:
+            ParameterError: There is no such step.
+        """
+        if not 1 <= step <= self._tree.steps:
+            raise ParameterError(
+                f"step must be between 1 and {self._tree.steps}, got {step}",
+                parameter="step",
+                value=step,
+                nearest=str(min(max(1, step), self._tree.steps)),
+            )
+        now = set(self._tree.nodes_of_prefix(step))
+        before = set(self._tree.nodes_of_prefix(step - 1))
+        return self._drawn(now - before) - self._drawn(before - now)
+
+    def _drawn(self, nodes: set[TreeNode]) -> NDArray[np.int64]:
+        drawn = np.zeros(self._dim, np.int64)
+        for node in sorted(nodes):
+            label = TREE_LABEL + b"/%d/%d" % (node.level, node.index)
+            self._table.add_to(drawn, self._seed, label)
+        return drawn
+
+
+def simulate_prefix_sums(
+    vectors: NDArray[np.int64],
+    *,
+    seeds: tuple[bytes, ...],
+    branching: int,
+    share_variance: Fraction,
+) -> NDArray[np.int64]:
+    """Release noisy running sums of integer vectors.
+
+    Args:
+        vectors: Sums of all members' vectors, one row for each step, shape (T, dim).
+        seeds: 32 secret bytes of each member.
+        branching: Of the tree.
+        share_variance: Variance of one member's noise in one node, grid steps².
+
+    Returns:
+        Noisy sums of the first 1, 2, … T rows, shape (T, dim). Their noise is
+        correlated from row to row.
+
+    Raises:
+        InputError: The vectors are no matrix of int64, or a seed is not 32 bytes.
+        ParameterError: A number is out of range.
+    """
+    if vectors.dtype != np.int64 or vectors.ndim != 2:  # noqa: PLR2004 - a matrix
+        raise InputError(
+            f"vectors must be a matrix of int64, got {vectors.dtype} of shape "
+            f"{vectors.shape}"
+        )
+    steps, dim = vectors.shape
+    tree = StepTree(steps, branching)
+    members = [
+        TreeMember(seed, tree=tree, dim=dim, share_variance=share_variance)
+        for seed in seeds
+    ]
+    sent = vectors.copy()
+    for step in range(1, steps + 1):
+        for member in members:
+            sent[step - 1] += member.noise(step)
+    return np.cumsum(sent, axis=0)

@@ -1,0 +1,128 @@
+"""A tree over steps: which sums of steps get noise, and how much a member weighs.
+
+Notation: T steps, branching b; a node of level l covers b^l consecutive steps, from a
+multiple of b^l on. Nodes that the T steps do not fill do not exist, nor does a node
+that is as long as all steps, which one prefix would use.
+
+* The first t steps are a union of at most b − 1 nodes from each level, the base-b
+  digits of t. A prefix sum carries the noise of so few nodes, where independent noise
+  for every step would leave it that of t steps.
+* Whoever takes part in a step weighs on every node that covers it. Where c steps of a
+  node are a member's, its shift there is up to c times that of one step; what it shows
+  of itself grows with the root of the sum of c² over all nodes.
+
+It draws no noise and states no privacy.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dpnoise.errors import ParameterError
+from dpnoise.event_quantities import check_count
+
+__all__ = ["MAX_STEPS", "StepTree", "TreeNode"]
+
+MAX_STEPS: Final = 1 << 20
+"""Largest number of steps."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TreeNode:
+    """Consecutive steps with noise of their own.
+
+    Args:
+        level: Level l, 0 for a single step.
+        index: Position among the nodes of its level, from 0.
+    """
+
+    level: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTree:
+    """A tree over a fixed number of steps.
+
+    Args:
+        steps: Number of steps T, 1 … 2^20, fixed in advance.
+        branching: Children b of a node, at least 2.
+
+    Raises:
+        ParameterError: A number is out of range.
+    """
+
+    steps: int
+    branching: int
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps, at_least=1)
+        check_count("branching", self.branching, at_least=2)
+        if self.steps > MAX_STEPS:
+            raise ParameterError(
+                f"steps must be at most {MAX_STEPS}, got {self.steps}",
+                parameter="steps",
+                value=self.steps,
+                nearest=str(MAX_STEPS),
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Steps that a node of each level covers: 1, b, b², … below T."""
+        widths = [1]
+        while widths[-1] * self.branching < self.steps:
+            widths.append(widths[-1] * self.branching)
+        return tuple(widths)
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes of all levels."""
+        return sum(self.steps // width for width in self.widths)
+
+    def nodes_of_prefix(self, step: int) -> Iterator[TreeNode]:
+        """Yield the nodes whose steps are the first ones, each step once.
+
+        Args:
+            step: Number of steps, 0 … T.
+        """
+        covered = 0
+        for level, width in reversed(tuple(enumerate(self.widths))):
+            while covered + width <= step:
+                yield TreeNode(level, covered // width)
+                covered += width
+
+    def heaviest_weight(self, *, participations: int, separation: int) -> int:
+        """Bound how much one member weighs on all nodes together.
+
+        On each level the worst is to fill nodes as densely as the separation allows,
+        one after the other; levels need not have it in common, so the sum is a bound.
+
+        Args:
+            participations: Largest number k of steps that one member takes part in.
+            separation: Steps from one of them to the next, at least.
+
+        Returns:
+            An upper bound on the sum over nodes of the squared number of the member's
+            steps in each.
+
+        Raises:
+            ParameterError: A number is below 1.
+        """
+        check_count("participations", participations, at_least=1)
+        check_count("separation", separation, at_least=1)
+        most = min(participations, -(-self.steps // separation))
+        weight = 0
+        for width in self.widths:
+            densest = min(most, -(-width // separation))
+            full = min(most // densest, self.steps // width)
+            rest = most - full * densest if full < self.steps // width else 0
+            weight += full * densest**2 + rest**2
+        return weight
+
+    def mean_prefix_nodes(self) -> float:
+        """Return how many nodes a prefix consists of, on average over all prefixes."""
+        total = sum(
+            sum(1 for _ in self.nodes_of_prefix(step))
+            for step in range(1, self.steps + 1)
+        )
+        return total / self.steps
