@@ -74,11 +74,11 @@ def test_tail_bounds_exceed_the_tails_without_being_vacuous(variance, exponent, 
         (4.5, 12.0, 0.25),
         (4.5, -12.0, 0.9),
         (0.5, 2.0, 0.999),
+        (200.0, 400.0, 0.5),
+        (200.0, 4000.0, 0.02),
     ],
 )
-def test_tails_of_coordinates_below_one_step_are_bounded_and_short(
-    variance, exponent, largest
-):
+def test_tails_of_coordinates_below_one_step_are_bounded(variance, exponent, largest):
     lattice = ContourLattice.build(variance, 1500)
     right, left = lattice.log_tails(exponent=exponent, largest=largest)
     y = np.arange(0.0, 1400.0)
@@ -97,8 +97,14 @@ def test_tails_of_coordinates_below_one_step_are_bounded_and_short(
             ):
                 tails = np.logaddexp.accumulate(terms[::-1])[::-1][1:300]
                 assert np.all(logs[:299] >= tails - 1e-9)
-    # The window of 3400 integers that whole steps would ask for is not needed.
-    assert min(np.flatnonzero(right < -55.0)[0], 1000) < 0.3 * abs(exponent) + 120
+
+
+def test_windows_of_coordinates_below_one_step_are_short():
+    lattice = ContourLattice.build(59.0, 1500)
+    for exponent in (3400.0, -3400.0):
+        # Whole steps would ask for some 3400 integers.
+        for logs in lattice.log_tails(exponent=exponent, largest=0.0005):
+            assert logs[150] < -55.0
 
 
 def test_variances_outside_the_tables_are_refused_with_the_nearest_one():
