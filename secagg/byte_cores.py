@@ -172,6 +172,8 @@ class ServerCore:
         now: Its time, in Unix seconds.
         session_number: Of the task, from 1; no client takes part in one twice.
         payload_hash: SHA-256 of what the session hands out; b"" for nothing.
+        noise_terms: What the noise block leaves open of this session; see
+            `secagg.distributed_dp.offered_terms`.
         invited: Who may take part; None for everybody whom the carrier lets in.
         revoked: Serials of the revocation list that the parameters name, for a profile
             whose clients sign.
@@ -197,6 +199,7 @@ class ServerCore:
         now: float,
         session_number: int = 1,
         payload_hash: bytes = b"",
+        noise_terms: bytes = b"",
         invited: frozenset[str] | None = None,
         revoked: frozenset[int] = frozenset(),
         read_noise: NoiseReader = no_noise,
@@ -212,6 +215,7 @@ class ServerCore:
             server_nonce=self._entropy.token(_SEED_BYTES),
             session_end=int(now) + parameters.deadlines.longest_session,
             payload_hash=payload_hash,
+            noise_terms=noise_terms,
             parameters=parameters,
         )
         self._uploads: dict[bytes, bytes] = {}

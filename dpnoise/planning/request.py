@@ -277,18 +277,22 @@ class PlanRequest:
     @property
     def tolerated_losses(self) -> Fraction:
         """Part of a session's roster that may be lost."""
-        if self.loss_fraction is not None:
-            return Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
-        return Fraction(self.clients - self.survivors, self.clients)
+        if self.loss_fraction is None:
+            return Fraction(self.clients - self.survivors, self.clients)
+        return Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
 
     @property
     def rungs(self) -> int:
-        """Rungs of the ladder: `ladder`, or the default."""
+        """Rungs of the ladder, chosen where they are left open."""
         if self.ladder is not None:
             return self.ladder
-        may_lose = self.survivors < self.clients and self.tolerated_losses > 0
-        takes = self.mechanism_class.takes_ladder and not self.is_central
-        return DEFAULT_LADDER if may_lose and takes else 0
+        has_use = self.mechanism_class.takes_ladder and not self.is_central
+        return DEFAULT_LADDER if has_use and self._can_lose_somebody else 0
+
+    @property
+    def _can_lose_somebody(self) -> bool:
+        lost = math.floor(self.tolerated_losses * self.clients)
+        return min(self.clients - self.survivors, lost) > 0
 
     def noise_rule(self, counted_variance: Fraction) -> NoiseRule:
         """Return the rule that divides a variance among the clients of a session.

@@ -150,8 +150,8 @@ class Plan:
         """Expected squared error of the estimate of everybody's sum, per coordinate.
 
         Caller's units². Without a selection the estimate is the sum, and this is
-        `forecast.expected_mse`; with one it is the sum over q: as much more noise, and
-        the coins on top.
+        `forecast.expected_mse`; with one it is the sum over q: noise grows by 1/q², and
+        the coins come on top.
         """
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse

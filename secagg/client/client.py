@@ -504,7 +504,7 @@ class Client:
         if not parameters.noise_block:
             turn.shortened_by = 1.0
             return encode_integers(np.asarray(turn.make(session)), parameters)
-        task = NoisedTask.from_parameters(parameters)
+        task = NoisedTask.of_session(descriptor)
         if self._answer_at is not None and not task.is_selected(secrets):
             vector = np.zeros(task.dim)
         else:
@@ -565,7 +565,7 @@ def _contribution(
     privacy = noise = None
     grounds = ""
     if parameters.noise_block:
-        task = NoisedTask.from_parameters(parameters)
+        task = NoisedTask.of_session(descriptor)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)

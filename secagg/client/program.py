@@ -145,6 +145,7 @@ def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepte
             max_delta=section.max_delta,
             statuses=frozenset(section.grounds),
             min_local_noise_stddev=section.min_local_noise_stddev,
+            min_local_noise_multiplier=section.min_local_noise_multiplier,
             min_colluder_fraction=section.min_colluder_fraction,
             max_local_epsilon=section.max_local_epsilon,
         )

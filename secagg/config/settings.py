@@ -356,6 +356,28 @@ class NoiseSection:
         "mechanism.",
         default=None,
     )
+    clip_quantile: float | None = setting(
+        "Part of the vectors that should fit the clip: l2_clip is then that of the "
+        "first session, and those after it follow the sums, at no privacy cost but for "
+        "a slightly longer vector. Empty for a clip that stays.",
+        default=None,
+        low=1e-6,
+        high=0.999999,
+    )
+    lowest_clip: float | None = setting(
+        "Smallest clip of any session with clip_quantile; empty means l2_clip / 16.",
+        default=None,
+        low=1e-300,
+        high=1e300,
+        unit="caller's units",
+    )
+    highest_clip: float | None = setting(
+        "Largest clip of any session with clip_quantile; empty means 16 l2_clip.",
+        default=None,
+        low=1e-300,
+        high=1e300,
+        unit="caller's units",
+    )
     selection_rate: str = setting(
         'Part of the vectors that count in a sum, such as "1/10": everybody takes part '
         "and adds noise, and a secret coin of each client decides whether its vector "
@@ -742,6 +764,12 @@ class PolicySection:
         default=None,
         low=1e-3,
         high=1e9,
+    )
+    min_local_noise_multiplier: float = setting(
+        "The same over the longest vector that is not shortened: whatever the unit.",
+        default=0.0,
+        low=0.0,
+        high=1e300,
     )
     min_colluder_fraction: float | None = setting(
         "Part of every roster that the noise must take for colluders. An absolute "

@@ -66,6 +66,8 @@ class SumFiles:
                 "file": sum_path.name,
                 "audit_receipt": receipt_path.name,
                 "dimension": int(values.shape[0]),
+                "l2_clip": released.l2_clip,
+                "fitted": released.fitted,
                 "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(released.receipt.ring),
                 "graph": self._graph(),

@@ -144,6 +144,15 @@ def test_the_python_of_the_page_on_local_privacy_runs(capsys):
     assert float(chance.rpartition(" ")[2]) < 1e-90
 
 
+def test_the_python_of_the_page_on_bayesian_accounting_runs(capsys):
+    text = (ROOT / "docs" / "bayesian-accounting.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "bayesian-accounting.md", "exec"), {})
+    everybody, drawn = capsys.readouterr().out.splitlines()
+    assert everybody.startswith("everybody: epsilon")
+    assert drawn.startswith("client drawn at random: epsilon")
+
+
 def unit(role: str) -> str:
     return (ROOT / "deploy" / "systemd" / f"secagg-{role}.service").read_text()
 

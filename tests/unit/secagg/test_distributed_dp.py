@@ -53,8 +53,8 @@ def made_plan(**overrides):
         "accountant": "skellam-paper",
         "steps": 3,
         "min_survivors": 4,
-        "ladder": 0,
         "colluders": 1,
+        "ladder": 0,
     }
     return plan(**(fields | overrides))
 

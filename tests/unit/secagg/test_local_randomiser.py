@@ -47,6 +47,7 @@ def made():
         mechanism="skellam",
         accountant="skellam-gdp",
         bits=24,
+        ladder=0,
     )
 
 

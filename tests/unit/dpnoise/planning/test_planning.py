@@ -18,7 +18,7 @@ from dpnoise.errors import (
 )
 from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import MechanismParameters, make_mechanism
-from dpnoise.planning import error_curve, plan
+from dpnoise.planning import PlanRequest, error_curve, plan
 
 BASE = {
     "clients": 100,
@@ -413,6 +413,22 @@ def test_the_counted_error_is_the_error_with_just_the_required_noise():
     assert made.counted_mse == pytest.approx(
         made.forecast.expected_mse - surplus / 100.0**2, rel=1e-9
     )
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
+def test_noise_can_be_taken_back_wherever_somebody_may_be_lost(mechanism):
+    """By default, and as far as the mechanism's noise can."""
+    rungs = 4 if mechanism == "skellam" else 0
+    for losses, expected in (
+        ({"min_survivors": 60}, rungs),
+        ({"min_survivors": 60, "loss_fraction": 0.1}, rungs),
+        ({"min_survivors": 60, "loss_fraction": 0.0}, 0),
+        ({"min_survivors": 99, "loss_fraction": 0.009}, 0),
+        ({}, 0),
+        ({"min_survivors": 60, "ladder": 0}, 0),
+    ):
+        request = PlanRequest(**(BASE | {"mechanism": mechanism} | losses))
+        assert request.noise_rule(Fraction(9)).ladder == expected
 
 
 @pytest.mark.parametrize("ladder", [0, 4])
