@@ -91,12 +91,13 @@ def budget(
     if is_client_file(file):
         answer = _client_budget(file, task)
     else:
+        state_dir = settings_of(config).server.state_dir
 
         async def read(book: "ReadsBook") -> dict[str, Any]:
             if task is not None:
                 await find_task(book, task)
             views = [
-                budget_view(row)
+                budget_view(row, state_dir)
                 for row in await book.tasks()
                 if task in (None, row.task.task_id)
             ]

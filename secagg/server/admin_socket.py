@@ -350,15 +350,12 @@ class AdminSocket:
         wanted = arguments.text_or_none("task")
         if wanted is not None:
             await find_task(self._book, wanted)
-        return {
-            "role": "server",
-            "budgets": [
-                view
-                for row in await self._book.tasks()
-                if wanted in (None, row.task.task_id)
-                if (view := budget_view(row)) is not None
-            ],
-        }
+        views = [
+            await asyncio.to_thread(budget_view, row, self._state_dir)
+            for row in await self._book.tasks()
+            if wanted in (None, row.task.task_id)
+        ]
+        return {"role": "server", "budgets": [each for each in views if each]}
 
     async def _drain(self, arguments: "_Arguments") -> View:
         is_patient = arguments.flag("finish")
