@@ -25,6 +25,7 @@ from secagg.server.views import tasks_view
 from secagg.storage.book_reader import reading
 from secagg.storage.open_book import BOOK_FILE
 from secagg.testing.pausing_connection import PausingConnection
+from secagg.wire.calls import GetOffer, Wait
 
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
@@ -127,6 +128,12 @@ async def refused(call, code, *words):
     return caught.value
 
 
+async def stays_closed(world, task):
+    """Ask for as long as a session would take to open, were one to."""
+    for _ in range(20):
+        assert (await world.ask("task.show", task=task))["running"] == []
+
+
 async def until(world, task, **facts):
     """Ask until it is so."""
     shown = {}
@@ -160,7 +167,10 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
         np.testing.assert_array_equal(np.load(path), [2, 4])
     assert await world.offline() == online["tasks"]
     async with world.running(world.settings()):
+        await stays_closed(world, "t")
         assert await world.states() == {"a/b": "done", "t": "paused"}
+        offered = await world.server.connection("a").call(GetOffer("t", 0))
+        assert isinstance(offered, Wait)
         waiting = asyncio.ensure_future(world.both_give("t"))
         resumed = await world.ask("task.resume", task="t")
         assert (resumed["state"], resumed["reason"]) == ("running", "")
@@ -169,6 +179,30 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
         assert (await world.states())["t"] == "done"
         error = await refused(world.give("c", "a/b"), ErrorCode.TASK_OVER)
         assert "ended" in str(error)
+
+
+async def test_a_paused_task_takes_nobody_into_a_session_that_has_room(world):
+    roomy = world.settings()
+    roomy = replace(roomy, cohort=replace(roomy.cohort, max_clients=3))
+
+    async def is_offered():
+        offered = await world.server.connection("c").call(GetOffer("t", 0))
+        return not isinstance(offered, Wait)
+
+    async with world.running(roomy):
+        giving = [asyncio.ensure_future(world.give(name, "t")) for name in "ab"]
+        while [live.progress.joined for live in world.server.live()] != [2]:
+            await world.states()
+        assert await is_offered()
+        # Enough have joined: the session goes on, and the door is closed.
+        await world.ask("task.pause", task="t", reason="lunch")
+        assert [live.progress.joined for live in world.server.live()] == [2]
+        assert not await is_offered()
+        await world.ask("task.resume", task="t")
+        assert await is_offered()
+        for each in giving:
+            each.cancel()
+        await asyncio.wait(giving)
 
 
 async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
@@ -253,7 +287,13 @@ async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
         shown = await world.ask("task.show", task="t")
         assert "was aborted" in shown["reason"]
         assert (world.directory / "sums" / "receipt-1.bin").exists()
+        await stays_closed(world, "t")
         await world.ask("task.resume", task="t")
+        while not (
+            running := world.server._opened().aggregator._sessions.all_running()
+        ):
+            await world.states()
+        assert running[0].record.attempt == 1  # as many as the first time
         given, _ = await world.both_give("t")
         assert given.values.tolist() == [2, 4]
 
