@@ -50,6 +50,9 @@ def _print_status(answer: dict[str, Any], output: Output) -> None:
     free = f"{server['free_bytes'] / 2**30:.1f} GiB free"
     if server["is_running"]:
         draining = ", draining" if server["is_draining"] else ""
+        if server["address"] is None:
+            output.line("the aggregator is starting: it plans its tasks")
+            return
         output.line(
             f"the aggregator runs since {server['started']} at {server['address']}"
             f"{draining}; certificate: {server['certificate_days']} days left; {free}"

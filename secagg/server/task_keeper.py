@@ -96,11 +96,12 @@ class TaskKeeper:
         """
         self._opened = server
         self._failure = asyncio.get_running_loop().create_future()
-        for settings in proposed:
-            await self._propose(settings)
-        for row in await self._book.tasks():
-            await self._run(row)
-        await server.listen()
+        async with self._lock:  # what is said meanwhile is heard afterwards
+            for settings in proposed:
+                await self._propose(settings)
+            for row in await self._book.tasks():
+                await self._run(row)
+            await server.listen()
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -316,6 +317,8 @@ class TaskKeeper:
         is_open = bool(latest) and latest[0].ended is None
         if state == "done" or (state == "stopped" and not is_open):
             await self._server.end_task(task_id, row.task.reason)
+            because = row.task.reason or "it has released all its sums"
+            self._tell(f"task {task_id!r} is over ({state}): {because}")
             return
         prepared = await self._settle(settings)
         files = SumFiles(self._directory_of(task_id), prepared)

@@ -1,6 +1,7 @@
 """Tasks as rows: added, paused, stopped, changed, and found again after a restart."""
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -76,7 +77,6 @@ class World:
             state_dir=self.directory / "state",
             on_aborted=self.keeper.write_aborted,
         ) as self.server:
-            await self.keeper.start(self.server, proposed)
             async with AdminSocket(
                 self.socket,
                 self.server,
@@ -84,6 +84,7 @@ class World:
                 state_dir=self.directory / "state",
                 finish=self.finished.append,
             ):
+                await self.keeper.start(self.server, proposed)
                 yield self
             self.server.drain()
             await self.keeper.close()
@@ -439,6 +440,43 @@ async def test_another_user_is_not_answered(world, monkeypatch, caplog):
         monkeypatch.setattr("secagg.server.admin_socket._ROOT", 54321)
         await refused(world.ask("status"), ErrorCode.UNREACHABLE)
         assert "another user" in caplog.text
+
+
+async def test_what_lies_at_the_path_is_replaced_only_if_it_is_a_socket(world):
+    state = world.socket.parent
+    state.mkdir()
+    precious = state / "precious"
+    precious.write_text("data")
+    for path in (precious, state / "link"):
+        if path != precious:
+            path.symlink_to(precious)
+        world.socket = path
+        with pytest.raises(ServiceError, match="no socket") as caught:
+            async with world.running():
+                pass
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert precious.read_text() == "data"
+    # What a killed process leaves behind does not keep the next one from its place.
+    world.socket = state / "left.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(world.socket))
+    async with world.running():
+        assert await world.states() == {}
+
+
+async def test_no_client_comes_before_all_tasks_are_there(world, monkeypatch):
+    seen = []
+    opened = OperatedServer.listen
+
+    async def listen(server):
+        seen.append(sorted(server._tasks))
+        # Whoever looks already is told that it starts.
+        assert (await world.ask("status"))["server"]["address"] is None
+        await opened(server)
+
+    monkeypatch.setattr(OperatedServer, "listen", listen)
+    async with world.running(world.settings(), world.settings("u")):
+        assert seen == [["t", "u"]]
 
 
 async def test_a_socket_deep_in_the_tree_is_reached_all_the_same(tmp_path, world):
