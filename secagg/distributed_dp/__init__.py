@@ -32,8 +32,12 @@ from dpnoise.local import (
     best_magnitude_epsilon,
     make_randomiser,
 )
-from dpnoise.mechanisms import SessionNoise
+from dpnoise.mechanisms import SessionNoise, fixed_point_parameters
 from dpnoise.planning import CurvePoint, Plan, error_curve, plan
+from secagg.distributed_dp.aggregator_noise import (
+    AggregatorNoise,
+    TwoAggregatorReport,
+)
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
     central_gaussian_variance,
@@ -46,6 +50,7 @@ from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
+    "AggregatorNoise",
     "CurvePoint",
     "DPNoiseError",
     "LocalParameters",
@@ -59,11 +64,13 @@ __all__ = [
     "PrivacyReport",
     "PrivacyStatement",
     "SessionNoise",
+    "TwoAggregatorReport",
     "UnknownEventError",
     "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
     "error_curve",
+    "fixed_point_parameters",
     "make_randomiser",
     "plan",
     "read_noise_terms",
