@@ -1,8 +1,11 @@
 """Two aggregators and their clients in one process, without threads."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
+
+import numpy.typing as npt
 
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
@@ -15,7 +18,14 @@ from secagg.storage.spool import MemorySpool
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.two_servers import Helper, Leader, TwoServerClient, cohort_parameters
+from secagg.two_servers import (
+    Helper,
+    Leader,
+    SharedContribution,
+    SharedSum,
+    TwoServerClient,
+    cohort_parameters,
+)
 
 __all__ = ["TASK", "TwoAggregators", "noise_for"]
 
@@ -55,7 +65,7 @@ class TwoAggregators:
         clock: Time of everybody.
         noise: The task.
         helper_way: Puts something between leader and helper; nothing by default.
-        books: Of leader and helper; in memory by default.
+        storages: Of leader and helper; in memory by default.
     """
 
     def __init__(
@@ -116,3 +126,26 @@ class TwoAggregators:
         leader = changes.pop("leader", self.way_to(_LEADER, name))
         helper = changes.pop("helper", self.way_to(_HELPER, name))
         return TwoServerClient(leader, helper, **(given | changes))
+
+    async def give(
+        self, vectors: Sequence[npt.ArrayLike]
+    ) -> tuple[SharedSum, tuple[SharedContribution, ...]]:
+        """Run a session in which client-0, client-1, ... give one vector each.
+
+        Returns:
+            What the leader released, and what each client got.
+        """
+        released, *given = await asyncio.gather(
+            self.leader.next_sum(),
+            *(
+                self.client(f"client-{place}").contribute(vector)
+                for place, vector in enumerate(vectors)
+            ),
+        )
+        return cast("SharedSum", released), tuple(
+            cast("list[SharedContribution]", given)
+        )
+
+    def restarted(self, noise: AggregatorNoise) -> "TwoAggregators":
+        """Return both aggregators anew, on what the old ones have written."""
+        return TwoAggregators(self.clock, noise, storages=self.storages)

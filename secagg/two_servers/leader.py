@@ -30,6 +30,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     SecAggError,
+    ServiceError,
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Upload
@@ -254,9 +255,9 @@ class Leader:
 
         Raises:
             SessionAbortedError: Too few shares came, or the helper gave no answer.
-            SessionsSpentError: The task has released all its sums.
             RemoteProtocolError: What the helper says cannot be true.
-            ServiceError: STORAGE_FAILED; try again: nothing is lost.
+            ServiceError: TASK_OVER when the task has released all its sums; UNREACHABLE
+                without a helper; STORAGE_FAILED: try again, nothing is lost.
             LocalProtocolError: A sum is under way already.
         """
         if self._is_summing:
@@ -371,6 +372,12 @@ class Leader:
     async def _open(self) -> _Session:
         tally = await self._storage.book.tally(Role.SERVER, self._task)
         parameters, date = self._noise.parameters, int(self._clock.date())
+        if tally.spent >= self._noise.budget.sessions:
+            raise ServiceError(
+                f"task {self._task!r} has released all its sums",
+                code=ErrorCode.TASK_OVER,
+                next_step="A new task id is a new budget, to be agreed on.",
+            )
         helper = await self._calls.next_offer(
             self._task,
             after_session=int.from_bytes(tally.facts, "big"),
