@@ -68,13 +68,13 @@ class TwoAggregatorReport:
         aggregator: Against either aggregator, if the other one adds its noise.
         reader: Against readers of the sums, if both do; with one, as `aggregator`.
         noise_stddev: Of all noise in one coordinate of a sum, caller's units.
-        steps: Sums that the figures cover.
+        sessions: How many the figures cover.
     """
 
     aggregator: PrivacyStatement
     reader: PrivacyStatement
     noise_stddev: float
-    steps: int
+    sessions: int
 
     def lines(self) -> tuple[str, str, str]:
         """Say what the whole task costs, one sentence for each adversary."""
@@ -91,7 +91,7 @@ class TwoAggregatorReport:
             "aggregator": self.aggregator.to_dict(),
             "reader": self.reader.to_dict(),
             "noise_stddev": self.noise_stddev,
-            "steps": self.steps,
+            "sessions": self.sessions,
         }
 
 
@@ -118,6 +118,7 @@ class AggregatorNoise:
         epsilon: float,
         delta: float,
         steps: int = 1,
+        spare: int = 0,
         accountant: str = _ACCOUNTANT,
     ) -> Self:
         """Join a mechanism with protocol parameters.
@@ -127,9 +128,11 @@ class AggregatorNoise:
                 example a plan's, or `dpnoise.mechanisms.fixed_point_parameters`.
             protocol: Cohort and deadlines; modulus, dimension and noise block are
                 replaced.
-            epsilon: What the task claims over all sums, against either aggregator.
-            delta: Failure probability, over all sums.
+            epsilon: What the task claims over all sessions, against either aggregator.
+            delta: Failure probability, over all sessions.
             steps: Sums that the task is to release.
+            spare: Sessions on top of them, for those that end after the helper has
+                answered, or a client has sent its shares.
             accountant: Which one the claim is held to.
 
         Raises:
@@ -145,7 +148,7 @@ class AggregatorNoise:
                 epsilon=float(epsilon),
                 delta=float(delta),
                 steps=steps,
-                spare=0,
+                spare=spare,
                 accountant=accountant,
             ),
             selection_rate=EVERYBODY,
@@ -178,7 +181,6 @@ class AggregatorNoise:
         for holds, complaint in (
             (block.selection_rate == EVERYBODY, "nothing is selected in secret here"),
             (block.budget.randomiser is None, "there is no local randomiser here"),
-            (block.budget.spare == 0, "a session between two has no spare ones"),
             (
                 mechanism.modulus == parameters.modulus
                 and mechanism.encoded_dim == parameters.dimension,
@@ -279,7 +281,7 @@ class AggregatorNoise:
             aggregator=against_one,
             reader=account.statement(delta),
             noise_stddev=self.noise_stddev,
-            steps=self.budget.steps,
+            sessions=self.budget.sessions,
         )
 
     def check(self, floors: PrivacyFloors) -> TwoAggregatorReport:

@@ -20,6 +20,7 @@ What is sent, in which order, and who can break what: docs/two-aggregators.md.
 from secagg.two_servers.client import SharedContribution, TwoServerClient
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader, SharedSum
+from secagg.two_servers.serving import serving
 from secagg.two_servers.terms import cohort_parameters
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "SharedSum",
     "TwoServerClient",
     "cohort_parameters",
+    "serving",
 ]

@@ -15,7 +15,7 @@ It never sees the leader's shares, nor a vector.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, TypeVar, cast
@@ -69,6 +69,7 @@ from secagg.wire.packing import pack
 __all__ = ["Helper"]
 
 _Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 _SHARE: Final = 1
 _AGREED: Final = 2
@@ -149,6 +150,7 @@ class Helper:
         self._workers = workers or Workers()
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
+        self._in_work: set[asyncio.Future[Any]] = set()
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
@@ -182,16 +184,16 @@ class Helper:
         is_leader = identity == self._leader
         match request:
             case GetOffer():
-                return await self._offer(request, is_leader=is_leader)
+                return await self._whole(self._offer(request, is_leader=is_leader))
             case GetUploadStatus() if is_leader:
                 return await self._list_status(request.session_id)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
                 return _share_status(is_here=identity in session.shares)
             case UploadChunk() if is_leader:
-                return await self._take_list(request)
+                return await self._whole(self._take_list(request))
             case UploadChunk():
-                return await self._take_share(identity, request)
+                return await self._whole(self._take_share(identity, request))
             case FetchChunk() if is_leader and request.blob is Blob.SUM:
                 return await self._piece(request)
             case _:
@@ -202,6 +204,13 @@ class Helper:
     ) -> AsyncIterator[Envelope | Reference]:
         """See `AggregatorService.watch`: a helper has no news for anybody."""
         raise no_such_call(identity, request)
+
+    async def _whole(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Finish what was begun, even when its caller hangs up: the book has moved."""
+        task = asyncio.ensure_future(work)
+        self._in_work.add(task)
+        task.add_done_callback(self._in_work.discard)
+        return await asyncio.shield(task)
 
     # --- sessions ---------------------------------------------------------------------
 

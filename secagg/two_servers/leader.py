@@ -224,6 +224,7 @@ class Leader:
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
         self._is_summing = False
+        self._was_interrupted = False
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
@@ -264,11 +265,14 @@ class Leader:
             raise LocalProtocolError("a leader works on one sum at a time")
         self._is_summing = True
         try:
+            if self._was_interrupted:
+                await self.recover()  # the book knows how far the last call came
             session = self._live or await self._open()
             await self._collect(session)
             return await self._release(session)
         finally:
             self._is_summing = False
+            self._was_interrupted = self._live is not None
 
     # --- calls ------------------------------------------------------------------------
 
@@ -464,6 +468,8 @@ class Leader:
                 session.named = names_of(Reader(record.body, "names"))
             elif record.kind == _AGREED:
                 session.agreed = _Agreed.decode(record.body)
+        if len(session.uploads) >= offer.parameters.max_clients:
+            session.is_full.set()
         return session
 
     async def _collect(self, session: _Session) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from secagg.storage.spool import MemorySpool
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
-from secagg.wire.calls import GetOffer
+from secagg.two_servers.messages import HelperShare
+from secagg.wire.calls import GetOffer, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
@@ -175,5 +177,42 @@ def test_an_unreachable_helper_costs_no_session() -> None:
             await house.leader.next_sum()
         assert late.value.code is ErrorCode.DEADLINE
         assert (await house.storages[0].book.tally(Role.SERVER, TASK)).spent == 0
+
+    run(main)
+
+
+def test_an_interrupted_leader_takes_up_its_session_from_the_book() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        summing.cancel()
+        await asyncio.wait({summing})
+        released, _ = await house.give(VECTORS[:3])
+        await early
+        return released.session_number, released.inputs
+
+    assert run(main) == (1, 4)
+
+
+def test_who_hangs_up_leaves_no_half_written_share() -> None:
+    """A call that its caller gave up is finished: book and memory agree."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        helper = await house.helper.answer("leader", GetOffer(TASK))
+        share = HelperShare.decode(bytes(64)).encode()
+        upload = UploadChunk(
+            helper.session_id, 0, len(share), sha256(share).digest(), share
+        )
+        giving_up = asyncio.ensure_future(house.helper.answer("c0", upload))
+        await asyncio.sleep(0)
+        giving_up.cancel()
+        await asyncio.wait({giving_up})
+        assert (await house.helper.answer("c0", upload)).complete
+        assert (await house.helper.answer("c1", upload)).complete
+        stored = await house.storages[1].book.load(helper.session_id.hex())
+        assert [record.sender for record in stored.records] == ["c0", "c1"]
 
     run(main)

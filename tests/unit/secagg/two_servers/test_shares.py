@@ -75,7 +75,7 @@ def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_reade
     assert report.reader.epsilon < 0.75 * report.aggregator.epsilon
     stddev = 2**8 / math.sqrt(2 * 0.5) * math.sqrt(2) / 2**7
     assert report.noise_stddev == pytest.approx(stddev, rel=1e-6)
-    assert report.to_dict()["steps"] == 2
+    assert report.to_dict()["sessions"] == 2
     assert "nothing is promised" in report.lines()[0]
 
 
@@ -83,7 +83,15 @@ def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
     between_two = noise_for().parameters
     with pytest.raises(RemoteProtocolError, match="trusted party"):
         NoisedTask.from_parameters(between_two)
-    made = plan(clients=4, dimension=5, l2_clip=1.0, epsilon=8.0, delta=1e-5, ladder=0)
+    made = plan(
+        clients=4,
+        dimension=5,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        ladder=0,
+    )
     cohort = cohort_parameters(min_survivors=4, max_clients=4)
     shared = NoisedTask.from_plan(made, cohort).parameters
     with pytest.raises(RemoteProtocolError, match="no noise that an aggregator adds"):
