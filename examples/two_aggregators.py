@@ -127,10 +127,10 @@ async def main(directory: Path) -> None:
                 return await client.contribute(vector)
 
         vectors = [np.full(4, place / 20) for place in range(PEOPLE)]
-        released, *given = await asyncio.gather(
-            leader.next_sum(),
-            *(give(f"person-{place}", each) for place, each in enumerate(vectors)),
+        people = asyncio.gather(
+            *(give(f"person-{place}", each) for place, each in enumerate(vectors))
         )
+        released, given = await asyncio.gather(leader.next_sum(), people)
     truth = sum(vectors)
     print(f"{released.inputs} vectors, truly {truth}, released {released.values}")
     print(f"one coordinate errs by {noise.noise_stddev:.2f}")

@@ -55,13 +55,20 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             "unreviewed.",
         ),
     ] = "honest-curious-server",
+    adaptive_clip: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive-clip",
+            help="Let the clip follow the median length of the vectors, as released "
+            "sums tell it; the budget stays.",
+        ),
+    ] = False,
     xnoise: Annotated[
         bool,
         typer.Option(
-            "--xnoise",
             help="Let survivors take back noise that no loss has made necessary.",
         ),
-    ] = False,
+    ] = True,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -105,6 +112,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         round_seconds=round_seconds,
         # Restarted clients import their libraries again.
         join_seconds=4 * round_seconds,
+        adaptive_clip=adaptive_clip,
         profile=chosen,
         xnoise=xnoise,
     )

@@ -181,6 +181,7 @@ class AggregatorNoise:
         for holds, complaint in (
             (block.selection_rate == EVERYBODY, "nothing is selected in secret here"),
             (block.budget.randomiser is None, "there is no local randomiser here"),
+            (block.units is None, "there is no clip that moves here"),
             (
                 mechanism.modulus == parameters.modulus
                 and mechanism.encoded_dim == parameters.dimension,

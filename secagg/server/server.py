@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg.distributed_dp import PrivacyReport
+from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers
@@ -40,7 +40,8 @@ from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.retention import purge_regularly
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import OnSum, SessionSum, TaskDefinition
+from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
+from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.stored import Retention
 from secagg.transport.address import Address
@@ -65,6 +66,10 @@ class ReleasedSum:
             from a task without noise.  With secret selection it is the estimate of the
             sum of all vectors, so that over `inputs` it is their mean.
         privacy: What the whole task costs its users; None for exact sums.
+        l2_clip: Longest vector that was not shortened, caller's units; None for exact
+            sums.  In tasks with adaptive clipping it moves from sum to sum.
+        fitted: Released estimate of the part of the vectors that were not shortened;
+            None where nobody says.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
         audit: What `secagg sessions verify` judges: anybody can recompute from these
@@ -75,6 +80,8 @@ class ReleasedSum:
     inputs: int
     values: npt.NDArray[Any] = field(repr=False)
     privacy: PrivacyReport | None
+    l2_clip: float | None
+    fitted: float | None
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     receipt: SessionReceipt = field(repr=False)
     audit: bytes = field(repr=False)
@@ -188,13 +195,22 @@ class RunningTask:
         await taken
 
     def _decoded(self, released: SessionSum) -> ReleasedSum:
-        descriptor, noised = released.descriptor, self.prepared.noised
+        descriptor, parameters = released.descriptor, released.descriptor.parameters
+        values: npt.NDArray[Any]
+        clip = fitted = None
+        if not parameters.noise_block:
+            values = decode_integers(released.residues, parameters.modulus)
+        else:
+            task = NoisedTask.of_session(descriptor)
+            values = task.decode(released.residues, session_id=descriptor.session_id)
+            clip = task.l2_clip
+            fitted = task.fitted(released.residues, inputs=released.survivors)
         return ReleasedSum(
             session_number=descriptor.session_number,
             inputs=released.survivors,
-            values=decode_integers(released.residues, descriptor.parameters.modulus)
-            if noised is None
-            else noised.decode(released.residues, session_id=descriptor.session_id),
+            values=values,
+            l2_clip=clip,
+            fitted=fitted,
             privacy=self.prepared.report,
             residues=released.residues,
             receipt=released.receipt,
@@ -289,8 +305,12 @@ class Server:
                 "a server of a network needs state_dir",
                 next_step="Name a directory that survives restarts.",
             )
-        self._listen = None if listen is None else Address.parse(listen)
-        self._health = None if health_listen is None else Address.parse(health_listen)
+        self._listen = None if listen is None else Address.parse(listen, name="listen")
+        self._health = (
+            None
+            if health_listen is None
+            else Address.parse(health_listen, name="health_listen")
+        )
         self._identity = identity
         self._state_dir = state_dir
         self._rollback_mark = rollback_mark
@@ -410,6 +430,27 @@ class Server:
                 sums are wanted than its budget covers.
             ServiceError: PORT_IN_USE, STORAGE_FAILED.
         """
+        return await self._add_task(
+            task_id,
+            prepared,
+            sessions=sessions,
+            payload=payload,
+            invited=invited,
+            attempts=attempts,
+        )
+
+    async def _add_task(  # noqa: PLR0913 - as `add_task`, and what an operator decides
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sessions: int | None,
+        payload: bytes | Callable[[int], bytes] | None,
+        invited: frozenset[str] | None,
+        attempts: int,
+        gate: TaskGate | None = None,
+        on_given_up: OnGivenUp | None = None,
+    ) -> RunningTask:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(f"task {task_id!r} runs already")
@@ -434,6 +475,8 @@ class Server:
             if prepared.noised is None
             else prepared.noised.budget.sessions,
             max_attempts=attempts,
+            on_given_up=on_given_up,
+            gate=gate or TaskGate(),
         )
         given = prepared.payload if payload is None else payload
 
@@ -453,16 +496,26 @@ class Server:
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task is known before anybody can ask for it
+        await self.listen()
+        return running
+
+    async def listen(self) -> None:
+        """Open the port, if it is not open; the first task does so by itself.
+
+        Raises:
+            LocalProtocolError: The server is not open.
+            ServiceError: PORT_IN_USE.
+        """
+        aggregator = self._opened().aggregator
         if self.transport is None and self._listen is not None:
             self.transport = await GrpcServer.start(
-                parts.aggregator,
+                aggregator,
                 self._listen,
                 identity=self._identity,
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
             )
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
-        return running
 
     def connection(self, name: str) -> AggregatorConnection:
         """Return the connection of a client in this process, without network.
@@ -481,7 +534,8 @@ class Server:
         """End a task before its last sum.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Nothing happens if the task does not run.
+        complete goes on to its own end.  Clients of one that does not run are told that
+        it is over.
 
         Args:
             task_id: Which.

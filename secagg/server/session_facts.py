@@ -110,6 +110,10 @@ class SessionFacts:
             for output in outputs
             if isinstance(output, DropClient)
         )
+        # Who did not sign may answer; who does not answer either was lost once, where
+        # it matters: no noise of theirs is taken back.
+        again = {each.identity for each in lost}
+        self.dropped = [each for each in self.dropped if each.identity not in again]
         self.dropped.extend(lost)
         for output in outputs:
             if isinstance(output, ShareDisputed):

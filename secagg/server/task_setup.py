@@ -12,20 +12,23 @@ Rule 3: what is left open in the settings gets the safest value that works: a ma
 
 import asyncio
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from secagg.config import ServerSettings
+from secagg.config import TaskSettings
 from secagg.config.rates import parse_rate
 from secagg.distributed_dp import (
+    ClippingSchedule,
     DPNoiseError,
     LocalParameters,
     NoisedTask,
     ParameterError,
     Plan,
+    PlanRequest,
     PrivacyReport,
     best_magnitude_epsilon,
+    flag_amplitude_for,
     make_randomiser,
     plan,
 )
@@ -56,8 +59,14 @@ from secagg.profiles import (
     Tail,
 )
 from secagg.report_cache import privacy_report
-from secagg.server.task_memory import RememberedTask, recall, remember
+from secagg.server.task_memory import (
+    RememberedTask,
+    encode_settings,
+    recall,
+    row_of,
+)
 from secagg.storage.book import Book
+from secagg.storage.stored import Task, TaskState
 from secagg.wire.limits import check_transportable
 
 __all__ = [
@@ -72,6 +81,8 @@ __all__ = [
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
+# How far an adaptive clip may move from its first value where nobody says.
+_CLIPS_REACH: Final = 16.0
 # Of l2_clip, where nobody says how long vectors are: clips are chosen for the longest.
 _TYPICAL_NORM: Final = 0.2
 
@@ -261,6 +272,7 @@ class PreparedTask:
         *,
         spare: int = 0,
         randomiser: LocalParameters | None = None,
+        clip: ClippingSchedule | None = None,
     ) -> Self:
         """Join a plan of noise with a cohort; takes up to seconds.
 
@@ -272,6 +284,8 @@ class PreparedTask:
                 when they may have shown something.
             randomiser: What makes every vector private before it is encoded, in case
                 masks are broken.  Plan for its `output_norm` as `l2_clip`.
+            clip: Lets the clip follow the released sums.  Plan with the
+                `clip_flag_amplitude` that `secagg.flag_amplitude_for` says.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
@@ -281,7 +295,7 @@ class PreparedTask:
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
         noised = NoisedTask.from_plan(
-            made, protocol, spare=spare, randomiser=randomiser
+            made, protocol, spare=spare, randomiser=randomiser, clip=clip
         )
         check_transportable(noised.parameters)
         return cls(
@@ -323,26 +337,48 @@ class PreparedTask:
         return cls(parameters, None, None, None, enrolment=cohort.enrolment)
 
 
-async def settle_task(settings: ServerSettings, book: Book) -> PreparedTask:
+async def settle_task(
+    settings: TaskSettings, book: Book, *, reports: Path | None
+) -> PreparedTask:
     """Return the task as it was first planned; plan and remember it the first time.
 
-    Its privacy report is kept in the state directory.
+    Its row holds these settings afterwards; what an operator has said of the task
+    (`TaskState`) stays.
+
+    Args:
+        settings: Of the task.
+        book: The aggregator's.
+        reports: As for `prepare_task`.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
     """
-    known = await recall(book, settings)
+    task_id, text = settings.task.id, encode_settings(settings)
+    row = await row_of(book, task_id)
+    known = recall(row, settings)
     prepared = await asyncio.to_thread(
-        prepare_task, settings, known=known, reports=settings.server.state_dir
+        prepare_task, settings, known=known, reports=reports
     )
-    if known is None:
-        planned = RememberedTask(prepared.parameters, prepared.forecast_rmse)
-        await remember(book, settings, planned)
+    if known is None or row is None or row.task.settings != text:
+        planned = known or RememberedTask(prepared.parameters, prepared.forecast_rmse)
+        plan = planned.encode()
+        task = (
+            Task(task_id, TaskState.RUNNING, text, plan)
+            if row is None
+            else replace(row.task, settings=text, plan=plan)
+        )
+        version = 0 if row is None else row.version
+        if not await book.put_task(task, expect_version=version):
+            raise ServiceError(
+                f"somebody else has changed task {task_id!r} meanwhile",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Try again.",
+            )
     return prepared
 
 
 def prepare_task(
-    settings: ServerSettings,
+    settings: TaskSettings,
     *,
     known: RememberedTask | None = None,
     reports: Path | None = None,
@@ -351,7 +387,7 @@ def prepare_task(
     """Check the settings of a task and work out what they leave open.
 
     Args:
-        settings: The server's.
+        settings: Of the task.
         known: What was worked out for these settings before; None to plan afresh.
         reports: Directory that keeps the privacy report from one start to the next;
             None to compute it afresh.
@@ -408,7 +444,7 @@ def _report(
     return privacy_report(noised, reports, keep=keep)
 
 
-def local_randomiser(settings: ServerSettings) -> LocalParameters | None:
+def local_randomiser(settings: TaskSettings) -> LocalParameters | None:
     """Return what makes vectors private before they are encoded; None for nothing.
 
     Raises:
@@ -441,7 +477,7 @@ def local_randomiser(settings: ServerSettings) -> LocalParameters | None:
     )
 
 
-def plan_noise(settings: ServerSettings) -> Plan:
+def plan_noise(settings: TaskSettings) -> Plan:
     """Plan the noise of a task with a budget.
 
     Raises:
@@ -456,7 +492,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
             next_step="Set both.",
         )
     randomiser = local_randomiser(settings)
-    return plan(
+    asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
         l2_clip=noise.l2_clip or 0.0
@@ -484,9 +520,29 @@ def plan_noise(settings: ServerSettings) -> Plan:
         accountant=noise.accountant,
         rotation=noise.rotation,
     )
+    if noise.clip_quantile is not None:
+        asked["clip_flag_amplitude"] = flag_amplitude_for(PlanRequest(**asked))
+    return plan(**asked)
 
 
-def spare_sessions(settings: ServerSettings) -> int:
+def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
+    """Return how the clip follows the sums; None for one that stays.
+
+    Raises:
+        DPNoiseError: The clips contradict each other.
+    """
+    noise = settings.noise
+    if noise.clip_quantile is None or noise.l2_clip is None:
+        return None
+    return ClippingSchedule(
+        l2_clip=noise.l2_clip,
+        lowest_clip=noise.lowest_clip or noise.l2_clip / _CLIPS_REACH,
+        highest_clip=noise.highest_clip or noise.l2_clip * _CLIPS_REACH,
+        target_quantile=noise.clip_quantile,
+    )
+
+
+def spare_sessions(settings: TaskSettings) -> int:
     """Return how many sessions the budget of a task covers beyond its sums.
 
     A session may end after its inputs were fixed, and then stays spent; without a
@@ -500,7 +556,7 @@ def spare_sessions(settings: ServerSettings) -> int:
     return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
 
 
-def _published(settings: ServerSettings) -> PublishedEnrolment | None:
+def _published(settings: TaskSettings) -> PublishedEnrolment | None:
     """Return whose credentials count, where the profile asks for any."""
     section = settings.enrolment
     if not Profile.from_label(settings.task.profile).has_identities:
@@ -519,7 +575,7 @@ def _published(settings: ServerSettings) -> PublishedEnrolment | None:
 
 
 def _work_out(
-    settings: ServerSettings, enrolment: PublishedEnrolment | None
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> RememberedTask:
     protocol = _protocol_parameters(settings, enrolment)
     if settings.noise.none:
@@ -530,13 +586,14 @@ def _work_out(
         protocol,
         spare=spare_sessions(settings),
         randomiser=local_randomiser(settings),
+        clip=adaptive_clip(settings),
     )
     expected = made.estimate_mse + noised.randomiser_mse
     return RememberedTask(noised.parameters, math.sqrt(expected))
 
 
 def _protocol_parameters(
-    settings: ServerSettings, enrolment: PublishedEnrolment | None
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> ProtocolParameters:
     cohort, rounds = settings.cohort, settings.rounds
     profile = Profile.from_label(settings.task.profile)
@@ -566,7 +623,7 @@ def _protocol_parameters(
     ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)
 
 
-def _read_payload(settings: ServerSettings) -> bytes:
+def _read_payload(settings: TaskSettings) -> bytes:
     path = settings.task.payload
     if path is None:
         return b""

@@ -103,6 +103,10 @@ def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
             leader.server_nonce == helper.session_id,
             "the leader's session is not the helper's",
         ),
+        (
+            not any(each.noise_terms or each.payload_hash for each in (leader, helper)),
+            "there is a payload or a unit, which no session between two has",
+        ),
     ):
         if not holds:
             raise _unfit(complaint)

@@ -24,6 +24,7 @@ from secagg.parameters import (
     MAX_DIMENSION,
     MAX_MODULUS,
     MAX_NOISE_BLOCK_BYTES,
+    MAX_NOISE_TERMS_BYTES,
     MAX_TAIL_BYTES,
     MAX_TASK_ID_BYTES,
     ProtocolParameters,
@@ -73,10 +74,10 @@ NOISE_SEED_BYTES: Final = 32
 MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 41
 
 # Two names with their lengths, session number, nonce, end, payload hash and the fixed
-# part of the parameters, 87 bytes, around what varies.
+# part of the parameters, 87 bytes, around what varies; four are a length of its own.
 MAX_DESCRIPTOR_BYTES: Final = (
     4 + MAX_AGGREGATOR_BYTES + 4 + MAX_TASK_ID_BYTES + 8 + 32 + 8 + 4 + 32
-) + (87 + MAX_NOISE_BLOCK_BYTES + MAX_TAIL_BYTES)
+) + (91 + MAX_NOISE_TERMS_BYTES + MAX_NOISE_BLOCK_BYTES + MAX_TAIL_BYTES)
 
 # Error details travel in trailing metadata, of which gRPC takes 8 KiB by default.
 MAX_DETAIL_BYTES: Final = 4096
@@ -100,7 +101,7 @@ class MessageSizes:
     Attributes:
         roster: At most, and whole; to every client that reads it.
         edges: What one client is shown of drawn neighbours; 0 where nobody draws.
-        bundles: From one client; to one client where it draws as many as draw it.
+        bundles: From one client, and to it on the other graphs.
         shares: From one client.
     """
 
@@ -114,14 +115,17 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     """Return what the largest session with these parameters puts on the wire."""
     n = parameters.max_clients
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
+    # Where clients draw, as many as the cap allows may have drawn one.
+    tail = parameters.tail
+    dealers = tail.in_cap if isinstance(tail, SparseTail) else neighbours + 1
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
         edges=_published_edges(parameters),
         bundles=neighbours * BUNDLE_BYTES,
         # The own share is revealed too on the complete graph; one bit for each
         # absence; at most all seeds of noise.
-        shares=(neighbours + 1) * SHARE_BYTES
-        + -(-(neighbours + 1) // 8)
+        shares=dealers * SHARE_BYTES
+        + -(-dealers // 8)
         + parameters.noise_layers * NOISE_SEED_BYTES,
     )
 

@@ -33,8 +33,9 @@ from dpnoise.events import (
 DELTA = 1e-5
 COUNTER = SkellamEvent(1, Fraction(12), 1.0, 1.0, 1)
 SKELLAM = SkellamEvent(4096, Fraction(5000), 20.0)
-MIXTURE = SkellamMixtureEvent(64, Fraction(2000), 25.0, 1.0)
-CLIPPED = SkellamMixtureClippedEvent(64, Fraction(2000), 25.0, 1)
+MIXTURE = SkellamMixtureEvent(64, Fraction(200), 4.0, 0.5)
+SMALL = SkellamEvent(64, Fraction(200), 2.0)
+CLIPPED = SkellamMixtureClippedEvent(64, Fraction(200), 4.0, 1)
 DISCRETE = DiscreteGaussianEvent(4096, Fraction(5000), 20.0)
 COINS = BinomialEvent(4096, 20_000, 20.0, 400.0, 20)
 GAUSSIAN = GaussianEvent(64, 500.0, 5.0)
@@ -44,8 +45,8 @@ EVENTS = {
     "skellam": SKELLAM,
     "rounded": MIXTURE,
     "rounded, many": Repeated(MIXTURE, 3),
-    "rounded and integer": Composed((MIXTURE, SKELLAM)),
-    "rounded, integer and Gaussian": Composed((MIXTURE, SKELLAM, GAUSSIAN)),
+    "rounded and integer": Composed((MIXTURE, SMALL)),
+    "rounded, integer and Gaussian": Composed((MIXTURE, SMALL, GAUSSIAN)),
     "clipped": CLIPPED,
     "discrete": DISCRETE,
     "Gaussian": GAUSSIAN,
@@ -170,3 +171,21 @@ def test_an_accountant_that_cannot_reach_the_target_is_passed_over():
         calibrated(tiny, ("mixture-gdp",), bracket=narrow)
     with pytest.raises(ParameterError, match="at least one"):
         calibrated(tiny, ())
+
+
+def test_a_rough_calibration_is_within_a_thousandth_of_the_exact_one():
+    def release(variance):
+        return SkellamMixtureEvent(65536, variance, 1.0, 96 / 4096)
+
+    asked = {
+        "accountants": ("mixture-gdp", "mixture-contour", "mixture-rdp"),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adversary": Adversary.SERVER,
+    }
+    rough = calibrate_least(release, **asked, is_rough=True)
+    exact = calibrate_least(release, **asked)
+    assert rough.accountant == exact.accountant == "mixture-contour"
+    assert 1.0 <= rough.variance / exact.variance <= 1.0015
+    # The others are asked whether they accept less, and not how much more they want.
+    assert [each.variance for each in exact.tried][2:] == [None]

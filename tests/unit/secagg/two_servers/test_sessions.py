@@ -257,6 +257,8 @@ def offers():
         ({"task_id": "other"}, "tasks differ"),
         ({"parameters": noise_for(rho=50).parameters}, "parameters differ"),
         ({"server_nonce": bytes(32)}, "not the helper's"),
+        ({"payload_hash": bytes(32)}, "payload or a unit"),
+        ({"noise_terms": b"x"}, "payload or a unit"),
     ],
 )
 def test_offers_that_do_not_belong_together_are_refused(change, words) -> None:
