@@ -264,12 +264,13 @@ class TaskKeeper:
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Try again.",
             )
-        _LOG.info(
-            "%s task=%r state=%s reason=%r",
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
             telemetry.TASK_CHANGED,
-            row.task.task_id,
-            state.value,
-            reason,
+            task=row.task.task_id,
+            state=state.value,
+            reason=reason,
         )
         self._tell(
             f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
@@ -281,11 +282,13 @@ class TaskKeeper:
         if row is None:
             await self._settle(settings)
         elif row.task.settings != encode_settings(settings):
-            _LOG.warning(
-                "%s task=%r next_step=%s",
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
                 telemetry.TASK_DIFFERS,
-                settings.task.id,
-                "its file says something else; `secagg tasks apply FILE` changes it",
+                task=settings.task.id,
+                next_step="its file says something else; `secagg tasks apply FILE` "
+                "changes it",
             )
             self._tell(
                 f"task {settings.task.id!r} runs as it was added, its file says "
