@@ -144,6 +144,8 @@ def test_further_keywords_reach_the_plan():
         ({"repeats": 1}, "repeats"),
         ({"confidence": 1.0}, "confidence"),
         ({"inputs": "ball"}, "inputs"),
+        ({"settings": {"clients": 13}}, "settings"),
+        ({"settings": {"epsilon": 2.0}}, "settings"),
         ({"seed": b""}, "seed"),
     ],
 )

@@ -84,6 +84,10 @@ def test_a_target_that_nobody_reaches_is_refused_with_the_nearest(monkeypatch):
         clients(mean_error=1e-9, **asked)
     nearest = float(caught.value.nearest)
     assert clients(mean_error=nearest, **asked).request.clients >= 998
-    with pytest.raises(ParameterError) as caught:
-        clients(mean_error=1.0, loss_fraction=1.0, **asked)
-    assert caught.value.parameter == "loss_fraction"
+    for change, parameter in (
+        ({"loss_fraction": 1.0}, "loss_fraction"),
+        ({"settings": {"min_survivors": 3}}, "settings"),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            clients(mean_error=1.0, **change, **asked)
+        assert caught.value.parameter == parameter
