@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.bench import budget, clients
+from dpnoise.bench.inverse import _threshold
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adversary
 from dpnoise.planning import plan
@@ -70,6 +71,21 @@ def test_the_cohort_reaches_the_target_and_one_fewer_does_not(loss_fraction):
             clients=each, min_survivors=each - int(loss_fraction * each), **asked
         )
         assert (math.sqrt(planned.estimate_mse) / each <= 0.02) is reaches
+
+
+@pytest.mark.parametrize("start", [2, 3, 10, 64, 500, 1000])
+def test_the_search_finds_the_first_that_reaches(start, monkeypatch):
+    monkeypatch.setattr("dpnoise.bench.inverse.MAX_CLIENTS", 1000)
+    for first in (2, 3, 9, 10, 11, 63, 64, 66, 499, 500, 507, 999, 1000):
+        asked = []
+
+        def reaches(number, first=first, asked=asked):
+            asked.append(number)
+            return number >= first
+
+        assert _threshold(reaches, start=start) == first
+        assert all(2 <= number <= 1000 for number in asked)
+    assert _threshold(lambda _: False, start=start) == 1000
 
 
 def test_the_smallest_cohort_is_two():
