@@ -28,7 +28,7 @@ from secagg.messages import Aborted
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
-from secagg.server.task_folders import folder_of
+from secagg.server.task_folder import folder_of
 from secagg.storage.book import Book
 from secagg.storage.change import Role
 from secagg.storage.stored import Retention

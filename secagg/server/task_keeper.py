@@ -26,7 +26,7 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
 from secagg.server.server import RunningTask
 from secagg.server.sum_files import SumFiles, write_receipt
-from secagg.server.task_folders import folder_of, reports_of
+from secagg.server.task_folder import folder_of, privacy_folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
 from secagg.server.task_setup import PreparedTask, settle_task
@@ -299,7 +299,7 @@ class TaskKeeper:
         return await settle_task(
             settings,
             self._book,
-            reports=reports_of(self._state_dir, settings.task.id),
+            reports=privacy_folder_of(self._state_dir, settings.task.id),
         )
 
     # --- work -------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from secagg.server.progress import LiveSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_report import SessionReports
 from secagg.server.task_facts import TaskFacts
-from secagg.server.task_folders import reports_of
+from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_memory import RememberedTask, decode_settings
 from secagg.storage.book_reader import ReadsBook
 from secagg.storage.change import Role
@@ -158,7 +158,9 @@ def budget_view(row: TaskRow, state_dir: Path) -> View | None:
     if noised is None:
         return None
     budget, spent = noised.budget, row.tally.spent
-    report = privacy_report(noised, reports_of(state_dir, row.task.task_id), keep=False)
+    report = privacy_report(
+        noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
+    )
     sums = TaskFacts.decode(row.tally.facts).sums
     left = max(0, budget.sessions - spent)
     missing = max(0, budget.steps - sums)
