@@ -99,6 +99,19 @@ def test_behind_its_end_a_session_is_answered_no_more() -> None:
     run(main)
 
 
+def test_a_leader_cannot_use_up_all_session_numbers() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        with pytest.raises(RemoteProtocolError) as refused:
+            await house.helper.answer("leader", GetOffer(TASK, (1 << 63) - 1))
+        assert refused.value.code is ErrorCode.BAD_CONFIG
+        # One that is ahead, because this helper has lost its book, is caught up with.
+        offer = await house.helper.answer("leader", GetOffer(TASK, 41))
+        assert offer.session_number == 42
+
+    run(main)
+
+
 def test_a_leader_names_clients_in_vain_that_have_sent_no_seed() -> None:
     async def main(clock):
         house, helper, offer = await opened(clock)
