@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.server.admin_channel import read_message, short_path, write_message
 from secagg.server.operated_server import OperatedServer
 from secagg.server.progress import SessionPhase, SessionProgress
+from secagg.server.session_report import reports_in
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import (
     MAX_LISTED,
@@ -102,11 +104,11 @@ class AdminSocket:
         """Listen.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the socket cannot be made.
+            ServiceError: STORAGE_FAILED; the socket cannot be made.  BAD_SETTINGS;
+                something else lies at its path.
         """
         try:
-            with suppress(FileNotFoundError):
-                self._path.unlink()
+            self._remove_old()
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with short_path(self._path) as place:
@@ -133,6 +135,20 @@ class AdminSocket:
         with suppress(OSError):
             self._path.unlink()
 
+    def _remove_old(self) -> None:
+        """Remove the socket of a process that was killed, and nothing else."""
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise ServiceError(
+                f"{self._path} exists, and is no socket",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Set server.admin_socket to another path.",
+            )
+        self._path.unlink()
+
     # --- callers ----------------------------------------------------------------------
 
     def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,7 +161,12 @@ class AdminSocket:
     ) -> None:
         try:
             if not _may_call(writer.get_extra_info("socket")):
-                _LOG.warning("%s reason=%r", telemetry.ADMIN_REFUSED, "another user")
+                telemetry.log_event(
+                    _LOG,
+                    logging.WARNING,
+                    telemetry.ADMIN_REFUSED,
+                    reason="another user",
+                )
                 return
             if len(self._callers) > _CALLERS_AT_MOST:
                 raise ServiceError(
@@ -182,7 +203,7 @@ class AdminSocket:
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - ours, and no session ends by it
-            _LOG.exception("%s verb=%r", telemetry.CALL_FAILED, verb)
+            telemetry.log_defect(_LOG, telemetry.CALL_FAILED, verb=verb)
             await _refuse(
                 writer,
                 number,
@@ -244,7 +265,9 @@ class AdminSocket:
                 "is_running": True,
                 "version": metadata.version("secagg"),
                 "pid": os.getpid(),
-                "address": str(self._server.address),
+                "address": None
+                if self._server.transport is None  # still planning
+                else str(self._server.address),
                 "started": self._started.isoformat(timespec="seconds"),
                 "is_draining": self._server.is_draining,
                 "certificate_expires": None
@@ -329,6 +352,7 @@ class AdminSocket:
             arguments.text("task"),
             arguments.number("number"),
             self._server.live,
+            reports=reports_in(self._state_dir),
         )
 
     async def _abort(self, arguments: "_Arguments") -> View:
@@ -350,15 +374,12 @@ class AdminSocket:
         wanted = arguments.text_or_none("task")
         if wanted is not None:
             await find_task(self._book, wanted)
-        return {
-            "role": "server",
-            "budgets": [
-                view
-                for row in await self._book.tasks()
-                if wanted in (None, row.task.task_id)
-                if (view := budget_view(row)) is not None
-            ],
-        }
+        views = [
+            await asyncio.to_thread(budget_view, row, self._state_dir)
+            for row in await self._book.tasks()
+            if wanted in (None, row.task.task_id)
+        ]
+        return {"role": "server", "budgets": [each for each in views if each]}
 
     async def _drain(self, arguments: "_Arguments") -> View:
         is_patient = arguments.flag("finish")
