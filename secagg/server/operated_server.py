@@ -77,6 +77,14 @@ class OperatedServer(Server):
         """Offer sessions of a task again; nothing happens if it does not run."""
         self._opened().aggregator.resume_task(task_id)
 
+    def hold_task(self, task_id: str) -> None:
+        """Tell clients of a task that does not run to come back.
+
+        Args:
+            task_id: Which.
+        """
+        self._opened().aggregator.hold_task(task_id)
+
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
         return self._opened().aggregator.live()
