@@ -42,6 +42,7 @@ from secagg.telemetry import (
     TRANSPORT_LOGGER,
     TRANSPORT_STARTED,
     TRANSPORT_STOPPED,
+    log_event,
 )
 from secagg.transport.address import Address
 from secagg.transport.admission import PROBES, Admission, raise_file_limit
@@ -267,7 +268,7 @@ class GrpcServer:
             await port.server.start()
         if identity is not None:
             warn_before_expiry(identity)
-        _LOG.info("%s address=%s", TRANSPORT_STARTED, ports[0].address)
+        log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=ports[0].address)
         return cls(tuple(ports), servicer, health)
 
     async def __aenter__(self) -> Self:
@@ -288,11 +289,11 @@ class GrpcServer:
         for port in self._ports:
             await port.close(grace_seconds)
         if is_first:
-            _LOG.info("%s address=%s", TRANSPORT_STOPPED, self.address)
+            log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
 
     async def announce_stop(self) -> None:
         """Say NOT_SERVING from now on, so that balancers send nobody new."""
-        _LOG.info("%s address=%s", TRANSPORT_DRAINING, self.address)
+        log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
         await self._health.enter_graceful_shutdown()
 
 
