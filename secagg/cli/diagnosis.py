@@ -324,11 +324,18 @@ def _certificate(tls: TLSSection, role: Role) -> str | _Warning:
 _RENEW_SECONDS: Final = 30 * 86_400
 
 
+def _has_relay(host: HostSettings) -> bool:
+    try:
+        listen = Address.parse(host.server.listen, name="server.listen")
+    except ServiceError:
+        return False  # D180 says it
+    return host.admission.limits().has_relay_at(listen)
+
+
 def _open_files(host: HostSettings, tasks: Sequence[TaskSettings]) -> str:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     each = 1
-    listen = Address.parse(host.server.listen, name="server.listen")
-    if host.admission.limits().has_relay_at(listen):
+    if _has_relay(host):
         files, each = raise_file_limit(), FILES_PER_CONNECTION  # as the server will
     clients = sum(task.cohort.max_clients for task in tasks)
     needed = each * clients + RESERVED_FILES
