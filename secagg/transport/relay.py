@@ -33,6 +33,7 @@ from secagg.telemetry import (
     HANDSHAKE_REFUSED,
     HANDSHAKES_REFUSED,
     TRANSPORT_LOGGER,
+    log_event,
 )
 from secagg.transport.address import Address
 from secagg.transport.admission import Admission
@@ -339,7 +340,7 @@ class Relay:
     def _rest(self, listener: socket.socket, error: OSError) -> None:
         """Stop accepting for a moment: whoever waits stays with the kernel."""
         self._refused[Refusal.NO_FILES] += 1
-        _LOG.critical("%s reason=%s", FILES_EXHAUSTED, error.strerror)
+        log_event(_LOG, logging.CRITICAL, FILES_EXHAUSTED, reason=error.strerror)
         self._loop.remove_reader(listener)
         self._loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
 
@@ -416,7 +417,9 @@ class Relay:
             )
         except OSError as error:
             if error.errno in _NO_ROOM:
-                _LOG.critical("%s reason=%s", FILES_EXHAUSTED, error.strerror)
+                log_event(
+                    _LOG, logging.CRITICAL, FILES_EXHAUSTED, reason=error.strerror
+                )
                 self._end(visitor, Refusal.NO_FILES)
             else:  # gRPC is about to stop
                 self._end(visitor, Refusal.STOPPING)
@@ -536,19 +539,20 @@ class _RefusalLog:
             self._unwritten += 1
             return
         self._lines += 1
-        _LOG.warning(
-            "%s address=%s seconds=%.1f client_bytes=%d reason=%s",
+        log_event(
+            _LOG,
+            logging.WARNING,
             HANDSHAKE_REFUSED,
-            address,
-            seconds,
-            received,
-            refusal,
+            address=address,
+            seconds=round(seconds, 1),
+            client_bytes=received,
+            reason=refusal.value,
         )
 
     def flush(self) -> None:
         """Write how many lines were left out."""
         if self._unwritten:
-            _LOG.warning("%s count=%d", HANDSHAKES_REFUSED, self._unwritten)
+            log_event(_LOG, logging.WARNING, HANDSHAKES_REFUSED, count=self._unwritten)
             self._unwritten = 0
 
 
