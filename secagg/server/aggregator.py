@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from secagg import telemetry
@@ -377,7 +378,8 @@ class Aggregator:
                     if payload is None or self._stopping.is_set():
                         break
                     runner = await self._sessions.open(task, payload, attempt=1)
-                receipts.append(await self._sum_of(task, runner, on_sum))
+                payload_again = partial(next_payload, len(receipts))
+                receipts.append(await self._sum_of(task, runner, on_sum, payload_again))
                 runner = None
             if runner is not None:  # fewer sums are wanted than when it was opened
                 await runner.abort(
@@ -520,12 +522,18 @@ class Aggregator:
     # --- sessions ---------------------------------------------------------------------
 
     async def _sum_of(
-        self, task: TaskDefinition, runner: SessionRunner, on_sum: OnSum
+        self,
+        task: TaskDefinition,
+        runner: SessionRunner,
+        on_sum: OnSum,
+        payload_again: Callable[[], Awaitable[bytes | None]],
     ) -> SessionReceipt:
         """Run sessions until one releases a sum."""
         while True:
             if task.task_id in self._ending:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending[task.task_id])
+            elif task.gate.is_paused:  # then, or before an earlier process was killed
+                await runner.stop_waiting("the task is paused")
             outcome = await self._run_in_window(task, runner)
             if isinstance(outcome, Released):
                 task.gate.note_sum()
@@ -533,7 +541,6 @@ class Aggregator:
                 await on_sum(released)
                 await self._sessions.finish(runner)
                 return released.receipt
-            payload = await self._sessions.load_payload(runner.descriptor)
             known = await self._sessions.facts(task.task_id)
             await self._sessions.finish(runner)
             facts = await self._sessions.facts(task.task_id)
@@ -553,6 +560,10 @@ class Aggregator:
                 await task.on_given_up(error)
                 attempt = 1
             if not await self._may_open(task):
+                raise error
+            # Not what the last one had: a task may be paused because that was wrong.
+            payload = await payload_again()
+            if payload is None:
                 raise error
             runner = await self._sessions.open(task, payload, attempt=attempt)
 

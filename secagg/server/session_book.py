@@ -354,12 +354,6 @@ class SessionBook:
             del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)
 
-    async def load_payload(self, descriptor: SessionDescriptor) -> bytes:
-        """Return what a session hands its clients, or b""."""
-        if not descriptor.payload_hash:
-            return b""
-        return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
-
     async def load_sum(self, runner: SessionRunner, outcome: Released) -> SessionSum:
         """Return the sum of a session that released one."""
         descriptor = runner.descriptor

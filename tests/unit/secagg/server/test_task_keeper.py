@@ -4,6 +4,7 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -25,9 +26,10 @@ from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
 from secagg.server.task_folder import folder_of
 from secagg.server.task_keeper import TaskKeeper
-from secagg.server.views import tasks_view
+from secagg.server.views import find_task, tasks_view
 from secagg.storage.book_reader import reading
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.stored import TaskState
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
@@ -348,6 +350,37 @@ async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world)
         await refused(
             world.server.connection("a").call(GetOffer("t", 0)), ErrorCode.TASK_OVER
         )
+
+
+async def test_a_pause_takes_back_the_payload_of_a_session_that_nobody_joined(world):
+    payload = world.directory / "model.bin"
+    payload.write_bytes(b"wrong")
+    async with world.running(world.settings(payload=payload)):
+        while not world.server.live():
+            await world.states()
+        await world.ask("task.pause", task="t", reason="the model is wrong")
+        while world.server.live():
+            await world.states()
+        payload.write_bytes(b"right")
+        await world.ask("task.resume", task="t")
+        while not world.server.live():
+            await world.states()
+        offer = await world.server.connection("a").call(GetOffer("t", 0))
+        assert offer.payload_hash == sha256(b"right").digest()
+
+
+async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process(world):
+    async with world.running(world.settings()):
+        while not world.server.live():
+            await world.states()
+        book = world.server.storage.book
+        row = await find_task(book, "t")
+        paused = replace(row.task, state=TaskState.PAUSED, reason="lunch")
+        assert await book.put_task(paused, expect_version=row.version)
+    async with world.running():
+        # The session waits for clients that nobody lets in.
+        shown = await until(world, "t", running=[])
+        assert (shown["state"], shown["sessions_opened"]) == ("paused", 1)
 
 
 async def test_a_reason_is_one_line_that_every_answer_has_room_for(world):
