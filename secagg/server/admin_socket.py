@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -101,11 +102,11 @@ class AdminSocket:
         """Listen.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the socket cannot be made.
+            ServiceError: STORAGE_FAILED; the socket cannot be made.  BAD_SETTINGS;
+                something else lies at its path.
         """
         try:
-            with suppress(FileNotFoundError):
-                self._path.unlink()
+            self._remove_old()
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with short_path(self._path) as place:
@@ -131,6 +132,20 @@ class AdminSocket:
             await asyncio.wait(self._callers)
         with suppress(OSError):
             self._path.unlink()
+
+    def _remove_old(self) -> None:
+        """Remove the socket of a process that was killed, and nothing else."""
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise ServiceError(
+                f"{self._path} exists, and is no socket",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Set server.admin_socket to another path.",
+            )
+        self._path.unlink()
 
     # --- callers ----------------------------------------------------------------------
 
@@ -335,15 +350,12 @@ class AdminSocket:
         wanted = arguments.text_or_none("task")
         if wanted is not None:
             await find_task(self._book, wanted)
-        return {
-            "role": "server",
-            "budgets": [
-                view
-                for row in await self._book.tasks()
-                if wanted in (None, row.task.task_id)
-                if (view := budget_view(row)) is not None
-            ],
-        }
+        views = [
+            await asyncio.to_thread(budget_view, row, self._state_dir)
+            for row in await self._book.tasks()
+            if wanted in (None, row.task.task_id)
+        ]
+        return {"role": "server", "budgets": [each for each in views if each]}
 
     async def _drain(self, arguments: "_Arguments") -> View:
         is_patient = arguments.flag("finish")

@@ -7,9 +7,11 @@ Rule 3: what it says is said by the views that `secagg status`, `sessions` and `
         print.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 from typing import Any, Final, cast
 
 from secagg.protocol.rounds import ROUNDS
@@ -17,6 +19,7 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.overview import Overview
 from secagg.server.progress import LiveSession
 from secagg.server.views import View, budget_view, sessions_view
+from secagg.storage.stored import TaskRow
 
 __all__ = ["operator_page"]
 
@@ -71,7 +74,8 @@ async def operator_page(
         for each in await sessions_view(book, limit=_SESSIONS_SHOWN)
         if each["outcome"] != "running"
     ]
-    budgets = [view for row in await book.tasks() if (view := budget_view(row))]
+    rows = await book.tasks()
+    budgets = await asyncio.to_thread(_budgets, rows, overview.state_dir)
     refused = cast("dict[str, int]", process["refused_last_hour"])
     sections = [
         _head(process, complaint),
@@ -132,6 +136,11 @@ async def operator_page(
     return _document("".join(sections)).encode()
 
 
+def _budgets(rows: Iterable[TaskRow], state_dir: Path) -> list[View]:
+    views = (budget_view(row, state_dir) for row in rows)
+    return [view for view in views if view is not None]
+
+
 def _head(process: View, complaint: str) -> str:
     days = process["certificate_days"]
     free = cast("int", process["free_bytes"]) / 2**30
@@ -144,7 +153,7 @@ def _head(process: View, complaint: str) -> str:
     ]
     warning = f'<p class="bad">not ready: {escape(complaint)}</p>' if complaint else ""
     return (
-        f"<h1>Aggregator at {escape(str(process['address']))}</h1>"
+        f"<h1>Aggregator at {escape(str(process['address'] or 'no port yet'))}</h1>"
         f"<p>{escape(' · '.join(facts))}</p>{warning}"
     )
 

@@ -4,11 +4,13 @@ Rule 1: what is said of tasks is made by `secagg.server.views`; here is what the
         knows of itself.
 """
 
+import asyncio
 import os
 import shutil
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 
 from secagg import metrics
 from secagg.server.operated_server import OperatedServer
@@ -27,11 +29,14 @@ class Overview:
     Args:
         server: Open.
         state_dir: Of the server, whose disk is watched.
+
+    Attributes:
+        state_dir: The same.
     """
 
     def __init__(self, server: OperatedServer, state_dir: Path) -> None:
         self._server = server
-        self._state_dir = state_dir
+        self.state_dir: Final = state_dir
         self._started = datetime.now(UTC)
 
     async def status(self) -> View:
@@ -43,7 +48,9 @@ class Overview:
                 "is_running": True,
                 "version": metadata.version("secagg"),
                 "pid": os.getpid(),
-                "address": str(self._server.address),
+                "address": None
+                if self._server.transport is None  # still planning
+                else str(self._server.address),
                 "started": self._started.isoformat(timespec="seconds"),
                 "is_draining": self._server.is_draining,
                 "certificate_expires": None
@@ -79,7 +86,7 @@ class Overview:
             missing = max(0, settings.task.sessions - sums)
             found.append((metrics.TASK_RUNS, float(runs), task))
             found.append((metrics.TASK_SUMS_LEFT, float(missing), task))
-            budget = budget_view(row)
+            budget = await asyncio.to_thread(budget_view, row, self.state_dir)
             if budget is not None:
                 for metric, name in (
                     (metrics.TASK_SESSIONS_LEFT, "left"),
@@ -103,4 +110,4 @@ class Overview:
         return found
 
     def _free_bytes(self) -> int:
-        return shutil.disk_usage(self._state_dir).free
+        return shutil.disk_usage(self.state_dir).free

@@ -87,9 +87,6 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     page_address(section)  # rule 1
     async with server:
         try:
-            await keeper.start(server, proposed)
-            if server.transport is None:
-                raise InternalError("a server with an address listens")
             async with (
                 AdminSocket(
                     admin_socket_of(settings),
@@ -101,6 +98,9 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                 watching(server, section, meter) as watched,
             ):
                 _say_where(watched, tell)
+                await keeper.start(server, proposed)
+                if server.transport is None:
+                    raise InternalError("a server with an address listens")
                 await run_until_signalled(
                     server.transport,
                     _work(server, keeper, ending, listening),

@@ -26,7 +26,7 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
 from secagg.server.server import RunningTask
 from secagg.server.sum_files import SumFiles, write_receipt
-from secagg.server.task_folder import folder_of
+from secagg.server.task_folder import folder_of, privacy_folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
 from secagg.server.task_setup import PreparedTask, settle_task
@@ -96,11 +96,12 @@ class TaskKeeper:
         """
         self._opened = server
         self._failure = asyncio.get_running_loop().create_future()
-        for settings in proposed:
-            await self._propose(settings)
-        for row in await self._book.tasks():
-            await self._run(row)
-        await server.listen()
+        async with self._lock:  # what is said meanwhile is heard afterwards
+            for settings in proposed:
+                await self._propose(settings)
+            for row in await self._book.tasks():
+                await self._run(row)
+            await server.listen()
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -296,13 +297,10 @@ class TaskKeeper:
 
     async def _settle(self, settings: TaskSettings) -> PreparedTask:
         return await settle_task(
-            settings, self._book, reports=self._reports_of(settings.task.id)
+            settings,
+            self._book,
+            reports=privacy_folder_of(self._state_dir, settings.task.id),
         )
-
-    def _reports_of(self, task_id: str) -> Path:
-        if task_id == self._own_task:
-            return self._state_dir
-        return self._state_dir / "tasks" / folder_of(task_id)
 
     # --- work -------------------------------------------------------------------------
 
@@ -322,6 +320,8 @@ class TaskKeeper:
         is_open = bool(latest) and latest[0].ended is None
         if state == "done" or (state == "stopped" and not is_open):
             await self._server.end_task(task_id, row.task.reason)
+            because = row.task.reason or "it has released all its sums"
+            self._tell(f"task {task_id!r} is over ({state}): {because}")
             return
         prepared = await self._settle(settings)
         files = SumFiles(self._directory_of(task_id), prepared)

@@ -119,7 +119,7 @@ async def watching(
     """Answer whoever watches, until the block is left.
 
     Args:
-        server: Open, with its transport.
+        server: Open.
         section: Where to listen.
         meter: What the server tells its measurements, from `meter_of`.
         clock: Time; the machine's by default.
@@ -134,8 +134,9 @@ async def watching(
     pages = _Pages(server, section.state_dir, meter, clock)
 
     async def announce() -> None:
-        while server.transport is not None:
-            await server.transport.announce(is_ready=await pages.is_ready())
+        while True:
+            if server.transport is not None:  # while tasks are planned, there is none
+                await server.transport.announce(is_ready=await pages.is_ready())
             await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
 
     async with AsyncExitStack() as stack:
