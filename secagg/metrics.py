@@ -186,8 +186,9 @@ TASK_SPARE_LEFT: Final = Metric(
 TASK_EPSILON: Final = Metric(
     "secagg_task_epsilon",
     Kind.GAUGE,
-    "Epsilon that all sessions of a task cost together, against the server.",
-    ("task",),
+    "Epsilon that all sessions of a task cost together, against whom: "
+    "`server` or `model_reader`.",
+    ("task", "against"),
 )
 CERTIFICATE_EXPIRES: Final = Metric(
     "secagg_certificate_expires_timestamp_seconds",

@@ -52,6 +52,15 @@ _UNDER_WAY: Final = (
     "lost",
 )
 _ENDED: Final = ("task", "number", "opened", "outcome", "joined", "inputs", "reason")
+_BUDGETS: Final = (
+    "task",
+    "epsilon against the server",
+    "against a reader of the model",
+    "delta",
+    "sessions left",
+    "spare left",
+    "warning",
+)
 
 _Cell = str | int | float | None
 
@@ -110,11 +119,12 @@ async def operator_page(
         ),
         _table(
             "Budgets",
-            ("task", "epsilon", "delta", "sessions left", "spare left", "warning"),
+            _BUDGETS,
             (
                 (
                     str(each["task"]),
-                    f"{each['epsilon']:.4g}",
+                    f"{each['epsilon_server']:.4g}",
+                    f"{each['epsilon_model_reader']:.4g}",
                     f"{each['delta']:.3g}",
                     cast("int", each["left"]),
                     cast("int", each["spare_left"]),

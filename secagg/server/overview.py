@@ -91,9 +91,12 @@ class Overview:
                 for metric, name in (
                     (metrics.TASK_SESSIONS_LEFT, "left"),
                     (metrics.TASK_SPARE_LEFT, "spare_left"),
-                    (metrics.TASK_EPSILON, "epsilon"),
                 ):
                     found.append((metric, float(str(budget[name])), task))
+                for against in ("server", "model_reader"):
+                    epsilon = float(str(budget[f"epsilon_{against}"]))
+                    labels = {**task, "against": against}
+                    found.append((metrics.TASK_EPSILON, epsilon, labels))
         return found
 
     def _of_sessions(self) -> list[Reading]:

@@ -50,6 +50,23 @@ min_survivors = 2
 none = "{NO_NOISE_ACKNOWLEDGEMENT}"
 """
 
+NOISED = """
+[task]
+id = "noised"
+sessions = 3
+[vector]
+dimension = 6
+[cohort]
+min_clients = 8
+max_clients = 10
+min_survivors = 7
+[noise]
+mechanism = "skellam"
+epsilon = 4.0
+delta = 1e-6
+l2_clip = 1.0
+"""
+
 
 async def get(address, path, **options):
     async with httpx.AsyncClient() as client:
@@ -70,7 +87,7 @@ class World:
         self.directory = directory
 
     @asynccontextmanager
-    async def running(self):
+    async def running(self, *more):
         keeper = TaskKeeper(
             self.directory / "sums",
             self.section.state_dir,
@@ -85,7 +102,7 @@ class World:
         )
         self.server.measure_with(meter)
         async with self.server:
-            await keeper.start(self.server, [self.proposed])
+            await keeper.start(self.server, [self.proposed, *more])
             async with watching(self.server, self.section, meter) as self.watched:
                 yield self
             self.server.drain()
@@ -186,6 +203,26 @@ async def health(world):
         return answer.status
 
 
+async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_path):
+    (tmp_path / "noised.toml").write_text(NOISED)
+    async with world.running(load_task_settings(tmp_path / "noised.toml")):
+        scraped = await world.scrape()
+        shown = Shown((await world.page()).text)
+    gauge = re.compile(r'^(secagg_task_\w+{[^}]*noised"}) (\S+)$', re.MULTILINE)
+    read = dict(gauge.findall(scraped))
+    left = float(read['secagg_task_sessions_left{task="noised"}'])
+    assert left - 3 == float(read['secagg_task_spare_left{task="noised"}']) >= 0
+    labels = 'against="%s",task="noised"'
+    epsilons = {
+        against: float(read[f"secagg_task_epsilon{{{labels % against}}}"])
+        for against in ("server", "model_reader")
+    }
+    assert 0 < epsilons["model_reader"] <= epsilons["server"] <= 4.0
+    (row,) = [r for r in shown.rows if r[0] == "noised" and r[4] == str(int(left))]
+    assert row[1] == f"{epsilons['server']:.4g}"
+    assert row[6] == ""
+
+
 async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
     world, monkeypatch
 ):
@@ -225,6 +262,7 @@ def test_a_scrape_stays_small_with_many_tasks():
         "round": [each.name for each in Round],
         "reason": [str(reason) for reason in DropReason],
         "closed_by": ["full", "deadline"],
+        "against": ["server", "model_reader"],
         "version": ["1"],
     }
     readings = []
@@ -246,7 +284,7 @@ def test_a_scrape_stays_small_with_many_tasks():
 
 def test_no_label_can_name_a_client_or_a_session():
     allowed = {"task", "outcome", "code", "method", "round", "reason"}
-    allowed |= {"closed_by", "version"}
+    allowed |= {"against", "closed_by", "version"}
     assert {label for metric in METRICS for label in metric.labels} <= allowed
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     declared = {v for v in vars(metrics).values() if isinstance(v, metrics.Metric)}
