@@ -459,6 +459,14 @@ class Aggregator:
         if task_id in self._tasks:
             self._tasks[task_id].gate.resume()
 
+    def hold_task(self, task_id: str) -> None:
+        """Tell clients of a task that does not run here, and may again, to come back.
+
+        Args:
+            task_id: Which.
+        """
+        self._interrupted_tasks.add(task_id)
+
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
         return tuple(

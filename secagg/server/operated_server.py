@@ -87,6 +87,14 @@ class OperatedServer(Server):
         is_any = any(not task.is_done for task in self._tasks.values())
         return is_any and not self._is_draining
 
+    def hold_task(self, task_id: str) -> None:
+        """Tell clients of a task that does not run to come back.
+
+        Args:
+            task_id: Which.
+        """
+        self._opened().aggregator.hold_task(task_id)
+
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
         return self._opened().aggregator.live()
