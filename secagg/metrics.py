@@ -190,6 +190,15 @@ TASK_EPSILON: Final = Metric(
     "`server` or `model_reader`.",
     ("task", "against"),
 )
+CONNECTIONS: Final = Metric(
+    "secagg_connections_open", Kind.GAUGE, "Connections of clients that are open."
+)
+CONNECTIONS_REFUSED: Final = Metric(
+    "secagg_connections_refused",
+    Kind.GAUGE,
+    "Connections that were ended since the start of the process, by reason.",
+    ("reason",),
+)
 CERTIFICATE_EXPIRES: Final = Metric(
     "secagg_certificate_expires_timestamp_seconds",
     Kind.GAUGE,
@@ -223,6 +232,8 @@ METRICS: Final = (
     TASK_SESSIONS_LEFT,
     TASK_SPARE_LEFT,
     TASK_EPSILON,
+    CONNECTIONS,
+    CONNECTIONS_REFUSED,
     CERTIFICATE_EXPIRES,
     FREE_BYTES,
     BUILD,

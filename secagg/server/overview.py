@@ -75,7 +75,25 @@ class Overview:
         if self._server.identity is not None:
             expires = self._server.identity.not_valid_after
             found.append((metrics.CERTIFICATE_EXPIRES, expires.timestamp(), {}))
-        return [*found, *await self._of_tasks(), *self._of_sessions()]
+        return [
+            *found,
+            *self._of_connections(),
+            *await self._of_tasks(),
+            *self._of_sessions(),
+        ]
+
+    def _of_connections(self) -> list[Reading]:
+        transport = self._server.transport
+        if transport is None or transport.relay is None:
+            return []
+        relay = transport.relay
+        return [
+            (metrics.CONNECTIONS, float(relay.connections), {}),
+            *(
+                (metrics.CONNECTIONS_REFUSED, float(count), {"reason": str(reason)})
+                for reason, count in relay.refused.items()
+            ),
+        ]
 
     async def _of_tasks(self) -> list[Reading]:
         found: list[Reading] = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from http import HTTPStatus
 from itertools import product
+from types import MappingProxyType
 
 import grpc.aio
 import httpx
@@ -30,6 +31,7 @@ from secagg.server.task_keeper import TaskKeeper
 from secagg.server.watching import meter_of, page_address, watching
 from secagg.testing import manual_clock
 from secagg.transport.address import Address
+from secagg.transport.relay import Refusal
 from secagg.wire.calls import CALLS
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p"}
@@ -241,6 +243,21 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
             scraped = (await get(watched.metrics, "/metrics")).text
             assert "secagg_is_ready 0.0" in scraped
             assert await health(world) == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Gate:
+    """Stands where the relay of a server does."""
+
+    connections = 3
+    refused = MappingProxyType({Refusal.NO_HELLO: 7})
+
+
+async def test_a_scrape_says_who_was_turned_away_before_a_call(world, monkeypatch):
+    async with world.running():
+        monkeypatch.setattr(world.server.transport, "relay", Gate())
+        scraped = await world.scrape()
+    assert "secagg_connections_open 3.0" in scraped
+    assert 'secagg_connections_refused{reason="no_hello"} 7.0' in scraped
 
 
 async def test_a_scrape_has_every_metric_of_the_table(world):
