@@ -89,6 +89,16 @@ class ServerSection:
         "empty for none.",
         default=None,
     )
+    metrics_listen: str | None = setting(
+        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
+        "for none. They name tasks, never clients.",
+        default=None,
+    )
+    page_listen: str | None = setting(
+        "Address of the operator's web page, on this machine only: whoever has a login "
+        "here can read it, names of clients included; empty for none.",
+        default=None,
+    )
     state_dir: Path = setting(
         "Journal and spooled uploads; must survive restarts.",
         default=Path("server-state"),

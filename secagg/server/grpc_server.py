@@ -291,6 +291,14 @@ class GrpcServer:
         if is_first:
             log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
 
+    async def announce(self, *, is_ready: bool) -> None:
+        """Tell balancers whether to send clients here; nothing after a stop."""
+        if not self._is_stopping:
+            states = health_pb2.HealthCheckResponse
+            state = states.SERVING if is_ready else states.NOT_SERVING
+            for name in ("", SERVICE):
+                await self._health.set(name, state)
+
     async def announce_stop(self) -> None:
         """Say NOT_SERVING from now on, so that balancers send nobody new."""
         log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.metrics import Meter
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers
 from secagg.runtime.clock import SystemClock
@@ -330,6 +331,7 @@ class Server:
         self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
         self._on_progress = on_progress
         self._on_aborted = on_aborted
+        self._meter: Meter | None = None
         self._insecure_for_tests = insecure_for_tests
         self._tasks: dict[str, RunningTask] = {}
         self._is_draining = False
@@ -368,6 +370,7 @@ class Server:
                 on_ended=None
                 if self._reports is None
                 else partial(self._reports.note, storage.book),
+                meter=self._meter,
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
