@@ -11,8 +11,11 @@ import grpc.aio
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.config.settings import load_host_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.grpc_server import GrpcServer
+from secagg.server.program import server_of
+from secagg.server.server import Server
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
@@ -29,6 +32,8 @@ SERVER = """
 import asyncio, resource, sys
 from pathlib import Path
 from secagg.server.grpc_server import GrpcServer
+from secagg.server.program import server_of
+from secagg.server.server import Server
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.admission import Admission
@@ -194,3 +199,21 @@ async def test_probes_are_answered_and_silence_at_their_port_is_bounded():
             async with grpc.aio.insecure_channel(str(server.health_address)) as probe:
                 check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
                 assert await check(b"", timeout=30) == b"\x08\x01"
+
+
+def test_what_the_settings_say_is_what_the_server_enforces(deployment, tmp_path):
+    files = deployment.server().files
+    path = tmp_path / "server.toml"
+    path.write_text(
+        "[tls]\n"
+        f'ca = "{files.authority}"\n'
+        f'certificate = "{files.certificate}"\n'
+        f'key = "{files.private_key}"\n'
+    )
+    usual = load_host_settings(path, environment={}).settings
+    assert usual.admission.limits() == Admission()
+    changed = load_host_settings(
+        path, environment={}, overrides=["admission.relay=on", "admission.waiting=7"]
+    ).settings
+    server = server_of(Server, changed)
+    assert server._admission == Admission(relay="on", waiting=7)

@@ -20,6 +20,7 @@ from secagg.transport.relay import Refusal, Relay, begins_http2, begins_tls
 LOOPBACK = Address("127.0.0.1", 0)
 HELLO = bytes((22, 3, 1, 0, 4, 1)) + b"abc"
 VISITORS = []
+PATIENCE = 20.0  # seconds after which a test fails instead of waiting for ever
 PATIENT = Admission(relay="on", handshake_seconds=600.0)
 
 
@@ -99,14 +100,16 @@ class Visitor:
         return visitor
 
     async def answer(self, size):
-        return await self.reader.readexactly(size)
+        async with asyncio.timeout(PATIENCE):
+            return await self.reader.readexactly(size)
 
     async def end(self):
         """Wait until the other side has closed; return what it had still said."""
-        try:
-            return await self.reader.read()
-        except ConnectionError:
-            return b""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                return await self.reader.read()
+            except ConnectionError:
+                return b""
 
     def leave(self):
         self.writer.transport.abort()
@@ -129,9 +132,10 @@ async def is_turned_away(relay):
 
 
 async def until(condition):
-    """Let the loop run until something holds; the test's own limit ends it if never."""
-    while not condition():  # noqa: ASYNC110 - what changes is the code under test
-        await asyncio.sleep(0)
+    """Let the loop run until something holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what changes is the code under test
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("size", range(len(HELLO)))
