@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from secagg import telemetry
+from secagg import metrics, telemetry
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -31,6 +31,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import MAX_IDENTITY_BYTES, Aborted, Envelope, Released
+from secagg.metrics import Meter, SilentMeter
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
@@ -101,6 +102,7 @@ class Aggregator:
         limits: How much clients may use.
         on_aborted: Takes the audit receipt of each session that released no sum.
         on_ended: Takes what is known of each session when it is over.
+        meter: Takes measurements; nobody by default.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -116,6 +118,7 @@ class Aggregator:
         limits: AggregatorLimits | None = None,
         on_aborted: OnAborted | None = None,
         on_ended: OnEnded | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
@@ -132,6 +135,7 @@ class Aggregator:
             slots=UploadSlots(self._limits.concurrent_chunks),
             publish=self._feed.publish,
             keep_seconds=self._limits.keep_seconds,
+            meter=meter or SilentMeter(),
         )
         self._sessions = SessionBook(
             name,
@@ -179,6 +183,9 @@ class Aggregator:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
+        meter, began = self._context.meter, self._context.clock.now()
+        method = type(request).__name__
+        meter.add(metrics.CALLS, method=method)
         try:
             self._check_caller(identity)
             request.check()  # whatever carried it, and whoever made it
@@ -187,7 +194,11 @@ class Aggregator:
             )
         except SecAggError as error:
             self._refusals.note(error.code)
+            meter.add(metrics.REFUSALS, code=error.code.name)
             raise
+        finally:
+            lasted = self._context.clock.now() - began
+            meter.observe(metrics.CALL_SECONDS, lasted, method=method)
 
     async def watch(
         self, identity: str, request: WatchSession
@@ -264,9 +275,11 @@ class Aggregator:
         return await self._runner(identity, request.session_id).upload_status(identity)
 
     async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
-        return await self._runner(identity, request.session_id).upload_chunk(
-            identity, request
-        )
+        runner = self._runner(identity, request.session_id)
+        status = await runner.upload_chunk(identity, request)
+        task_id, size = runner.descriptor.task_id, len(request.data)
+        self._context.meter.add(metrics.UPLOAD_BYTES, size, task=task_id)
+        return status
 
     async def _update(
         self, identity: str, request: GetUpdate
@@ -278,12 +291,21 @@ class Aggregator:
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of what the client may read, and count its bytes."""
+        session = self._sessions.find(request.session_id)
+        piece = await self._piece(session, identity, request)
+        task_id, size = session.descriptor.task_id, len(piece.data)
+        self._context.meter.add(metrics.DOWNLOAD_BYTES, size, task=task_id)
+        return piece
+
+    async def _piece(
+        self, session: SessionRunner | EndedSession, identity: str, request: FetchChunk
+    ) -> BlobChunk:
         """Return a piece of what the client may read.
 
         Everybody who is invited reads the payload, after the end those of the roster;
         they read the sum, and of a large update each reads its own.
         """
-        session = self._sessions.find(request.session_id)
         is_over = isinstance(session, EndedSession) or session.is_over
         if isinstance(session, SessionRunner):
             session.check_invited(identity)
@@ -450,7 +472,7 @@ class Aggregator:
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
         return tuple(
-            LiveSession(runner.progress(), runner.seconds_left())
+            LiveSession(runner.progress(), runner.seconds_left(), runner.missing())
             for runner in self._sessions.all_running()
         )
 
