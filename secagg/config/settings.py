@@ -28,6 +28,7 @@ from secagg.config.loader import (
 from secagg.config.schedule import CONTINUOUS, Schedule
 from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
+from secagg.parameters import MAX_TASK_ID_BYTES
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.admission import Admission
 from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
@@ -977,6 +978,7 @@ def _check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
     Raises:
         ServiceError: BAD_SETTINGS.
     """
+    _check_name(settings.task.id, origins)
     _check_invited(settings, origins)
     _check_enrolment(settings)
     end_of_task(settings.task)
@@ -1025,6 +1027,18 @@ def end_of_task(task: TaskSection) -> datetime | None:
             next_step='Write it as "2027-01-31T18:00:00Z".',
         )
     return moment
+
+
+def _check_name(name: str, origins: Mapping[str, str]) -> None:
+    """Refuse a name that no offer can carry, or that changes what a terminal shows."""
+    if name.isprintable() and 1 <= len(name.encode()) <= MAX_TASK_ID_BYTES:
+        return
+    raise ServiceError(
+        f"task.id has 1 to {MAX_TASK_ID_BYTES} bytes of printable characters, not "
+        f"{name[:MAX_TASK_ID_BYTES]!r} (from {origins['task.id']})",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step='Choose a short name, for example id = "digits".',
+    )
 
 
 def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from secagg.errors import (
 )
 from secagg.messages import Released, Round
 from secagg.parameters import SessionDescriptor
+from secagg.ring_odds import server_demand
 from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
@@ -253,6 +254,8 @@ class SessionBook:
             parameters=task.parameters,
             noise_terms=offered_terms(task.parameters, facts.noise_terms),
         )
+        # What no offer can say must not be on the disk: no later start could read it.
+        descriptor.validate(demanded_bits=server_demand)
         record = SessionRecord(
             descriptor, task.invited, left_out, attempt, task.revocations
         )

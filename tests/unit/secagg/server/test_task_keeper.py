@@ -11,7 +11,7 @@ import pytest
 
 from secagg.client.client import Client
 from secagg.config import load_task_settings
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import MAX_CLIENTS
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.server.admin_channel import (
@@ -26,6 +26,7 @@ from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
 from secagg.server.task_folder import folder_of
 from secagg.server.task_keeper import TaskKeeper
+from secagg.server.task_setup import prepare_task
 from secagg.server.views import find_task, tasks_view
 from secagg.storage.book_reader import reading
 from secagg.storage.open_book import BOOK_FILE
@@ -381,6 +382,31 @@ async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process
         # The session waits for clients that nobody lets in.
         shown = await until(world, "t", running=[])
         assert (shown["state"], shown["sessions_opened"]) == ("paused", 1)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\0b", "a\nb", "\ud800"])
+async def test_a_name_that_no_offer_can_carry_is_refused(world, name):
+    async with world.running():
+        document = world.settings(name).document()
+        await refused(
+            world.ask("task.add", settings=document, origin="f"),
+            ErrorCode.BAD_SETTINGS,
+            "task.id",
+            "from f",
+        )
+        assert await world.states() == {}
+
+
+async def test_a_session_that_cannot_be_offered_is_not_on_the_disk(world):
+    prepared = prepare_task(world.settings())
+    async with world.running():
+        running = await world.server.add_task("", prepared, payload=b"model")
+        with pytest.raises(RemoteProtocolError) as caught:
+            async for _ in running.sums():
+                pass
+        assert caught.value.code is ErrorCode.BAD_CONFIG
+    async with world.running():
+        assert world.server.live() == ()
 
 
 async def test_a_reason_is_one_line_that_every_answer_has_room_for(world):
