@@ -76,6 +76,15 @@ def test_server_and_clients_of_a_script(tmp_path):
             assert [giver.result() for giver in givers] == [sums] * 3
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_what_an_interrupt_ended_goes_on_with_the_next_call():
     held = threading.Event()
 
