@@ -10,6 +10,7 @@ It configures no logging and knows no metrics backend.
 from typing import Final
 
 __all__ = [
+    "ADMIN_REFUSED",
     "AGGREGATOR_UNREACHABLE",
     "CALL_FAILED",
     "CALL_REFUSED",
@@ -30,6 +31,8 @@ __all__ = [
     "SESSION_RESUMED",
     "SPOOL_FOREIGN",
     "STORAGE_REFUSED",
+    "TASK_CHANGED",
+    "TASK_DIFFERS",
     "TRANSPORT_DRAINING",
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
@@ -48,6 +51,9 @@ ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
 CLIENT_LEFT_OUT: Final = "client_left_out"
 RECEIPTS_PURGED: Final = "receipts_purged"
+TASK_CHANGED: Final = "task_changed"
+TASK_DIFFERS: Final = "task_differs"
+ADMIN_REFUSED: Final = "admin_refused"
 STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"

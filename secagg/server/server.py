@@ -40,7 +40,8 @@ from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.retention import purge_regularly
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import OnSum, SessionSum, TaskDefinition
+from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
+from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.stored import Retention
 from secagg.transport.address import Address
@@ -429,6 +430,27 @@ class Server:
                 sums are wanted than its budget covers.
             ServiceError: PORT_IN_USE, STORAGE_FAILED.
         """
+        return await self._add_task(
+            task_id,
+            prepared,
+            sessions=sessions,
+            payload=payload,
+            invited=invited,
+            attempts=attempts,
+        )
+
+    async def _add_task(  # noqa: PLR0913 - as `add_task`, and what an operator decides
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sessions: int | None,
+        payload: bytes | Callable[[int], bytes] | None,
+        invited: frozenset[str] | None,
+        attempts: int,
+        gate: TaskGate | None = None,
+        on_given_up: OnGivenUp | None = None,
+    ) -> RunningTask:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(f"task {task_id!r} runs already")
@@ -453,6 +475,8 @@ class Server:
             if prepared.noised is None
             else prepared.noised.budget.sessions,
             max_attempts=attempts,
+            on_given_up=on_given_up,
+            gate=gate or TaskGate(),
         )
         given = prepared.payload if payload is None else payload
 
@@ -472,16 +496,26 @@ class Server:
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task is known before anybody can ask for it
+        await self.listen()
+        return running
+
+    async def listen(self) -> None:
+        """Open the port, if it is not open; the first task does so by itself.
+
+        Raises:
+            LocalProtocolError: The server is not open.
+            ServiceError: PORT_IN_USE.
+        """
+        aggregator = self._opened().aggregator
         if self.transport is None and self._listen is not None:
             self.transport = await GrpcServer.start(
-                parts.aggregator,
+                aggregator,
                 self._listen,
                 identity=self._identity,
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
             )
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
-        return running
 
     def connection(self, name: str) -> AggregatorConnection:
         """Return the connection of a client in this process, without network.
@@ -500,7 +534,8 @@ class Server:
         """End a task before its last sum.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Nothing happens if the task does not run.
+        complete goes on to its own end.  Clients of one that does not run are told that
+        it is over.
 
         Args:
             task_id: Which.

@@ -102,6 +102,10 @@ class SessionBook:
             self._facts[task_id] = TaskFacts.decode(tally.facts)
         return self._facts[task_id]
 
+    def all_running(self) -> tuple[SessionRunner, ...]:
+        """Return the sessions that are not over."""
+        return tuple(self._running.values())
+
     def running(self, task_id: str) -> Iterator[SessionRunner]:
         """Yield the sessions of a task that are not over."""
         for runner in tuple(self._running.values()):

@@ -441,6 +441,12 @@ class SessionRunner:
         """Return where the session stands."""
         return self._facts.progress(self._state, upload_bytes=self._desk.received_bytes)
 
+    def seconds_left(self) -> float | None:
+        """Return the time until the open round's deadline; None before any advert."""
+        if isinstance(self._state, server.AdvertiseKeys) and not self._joined.is_set():
+            return None
+        return max(0.0, self._deadline - self._context.clock.now())
+
     # --- events -----------------------------------------------------------------------
 
     def _note(self, event: Received) -> None:

@@ -45,6 +45,19 @@ VERBS = [
     ["pki", "identity", "new"],
     ["pki", "identity", "renew"],
     ["sessions", "verify"],
+    ["sessions", "list"],
+    ["sessions", "show"],
+    ["sessions", "watch"],
+    ["sessions", "abort"],
+    *(
+        ["tasks", verb]
+        for verb in ("add", "apply", "list", "show", "pause", "resume", "stop")
+    ),
+    ["status"],
+    ["budget"],
+    ["drain"],
+    ["doctor"],
+    ["state", "check"],
 ]
 
 
