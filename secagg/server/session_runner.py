@@ -510,6 +510,7 @@ class SessionRunner:
     def _open_round(self) -> None:
         now = self._context.clock.now()
         self._opened_at = now
+        self._wanted_until = 0.0  # what uploads asked for was for their own round
         self._deadline = min(now + self._seconds_of(self._state.ROUND), self._last())
         self._attention.clear()
         if server.is_over(self._state) or server.is_round_full(self._state):

@@ -525,7 +525,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
     return plan(**asked)
 
 
-def adaptive_clip(settings: ServerSettings) -> ClippingSchedule | None:
+def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
     """Return how the clip follows the sums; None for one that stays.
 
     Raises:

@@ -6,6 +6,7 @@ import pytest
 from secagg.config import load_server_settings
 from secagg.distributed_dp import NoisedTask, plan, report
 from secagg.errors import ErrorCode, ServiceError
+from secagg.one_process import LocalEnrolment
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.profiles import Profile
 from secagg.server.task_memory import decode_settings, encode_settings, recall, row_of
@@ -131,6 +132,21 @@ def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
         prepare(tmp_path, WIDE.replace("colluders = 100", 'degree = "car"'))
     with pytest.raises(ServiceError, match='whole number or "auto"'):
         prepare(tmp_path, WIDE, "cohort.degree=")
+
+
+def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
+    # R3.2-9
+    parameters = Cohort(
+        min_clients=132,
+        max_clients=150,
+        min_survivors=131,
+        degree="auto",
+        profile=Profile.MALICIOUS_SERVER_SPARSE,
+        enrolment=LocalEnrolment().published,
+    ).parameters(dimension=4, modulus=1 << 16)
+    parameters.validate()
+    assert parameters.most_set_apart(150) == 1
+    assert parameters.quorum == 132
 
 
 @pytest.mark.parametrize("degree", [0, "auto"])
