@@ -50,6 +50,9 @@ def _print_status(answer: dict[str, Any], output: Output) -> None:
     free = f"{server['free_bytes'] / 2**30:.1f} GiB free"
     if server["is_running"]:
         draining = ", draining" if server["is_draining"] else ""
+        if server["address"] is None:
+            output.line("the aggregator is starting: it plans its tasks")
+            return
         output.line(
             f"the aggregator runs since {server['started']} at {server['address']}"
             f"{draining}; certificate: {server['certificate_days']} days left; {free}"
@@ -91,12 +94,13 @@ def budget(
     if is_client_file(file):
         answer = _client_budget(file, task)
     else:
+        state_dir = settings_of(config).server.state_dir
 
         async def read(book: "ReadsBook") -> dict[str, Any]:
             if task is not None:
                 await find_task(book, task)
             views = [
-                budget_view(row)
+                budget_view(row, state_dir)
                 for row in await book.tasks()
                 if task in (None, row.task.task_id)
             ]

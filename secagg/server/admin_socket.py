@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -102,11 +103,11 @@ class AdminSocket:
         """Listen.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the socket cannot be made.
+            ServiceError: STORAGE_FAILED; the socket cannot be made.  BAD_SETTINGS;
+                something else lies at its path.
         """
         try:
-            with suppress(FileNotFoundError):
-                self._path.unlink()
+            self._remove_old()
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with short_path(self._path) as place:
@@ -132,6 +133,20 @@ class AdminSocket:
             await asyncio.wait(self._callers)
         with suppress(OSError):
             self._path.unlink()
+
+    def _remove_old(self) -> None:
+        """Remove the socket of a process that was killed, and nothing else."""
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise ServiceError(
+                f"{self._path} exists, and is no socket",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Set server.admin_socket to another path.",
+            )
+        self._path.unlink()
 
     # --- callers ----------------------------------------------------------------------
 
@@ -244,7 +259,9 @@ class AdminSocket:
                 "is_running": True,
                 "version": metadata.version("secagg"),
                 "pid": os.getpid(),
-                "address": str(self._server.address),
+                "address": None
+                if self._server.transport is None  # still planning
+                else str(self._server.address),
                 "started": self._started.isoformat(timespec="seconds"),
                 "is_draining": self._server.is_draining,
                 "certificate_expires": None
@@ -350,15 +367,12 @@ class AdminSocket:
         wanted = arguments.text_or_none("task")
         if wanted is not None:
             await find_task(self._book, wanted)
-        return {
-            "role": "server",
-            "budgets": [
-                view
-                for row in await self._book.tasks()
-                if wanted in (None, row.task.task_id)
-                if (view := budget_view(row)) is not None
-            ],
-        }
+        views = [
+            await asyncio.to_thread(budget_view, row, self._state_dir)
+            for row in await self._book.tasks()
+            if wanted in (None, row.task.task_id)
+        ]
+        return {"role": "server", "budgets": [each for each in views if each]}
 
     async def _drain(self, arguments: "_Arguments") -> View:
         is_patient = arguments.flag("finish")

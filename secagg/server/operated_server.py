@@ -33,6 +33,8 @@ class OperatedServer(Server):
     ) -> RunningTask:
         """Run a task, or go on with one that an earlier process began.
 
+        It opens no port: nobody shall ask for a task that is not there yet.
+
         Args:
             task_id: As for `Server.add_task`.
             prepared: Ditto.
@@ -46,7 +48,7 @@ class OperatedServer(Server):
 
         Raises:
             LocalProtocolError: As `Server.add_task`.
-            ServiceError: PORT_IN_USE, STORAGE_FAILED.
+            ServiceError: STORAGE_FAILED.
         """
         return await self._add_task(
             task_id,

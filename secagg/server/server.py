@@ -430,7 +430,7 @@ class Server:
                 sums are wanted than its budget covers.
             ServiceError: PORT_IN_USE, STORAGE_FAILED.
         """
-        return await self._add_task(
+        running = await self._add_task(
             task_id,
             prepared,
             sessions=sessions,
@@ -438,6 +438,8 @@ class Server:
             invited=invited,
             attempts=attempts,
         )
+        await self.listen()
+        return running
 
     async def _add_task(  # noqa: PLR0913 - as `add_task`, and what an operator decides
         self,
@@ -496,7 +498,6 @@ class Server:
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task is known before anybody can ask for it
-        await self.listen()
         return running
 
     async def listen(self) -> None:

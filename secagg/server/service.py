@@ -82,9 +82,6 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     ending = _Ending()
     async with server:
         try:
-            await keeper.start(server, proposed)
-            if server.transport is None:
-                raise InternalError("a server with an address listens")
             async with AdminSocket(
                 admin_socket_of(settings),
                 server,
@@ -92,6 +89,9 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                 state_dir=section.state_dir,
                 finish=ending.ask,
             ):
+                await keeper.start(server, proposed)
+                if server.transport is None:
+                    raise InternalError("a server with an address listens")
                 await run_until_signalled(
                     server.transport,
                     _work(server, keeper, ending, listening),

@@ -14,10 +14,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from secagg import telemetry
 from secagg.config import TaskSettings, end_of_task
@@ -28,6 +26,7 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
 from secagg.server.server import RunningTask
 from secagg.server.sum_files import SumFiles, write_receipt
+from secagg.server.task_folders import folder_of, reports_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
 from secagg.server.task_setup import PreparedTask, settle_task
@@ -36,12 +35,9 @@ from secagg.storage.book import Book
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.stored import SessionState, TaskRow, TaskState
 
-__all__ = ["TaskKeeper", "folder_of"]
+__all__ = ["TaskKeeper"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
-
-# A file system allows 255 bytes, and a name should fit on a line.
-_MAX_FOLDER: Final = 100
 
 
 @dataclass(eq=False, slots=True)
@@ -100,11 +96,12 @@ class TaskKeeper:
         """
         self._opened = server
         self._failure = asyncio.get_running_loop().create_future()
-        for settings in proposed:
-            await self._propose(settings)
-        for row in await self._book.tasks():
-            await self._run(row)
-        await server.listen()
+        async with self._lock:  # what is said meanwhile is heard afterwards
+            for settings in proposed:
+                await self._propose(settings)
+            for row in await self._book.tasks():
+                await self._run(row)
+            await server.listen()
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -297,13 +294,10 @@ class TaskKeeper:
 
     async def _settle(self, settings: TaskSettings) -> PreparedTask:
         return await settle_task(
-            settings, self._book, reports=self._reports_of(settings.task.id)
+            settings,
+            self._book,
+            reports=reports_of(self._state_dir, settings.task.id),
         )
-
-    def _reports_of(self, task_id: str) -> Path:
-        if task_id == self._own_task:
-            return self._state_dir
-        return self._state_dir / "tasks" / folder_of(task_id)
 
     # --- work -------------------------------------------------------------------------
 
@@ -323,6 +317,8 @@ class TaskKeeper:
         is_open = bool(latest) and latest[0].ended is None
         if state == "done" or (state == "stopped" and not is_open):
             await self._server.end_task(task_id, row.task.reason)
+            because = row.task.reason or "it has released all its sums"
+            self._tell(f"task {task_id!r} is over ({state}): {because}")
             return
         prepared = await self._settle(settings)
         files = SumFiles(self._directory_of(task_id), prepared)
@@ -429,14 +425,6 @@ class TaskKeeper:
         await kept.running.stop()
         kept.work.cancel()
         await asyncio.wait({kept.work})
-
-
-def folder_of(task_id: str) -> str:
-    """Return a folder name for a task, whatever its name contains."""
-    name = quote(task_id, safe="")
-    if not name or len(name) > _MAX_FOLDER or name.startswith("."):
-        return sha256(task_id.encode()).hexdigest()[:32]
-    return name
 
 
 def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:

@@ -8,6 +8,7 @@ Rule 2: only names, counts, dates, codes and digests; never a key, a share or an
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from secagg.config import TaskSettings
@@ -16,9 +17,11 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Round
 from secagg.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
+from secagg.report_cache import privacy_report
 from secagg.server.progress import LiveSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_facts import TaskFacts
+from secagg.server.task_folders import reports_of
 from secagg.server.task_memory import RememberedTask, decode_settings
 from secagg.storage.book_reader import ReadsBook
 from secagg.storage.change import Role
@@ -73,7 +76,7 @@ def task_view(
     settings = decode_settings(row.task)
     facts = TaskFacts.decode(row.tally.facts)
     task = settings.task
-    budget = budget_view(row)
+    noised = _noised(row)
     by_number = {
         each.progress.session_number: each
         for each in live
@@ -92,7 +95,9 @@ def task_view(
         "sums_wanted": task.sessions,
         "sessions_opened": row.tally.highest_number,
         "sessions_spent": row.tally.spent,
-        "sessions_left": None if budget is None else budget["left"],
+        "sessions_left": None
+        if noised is None
+        else max(0, noised.budget.sessions - row.tally.spent),
         "left_out": sorted(facts.left_out),
         "running": [
             _running(each, by_number.get(each.number))
@@ -135,24 +140,32 @@ async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
     return rows[task_id]
 
 
-def budget_view(row: TaskRow) -> View | None:
-    """Return what a task has spent of its budget; None for one without noise.
+def budget_view(row: TaskRow, state_dir: Path) -> View | None:
+    """Return what a task costs and has spent; None for one without noise.
+
+    Takes seconds where its privacy report was not computed before.
+
+    Args:
+        row: Of the task.
+        state_dir: Of the aggregator, which keeps privacy reports.
 
     Raises:
         ServiceError: STORAGE_FAILED; the row is of another release.
     """
-    parameters = RememberedTask.decode(row.task.plan).parameters
-    if not parameters.noise_block:
+    noised = _noised(row)
+    if noised is None:
         return None
-    noised = NoisedTask.from_parameters(parameters)
     budget, spent = noised.budget, row.tally.spent
+    report = privacy_report(noised, reports_of(state_dir, row.task.task_id), keep=False)
     sums = TaskFacts.decode(row.tally.facts).sums
     left = max(0, budget.sessions - spent)
     missing = max(0, budget.steps - sums)
     return {
         "task": row.task.task_id,
-        "epsilon": budget.epsilon,
+        "epsilon_server": report.server.epsilon,
+        "epsilon_model_reader": report.model_reader.epsilon,
         "delta": budget.delta,
+        "grounds": report.grounds(),
         "sums": sums,
         "sums_planned": budget.steps,
         "spare_planned": budget.spare,
@@ -161,6 +174,11 @@ def budget_view(row: TaskRow) -> View | None:
         "spare_left": max(0, left - missing),
         "is_short": left < missing,
     }
+
+
+def _noised(row: TaskRow) -> NoisedTask | None:
+    parameters = RememberedTask.decode(row.task.plan).parameters
+    return NoisedTask.from_parameters(parameters) if parameters.noise_block else None
 
 
 async def sessions_view(  # noqa: PLR0913 - one argument per choice of the operator

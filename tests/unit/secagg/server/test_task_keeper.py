@@ -1,6 +1,7 @@
 """Tasks as rows: added, paused, stopped, changed, and found again after a restart."""
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -19,11 +20,13 @@ from secagg.server.admin_channel import (
 )
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
-from secagg.server.task_keeper import TaskKeeper, folder_of
+from secagg.server.task_folders import folder_of
+from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import tasks_view
 from secagg.storage.book_reader import reading
 from secagg.storage.open_book import BOOK_FILE
 from secagg.testing.pausing_connection import PausingConnection
+from secagg.wire.calls import GetOffer, Wait
 
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
@@ -74,7 +77,6 @@ class World:
             state_dir=self.directory / "state",
             on_aborted=self.keeper.write_aborted,
         ) as self.server:
-            await self.keeper.start(self.server, proposed)
             async with AdminSocket(
                 self.socket,
                 self.server,
@@ -82,6 +84,7 @@ class World:
                 state_dir=self.directory / "state",
                 finish=self.finished.append,
             ):
+                await self.keeper.start(self.server, proposed)
                 yield self
             self.server.drain()
             await self.keeper.close()
@@ -126,6 +129,12 @@ async def refused(call, code, *words):
     return caught.value
 
 
+async def stays_closed(world, task):
+    """Ask for as long as a session would take to open, were one to."""
+    for _ in range(20):
+        assert (await world.ask("task.show", task=task))["running"] == []
+
+
 async def until(world, task, **facts):
     """Ask until it is so."""
     shown = {}
@@ -159,7 +168,10 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
         np.testing.assert_array_equal(np.load(path), [2, 4])
     assert await world.offline() == online["tasks"]
     async with world.running(world.settings()):
+        await stays_closed(world, "t")
         assert await world.states() == {"a/b": "done", "t": "paused"}
+        offered = await world.server.connection("a").call(GetOffer("t", 0))
+        assert isinstance(offered, Wait)
         waiting = asyncio.ensure_future(world.both_give("t"))
         resumed = await world.ask("task.resume", task="t")
         assert (resumed["state"], resumed["reason"]) == ("running", "")
@@ -168,6 +180,30 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
         assert (await world.states())["t"] == "done"
         error = await refused(world.give("c", "a/b"), ErrorCode.TASK_OVER)
         assert "ended" in str(error)
+
+
+async def test_a_paused_task_takes_nobody_into_a_session_that_has_room(world):
+    roomy = world.settings()
+    roomy = replace(roomy, cohort=replace(roomy.cohort, max_clients=3))
+
+    async def is_offered():
+        offered = await world.server.connection("c").call(GetOffer("t", 0))
+        return not isinstance(offered, Wait)
+
+    async with world.running(roomy):
+        giving = [asyncio.ensure_future(world.give(name, "t")) for name in "ab"]
+        while [live.progress.joined for live in world.server.live()] != [2]:
+            await world.states()
+        assert await is_offered()
+        # Enough have joined: the session goes on, and the door is closed.
+        await world.ask("task.pause", task="t", reason="lunch")
+        assert [live.progress.joined for live in world.server.live()] == [2]
+        assert not await is_offered()
+        await world.ask("task.resume", task="t")
+        assert await is_offered()
+        for each in giving:
+            each.cancel()
+        await asyncio.wait(giving)
 
 
 async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
@@ -252,7 +288,13 @@ async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
         shown = await world.ask("task.show", task="t")
         assert "was aborted" in shown["reason"]
         assert (world.directory / "sums" / "receipt-1.bin").exists()
+        await stays_closed(world, "t")
         await world.ask("task.resume", task="t")
+        while not (
+            running := world.server._opened().aggregator._sessions.all_running()
+        ):
+            await world.states()
+        assert running[0].record.attempt == 1  # as many as the first time
         given, _ = await world.both_give("t")
         assert given.values.tolist() == [2, 4]
 
@@ -398,6 +440,43 @@ async def test_another_user_is_not_answered(world, monkeypatch, caplog):
         monkeypatch.setattr("secagg.server.admin_socket._ROOT", 54321)
         await refused(world.ask("status"), ErrorCode.UNREACHABLE)
         assert "another user" in caplog.text
+
+
+async def test_what_lies_at_the_path_is_replaced_only_if_it_is_a_socket(world):
+    state = world.socket.parent
+    state.mkdir()
+    precious = state / "precious"
+    precious.write_text("data")
+    for path in (precious, state / "link"):
+        if path != precious:
+            path.symlink_to(precious)
+        world.socket = path
+        with pytest.raises(ServiceError, match="no socket") as caught:
+            async with world.running():
+                pass
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert precious.read_text() == "data"
+    # What a killed process leaves behind does not keep the next one from its place.
+    world.socket = state / "left.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(world.socket))
+    async with world.running():
+        assert await world.states() == {}
+
+
+async def test_no_client_comes_before_all_tasks_are_there(world, monkeypatch):
+    seen = []
+    opened = OperatedServer.listen
+
+    async def listen(server):
+        seen.append(sorted(server._tasks))
+        # Whoever looks already is told that it starts.
+        assert (await world.ask("status"))["server"]["address"] is None
+        await opened(server)
+
+    monkeypatch.setattr(OperatedServer, "listen", listen)
+    async with world.running(world.settings(), world.settings("u")):
+        assert seen == [["t", "u"]]
 
 
 async def test_a_socket_deep_in_the_tree_is_reached_all_the_same(tmp_path, world):
