@@ -56,14 +56,6 @@ async def emptied(url):
     if await database.fetchval("SELECT to_regclass('secagg.book')") is not None:
         tables = ("record", "session", "tally", "task", "charge", "revocation", "book")
         for table in tables:
-            "record",
-            "session",
-            "tally",
-            "task",
-            "charge",
-            "revocation",
-            "book",
-        ]:
             await database.execute(f"DELETE FROM secagg.{table}")
     await database.close()
 
