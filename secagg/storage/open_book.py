@@ -13,7 +13,7 @@ from secagg.storage.postgres_address import POSTGRESQL, judged_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite_book import SQLiteBook
 
-__all__ = ["BOOK_FILE", "open_book", "open_state"]
+__all__ = ["BOOK_FILE", "missing_package", "open_book", "open_state"]
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
@@ -133,13 +133,18 @@ async def _open_postgres(
         # Its library is an extra, which most parties do without.
         from secagg.storage.postgres_book import PostgresBook  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise LocalProtocolError(
-            f"a book in PostgreSQL needs a package that is not installed: {error.name}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Install it: pip install 'secagg[postgres]'.",
-        ) from None
+        raise missing_package(error) from None
     return await PostgresBook.open(
         address, mark=mark, accept_restored=accept_restored, entropy=entropy, now=now
+    )
+
+
+def missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
+    """Build the error for a store whose extra is not installed."""
+    return LocalProtocolError(
+        f"a book in PostgreSQL needs a package that is not installed: {error.name}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Install it: pip install 'secagg[postgres]'.",
     )
 
 

@@ -34,7 +34,7 @@ from secagg.storage.rollback_mark import (
     refuse_set_back,
 )
 
-__all__ = ["PostgresLink"]
+__all__ = ["PostgresLink", "explained_failures", "session_settings"]
 
 # Long enough for a predecessor that drains, or whose end the database has yet to see.
 LOCK_TIMEOUT_SECONDS: Final = 10.0
@@ -47,14 +47,18 @@ _CONNECT_SECONDS: Final = 10.0
 # Above what a synchronous standby takes to answer: whoever gives up earlier cancels a
 # commit that has happened.
 _COMMAND_SECONDS: Final = 60.0
-_SETTINGS: Final = {
-    "application_name": "secagg",
-    "search_path": SCHEMA,
-    "statement_timeout": "50s",
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "10s",
-    "default_transaction_isolation": "read committed",
-}
+
+
+def session_settings() -> dict[str, str]:
+    """Return what every connection to a book asks of the server."""
+    return {
+        "application_name": "secagg",
+        "search_path": SCHEMA,
+        "statement_timeout": "50s",
+        "lock_timeout": "10s",
+        "idle_in_transaction_session_timeout": "10s",
+        "default_transaction_isolation": "read committed",
+    }
 
 
 class PostgresLink:
@@ -94,7 +98,7 @@ class PostgresLink:
         """
         link = cls(address, mark)
         try:
-            with _failures():
+            with explained_failures():
                 await link._connect()
                 await migrate(link._connection)
                 await link._begin(entropy, accept_restored=accept_restored)
@@ -112,7 +116,7 @@ class PostgresLink:
                 Also while the mark is behind: what is read might be told to somebody.
         """
         async with self._turn:
-            with _failures():
+            with explained_failures():
                 try:
                     await self._ready()
                     yield self._connection
@@ -168,7 +172,7 @@ class PostgresLink:
             self._address,
             timeout=_CONNECT_SECONDS,
             command_timeout=_COMMAND_SECONDS,
-            server_settings=_SETTINGS,
+            server_settings=session_settings(),
         )
         self._connection = connection
         try:
@@ -279,8 +283,12 @@ def _refuse_exchanged(found: Mark, known: Mark) -> None:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
-    """Turn every failure of the machinery into one that says what to do."""
+def explained_failures() -> Iterator[None]:
+    """Turn every failure of the machinery into one that says what to do.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
     try:
         yield
     except asyncpg.PostgresError as error:

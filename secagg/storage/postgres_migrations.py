@@ -16,7 +16,7 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.postgres_database import Database
 
-__all__ = ["SCHEMA", "migrate"]
+__all__ = ["SCHEMA", "migrate", "refuse_other_schema"]
 
 SCHEMA: Final = "secagg"
 """The tables stand in a schema of their own, beside whatever else is there."""
@@ -35,19 +35,39 @@ async def migrate(database: Database) -> None:
         "applied timestamptz NOT NULL DEFAULT clock_timestamp())"
     )
     steps = _steps()
-    row = await database.fetchrow("SELECT coalesce(max(number), 0) FROM migration")
-    done = 0 if row is None else int(row[0])
+    done = await _done(database)
     if done > len(steps):
-        raise ServiceError(
-            f"the book has schema version {done}, this release reads version "
-            f"{len(steps)}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Upgrade this side, or point it at another database.",
-        )
+        raise _other_schema(done, len(steps))
     for number, step in enumerate(steps[done:], done + 1):
         async with database.transaction():
             await database.execute(step)
             await database.execute("INSERT INTO migration VALUES ($1)", number)
+
+
+async def refuse_other_schema(database: Database) -> None:
+    """Refuse a book whose tables are not exactly those of this release.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    done, known = await _done(database), len(_steps())
+    if done != known:
+        raise _other_schema(done, known)
+
+
+async def _done(database: Database) -> int:
+    row = await database.fetchrow("SELECT coalesce(max(number), 0) FROM migration")
+    return 0 if row is None else int(row[0])
+
+
+def _other_schema(found: int, known: int) -> ServiceError:
+    return ServiceError(
+        f"the book has schema version {found}, this release reads version {known}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Upgrade this side, or point it at another database."
+        if found > known
+        else "Start the aggregator of this release once: it brings the book forward.",
+    )
 
 
 def _steps() -> tuple[str, ...]:
