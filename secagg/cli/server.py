@@ -92,7 +92,7 @@ def server(  # noqa: PLR0913 - one argument per option
             print_task(shown, output)
         output.result({key: value for key, value, _ in rows})
         return
-    log_to_stderr(settings.server.log_level)
+    log_to_stderr(settings.server.log_level, settings.server.log_format)
     output.line("checking certificates, directories and port")
     require_all(checks)
     check_port(settings)

@@ -100,10 +100,13 @@ def show_one(
 
     Example: secagg sessions show 7 --task digits --config server.toml
     """
+    from secagg.server.session_report import reports_in
     from secagg.server.views import show_session
 
+    reports = reports_in(settings_of(config).server.state_dir)
+
     async def read(book: "ReadsBook") -> dict[str, Any]:
-        return await show_session(book, task, number)
+        return await show_session(book, task, number, reports=reports)
 
     answer = look(config, "session.show", {"task": task, "number": number}, read)
     output = Output(as_json=as_json)
@@ -204,6 +207,20 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
         ],
         title="Who, and how long",
     )
+    report = answer.get("report")
+    if report is None:
+        return
+    if report["lost"]:
+        output.table(
+            ("client", "lost in", "because"),
+            [
+                (lost["client"], lost["round"], lost["reason"])
+                for lost in report["lost"]
+            ],
+            title="Who was lost",
+        )
+    if "next_step" in report:
+        output.line(f"next step: {report['next_step']}")
 
 
 @app.command("verify")

@@ -63,6 +63,7 @@ _PROFILES: Final = (
     "malicious-server-sparse",
 )
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_LOG_FORMATS: Final = ("text", "json")
 # A week, as in `secagg.parameters`.
 _MAX_SECONDS: Final = 7 * 24 * 3600
 
@@ -149,6 +150,12 @@ class ServerSection:
         "Least severe log line on standard error.",
         default="warning",
         choices=_LOG_LEVELS,
+    )
+    log_format: str = setting(
+        "How a log line is written: text for people, or json for programs, one object "
+        "a line.",
+        default="text",
+        choices=_LOG_FORMATS,
     )
 
 
@@ -645,6 +652,12 @@ class ClientSection:
         "Least severe log line on standard error.",
         default="warning",
         choices=_LOG_LEVELS,
+    )
+    log_format: str = setting(
+        "How a log line is written: text for people, or json for programs, one object "
+        "a line.",
+        default="text",
+        choices=_LOG_FORMATS,
     )
 
 

@@ -28,6 +28,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.server.admin_channel import read_message, short_path, write_message
 from secagg.server.operated_server import OperatedServer
 from secagg.server.progress import SessionPhase, SessionProgress
+from secagg.server.session_report import reports_in
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import (
     MAX_LISTED,
@@ -160,7 +161,12 @@ class AdminSocket:
     ) -> None:
         try:
             if not _may_call(writer.get_extra_info("socket")):
-                _LOG.warning("%s reason=%r", telemetry.ADMIN_REFUSED, "another user")
+                telemetry.log_event(
+                    _LOG,
+                    logging.WARNING,
+                    telemetry.ADMIN_REFUSED,
+                    reason="another user",
+                )
                 return
             if len(self._callers) > _CALLERS_AT_MOST:
                 raise ServiceError(
@@ -197,7 +203,7 @@ class AdminSocket:
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - ours, and no session ends by it
-            _LOG.exception("%s verb=%r", telemetry.CALL_FAILED, verb)
+            telemetry.log_defect(_LOG, telemetry.CALL_FAILED, verb=verb)
             await _refuse(
                 writer,
                 number,
@@ -346,6 +352,7 @@ class AdminSocket:
             arguments.text("task"),
             arguments.number("number"),
             self._server.live,
+            reports=reports_in(self._state_dir),
         )
 
     async def _abort(self, arguments: "_Arguments") -> View:

@@ -45,7 +45,7 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
-from secagg.server.task import NextPayload, OnAborted, OnSum, TaskDefinition
+from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
 from secagg.storage.spool import PAYLOAD, SUM, Spool
@@ -99,6 +99,7 @@ class Aggregator:
         masks: Removes masks; one thread by default.
         limits: How much clients may use.
         on_aborted: Takes the audit receipt of each session that released no sum.
+        on_ended: Takes what is known of each session when it is over.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -113,6 +114,7 @@ class Aggregator:
         masks: MaskExecutor | None = None,
         limits: AggregatorLimits | None = None,
         on_aborted: OnAborted | None = None,
+        on_ended: OnEnded | None = None,
     ) -> None:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
@@ -135,6 +137,7 @@ class Aggregator:
             self._context,
             kept_sessions=self._limits.kept_sums,
             on_aborted=on_aborted,
+            on_ended=on_ended,
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()
@@ -487,7 +490,7 @@ class Aggregator:
                 try:
                     await self._sessions.note_settled()
                 except ServiceError as error:  # the next process waits in vain
-                    _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+                    _say_refused(error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
@@ -562,8 +565,7 @@ class Aggregator:
             await asyncio.wait({closing})
             if not closing.cancelled() and closing.exception() is not None:
                 # A disk that refuses: the session itself has met it too.
-                error = closing.exception()
-                _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+                _say_refused(closing.exception())
 
     async def _may_open(self, task: TaskDefinition) -> bool:
         """Wait until a session may open; False when none will any more."""
@@ -643,3 +645,8 @@ def _shutting_down(retry_after_seconds: float) -> ServiceError:
         next_step="Ask again when it is back.",
         retry_after_seconds=retry_after_seconds,
     )
+
+
+def _say_refused(error: BaseException | None) -> None:
+    """Log that the storage has refused something that nobody waits for."""
+    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)

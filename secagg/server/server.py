@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -39,6 +40,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.retention import purge_regularly
+from secagg.server.session_report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
 from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
 from secagg.server.task_gate import TaskGate
@@ -322,6 +324,7 @@ class Server:
             )
         self._state_dir = state_dir
         self._store = store
+        self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
         self._grace_seconds = grace_seconds
@@ -366,6 +369,9 @@ class Server:
                 masks=MaskExecutor(masks, workers, parts=cores),
                 limits=AggregatorLimits(keep_seconds=self._keep_seconds),
                 on_aborted=self._on_aborted,
+                on_ended=None
+                if self._reports is None
+                else partial(self._reports.note, storage.book),
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -373,7 +379,12 @@ class Server:
             stack.push_async_callback(self._end_tasks)
             await aggregator.recover()
             purging = asyncio.create_task(
-                purge_regularly(storage.book, self._retention, clock=SystemClock())
+                purge_regularly(
+                    storage.book,
+                    self._retention,
+                    clock=SystemClock(),
+                    reports=self._reports,
+                )
             )
             stack.push_async_callback(_cancel, purging)
             self._parts = _Parts(storage, workers, aggregator)

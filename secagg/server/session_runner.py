@@ -264,6 +264,7 @@ class SessionRunner:
         if is_new:
             self.log(
                 telemetry.MESSAGE_ACCEPTED,
+                level=logging.DEBUG,
                 message=envelope.kind.__name__,
                 sender=sender,
             )
@@ -652,12 +653,15 @@ class SessionRunner:
 
     def log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
         """Write one line about the session."""
-        _LOG.log(
+        descriptor = self.descriptor
+        telemetry.log_event(
+            _LOG,
             level,
-            "%s session=%s %s",
             name,
-            self.session_id.hex()[:16],
-            " ".join(f"{key}={value!r}" for key, value in facts.items()),
+            task=descriptor.task_id,
+            number=descriptor.session_number,
+            session=self.session_id.hex()[:16],
+            **facts,
         )
 
 

@@ -9,12 +9,14 @@ import numpy.typing as npt
 
 from secagg.errors import SessionAbortedError
 from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_gate import TaskGate
 
 __all__ = [
     "NextPayload",
     "OnAborted",
+    "OnEnded",
     "OnGivenUp",
     "OnSum",
     "SessionSum",
@@ -81,5 +83,7 @@ NextPayload = Callable[[int], Awaitable[bytes | None]]
 OnSum = Callable[[SessionSum], Awaitable[None]]
 # Called likewise with the audit receipt of each session that released no sum.
 OnAborted = Callable[[SessionDescriptor, bytes], Awaitable[None]]
+# Called with what is known of each session that is over, before the book says so.
+OnEnded = Callable[[SessionReceipt, SessionProgress], Awaitable[None]]
 # Called when the attempts at one sum are used up, with what became of the last.
 OnGivenUp = Callable[[SessionAbortedError], Awaitable[None]]

@@ -26,7 +26,7 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
 from secagg.server.server import RunningTask
 from secagg.server.sum_files import SumFiles, write_receipt
-from secagg.server.task_folders import folder_of, reports_of
+from secagg.server.task_folder import folder_of, privacy_folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
 from secagg.server.task_setup import PreparedTask, settle_task
@@ -264,12 +264,13 @@ class TaskKeeper:
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Try again.",
             )
-        _LOG.info(
-            "%s task=%r state=%s reason=%r",
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
             telemetry.TASK_CHANGED,
-            row.task.task_id,
-            state.value,
-            reason,
+            task=row.task.task_id,
+            state=state.value,
+            reason=reason,
         )
         self._tell(
             f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
@@ -281,11 +282,13 @@ class TaskKeeper:
         if row is None:
             await self._settle(settings)
         elif row.task.settings != encode_settings(settings):
-            _LOG.warning(
-                "%s task=%r next_step=%s",
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
                 telemetry.TASK_DIFFERS,
-                settings.task.id,
-                "its file says something else; `secagg tasks apply FILE` changes it",
+                task=settings.task.id,
+                next_step="its file says something else; `secagg tasks apply FILE` "
+                "changes it",
             )
             self._tell(
                 f"task {settings.task.id!r} runs as it was added, its file says "
@@ -296,7 +299,7 @@ class TaskKeeper:
         return await settle_task(
             settings,
             self._book,
-            reports=reports_of(self._state_dir, settings.task.id),
+            reports=privacy_folder_of(self._state_dir, settings.task.id),
         )
 
     # --- work -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Rule 1: a view is made from the rows of the book, whether the aggregator tells i
 Rule 2: only names, counts, dates, codes and digests; never a key, a share or an entry.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +21,9 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.report_cache import privacy_report
 from secagg.server.progress import LiveSession
 from secagg.server.receipt import SessionReceipt
+from secagg.server.session_report import SessionReports
 from secagg.server.task_facts import TaskFacts
-from secagg.server.task_folders import reports_of
+from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_memory import RememberedTask, decode_settings
 from secagg.storage.book_reader import ReadsBook
 from secagg.storage.change import Role
@@ -156,7 +158,9 @@ def budget_view(row: TaskRow, state_dir: Path) -> View | None:
     if noised is None:
         return None
     budget, spent = noised.budget, row.tally.spent
-    report = privacy_report(noised, reports_of(state_dir, row.task.task_id), keep=False)
+    report = privacy_report(
+        noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
+    )
     sums = TaskFacts.decode(row.tally.facts).sums
     left = max(0, budget.sessions - spent)
     missing = max(0, budget.steps - sums)
@@ -225,8 +229,17 @@ async def show_session(
     task_id: str,
     number: int,
     live: Live = tuple,
+    *,
+    reports: SessionReports,
 ) -> View:
     """Return everything that is known of one session.
+
+    Args:
+        book: The aggregator's.
+        task_id: Of the session.
+        number: Of the session.
+        live: Asked for those that run, after the rows were read.
+        reports: Where the session's report lies, if it is over.
 
     Raises:
         ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
@@ -240,6 +253,7 @@ async def show_session(
             stored = await book.load(row.key)
             if stored is not None and stored.receipt is not None:
                 view["receipt"] = SessionReceipt.decode(stored.receipt).to_dict()
+                view["report"] = await asyncio.to_thread(reports.read, task_id, number)
             return view
     raise ServiceError(
         f"task {task_id!r} has no session {number} here",

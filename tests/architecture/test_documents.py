@@ -144,6 +144,29 @@ def test_the_python_of_the_page_on_local_privacy_runs(capsys):
     assert float(chance.rpartition(" ")[2]) < 1e-90
 
 
+def test_the_python_of_the_page_on_two_aggregators_runs(capsys):
+    text = (ROOT / "docs" / "two-aggregators.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "two-aggregators.md", "exec"), {})
+    together, one, readers, error = capsys.readouterr().out.splitlines()
+    assert together.endswith("nothing is promised")
+    assert "the other one adds its noise: epsilon 2.1" in one
+    assert "if both do: epsilon 1.3" in readers
+    assert error.endswith("2.828")
+
+
+def test_the_python_of_the_page_on_experiments_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "bench.md").read_text()
+    names = {}
+    for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(program, names)
+    error = ((names["estimate"] - names["faster"]) ** 2).mean()
+    assert 0.0 < error < 6.0 * names["made"].forecast.expected_mse
+    assert (tmp_path / "table.svg").exists()
+    assert "certified" in capsys.readouterr().out
+
+
 def test_the_python_of_the_page_on_bayesian_accounting_runs(capsys):
     text = (ROOT / "docs" / "bayesian-accounting.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

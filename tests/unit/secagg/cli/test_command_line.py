@@ -206,6 +206,15 @@ def test_a_simulation_with_drawn_neighbours_says_that_it_is_experimental(capsys,
     assert "experimental and unreviewed" in capsys.readouterr().out
 
 
+def test_a_simulation_finds_how_many_neighbours_are_drawn_where_nobody_says(capsys):
+    words = ["simulate", "--clients", "20", "--dimension", "16", "--seed", "4"]
+    words += ["--profile", "malicious-server-sparse", "--dropout-rate", "0.1", "--json"]
+    assert main(words) == 0
+    result = last_line(capsys)
+    assert result["exact"]
+    assert (result["degree"], result["threshold"]) == (6, 2)
+
+
 @pytest.mark.parametrize("extra", [[], ["--xnoise"]], ids=["plain", "xnoise"])
 def test_a_simulation_of_a_server_that_lies_runs_all_rounds_of_its_profile(
     capsys, extra

@@ -8,7 +8,7 @@ import typer
 
 from secagg.cli import main
 from secagg.config import load_task_settings
-from secagg.server.task_folders import reports_of
+from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_setup import settle_task
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement
@@ -58,7 +58,7 @@ async def write_books(place):
     state.mkdir()
     book = await open_book(f"sqlite:{state / 'book.sqlite3'}")
     settings = load_task_settings(place / "server.toml")
-    await settle_task(settings, book, reports=reports_of(state, "counts"))
+    await settle_task(settings, book, reports=privacy_folder_of(state, "counts"))
     new = NewSession(role=Role.SERVER, task="counts", number=1, header=b"h")
     await book.commit(Change(key=f"server/{'ab' * 32}", create=new, round=1))
     await book.close()

@@ -20,7 +20,7 @@ from secagg.server.admin_channel import (
 )
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
-from secagg.server.task_folders import folder_of
+from secagg.server.task_folder import folder_of
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import tasks_view
 from secagg.storage.book_reader import reading

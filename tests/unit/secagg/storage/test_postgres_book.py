@@ -2,13 +2,16 @@
 
 import asyncio
 import importlib.resources
+import sys
 
 import asyncpg
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.server.server import Server
 from secagg.storage import postgres_link
 from secagg.storage.book import StateDamagedError
+from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
     Behind,
     Change,
@@ -20,6 +23,7 @@ from secagg.storage.change import (
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.postgres_changes import TimelineError
+from secagg.storage.stored import Tally
 
 SECRET = "correct-horse"
 
@@ -333,3 +337,56 @@ def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
         judged_address(url)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert SECRET not in str(caught.value) + caught.value.next_step
+
+
+# --- who only looks -------------------------------------------------------------------
+
+
+async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
+    book = await open_book(empty)
+    at = await append(book, await begin(book, spend=True), record(1))
+    async with looking(tmp_path, store=empty) as reader:
+        assert await append(book, at, record(2))
+        (row,) = await reader.sessions(role=Role.SERVER)
+        assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
+        assert (await reader.load("a")).records == (record(1),)
+        assert await reader.tally(Role.SERVER, "task") == Tally(1, 1)
+        assert (await reader.tasks(), await reader.charges("task")) == ((), ())
+        assert await reader.check() == ()
+    await book.close()
+
+
+async def test_whoever_looks_makes_nothing(empty, tmp_path):
+    with pytest.raises(NoBookError) as caught:
+        async with looking(tmp_path, store=empty):
+            pass
+    assert "server.store" in caught.value.next_step
+    assert await sql(empty, "SELECT to_regnamespace('secagg')") == [(None,)]
+
+
+async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
+    await (await open_book(empty)).close()
+    await sql(empty, "DELETE FROM secagg.migration")
+    with pytest.raises(ServiceError, match="schema version 0") as caught:
+        async with looking(tmp_path, store=empty):
+            pass
+    assert "brings the book forward" in caught.value.next_step
+
+
+async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
+    for module in ("book", "changes", "link", "reader"):
+        monkeypatch.delitem(
+            sys.modules, f"secagg.storage.postgres_{module}", raising=False
+        )
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    url = "postgresql://user@localhost/name"
+    for attempt in (open_book(url), looking(tmp_path, store=url).__aenter__()):
+        with pytest.raises(LocalProtocolError, match="asyncpg") as caught:
+            await attempt
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert "secagg[postgres]" in caught.value.next_step
+
+
+def test_a_server_with_a_store_needs_a_directory_for_uploads():
+    with pytest.raises(LocalProtocolError, match="needs state_dir"):
+        Server(None, store="postgresql://user@localhost/name")
