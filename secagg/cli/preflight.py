@@ -30,6 +30,7 @@ from secagg.enrolment.keys import is_readable_by_others, parse_key
 from secagg.enrolment.published import PublishedEnrolment
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.storage.postgres_address import judged_address
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
@@ -90,6 +91,7 @@ def server_checks(
             checks.append(_address(f"server.{name}", given))
     checks += [
         _look("server.state_dir", lambda: check_state_dir(server.state_dir, task)),
+        *_store(server.store),
         _look("server.output_dir", lambda: check_writable(server.output_dir)),
     ]
     if payload is not None:
@@ -256,6 +258,12 @@ def check_client_enrolment(settings: ClientSettings) -> str:
 
 def _time(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _store(address: str | None) -> list[Check]:
+    if address is None:
+        return []
+    return [_look("server.store", lambda: judged_address(address))]
 
 
 def check_state_dir(path: Path, task: TaskSettings | None) -> str:

@@ -26,6 +26,15 @@ def server(  # noqa: PLR0913 - one argument per option
     *,
     config: ConfigOption,
     overrides: SetOption = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="Keep sessions, numbers and budgets in a PostgreSQL database; same as "
+            "--set server.store=URL.",
+        ),
+    ] = None,
     until_done: Annotated[
         bool,
         typer.Option(
@@ -63,16 +72,16 @@ def server(  # noqa: PLR0913 - one argument per option
     from secagg.server.task_setup import prepare_task
 
     output = Output(as_json=as_json)
+    changed = [
+        *(overrides or ()),
+        *([] if store is None else [f"server.store={store}"]),
+    ]
     task: ServerSettings | None = None
     if until_done or names_a_task(config):
-        own = load_server_settings(
-            config, environment=os.environ, overrides=overrides or ()
-        )
+        own = load_server_settings(config, environment=os.environ, overrides=changed)
         task, settings, rows = own.settings, own.settings.host, own.rows()
     else:
-        host = load_host_settings(
-            config, environment=os.environ, overrides=overrides or ()
-        )
+        host = load_host_settings(config, environment=os.environ, overrides=changed)
         settings, rows = host.settings, host.rows()
     checks = server_checks(settings, task)
     if show_settings:

@@ -54,15 +54,14 @@ def check(
 
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
     from secagg.errors import ErrorCode
-    from secagg.storage.book_reader import reading
-    from secagg.storage.open_book import BOOK_FILE
+    from secagg.storage.book_reader import looking
     from secagg.storage.state_check import StateFault, find_state_faults, set_aside
 
     output = Output(as_json=as_json)
-    directory = _state_dir(server_file(config))
+    directory, store = _state_of(server_file(config))
 
     async def looked() -> tuple[list[StateFault], list[Path]]:
-        with reading(directory / BOOK_FILE) as book:
+        async with looking(directory, store=store) as book:
             faults = await find_state_faults(book, directory)
             return faults, set_aside(directory, faults) if repair_quarantine else []
 
@@ -101,12 +100,14 @@ def check(
     raise typer.Exit(code)
 
 
-def _state_dir(file: Path) -> Path:
+def _state_of(file: Path) -> tuple[Path, str | None]:
+    """Return the state directory, and the store if the book is kept elsewhere."""
     import os
 
     from secagg.config import is_client_file, load_client_settings, load_host_settings
 
     if is_client_file(file):
         loaded = load_client_settings(file, environment=os.environ)
-        return loaded.settings.client.state_dir
-    return load_host_settings(file, environment=os.environ).settings.server.state_dir
+        return loaded.settings.client.state_dir, None
+    server = load_host_settings(file, environment=os.environ).settings.server
+    return server.state_dir, server.store

@@ -104,6 +104,12 @@ class ServerSection:
         "Journal and spooled uploads; must survive restarts.",
         default=Path("server-state"),
     )
+    store: str | None = setting(
+        "PostgreSQL database that keeps sessions, numbers and budgets, such as "
+        "postgresql://user@host/name?sslmode=verify-full&passfile=/path; empty for a "
+        "file in state_dir, which keeps uploads and sums in any case.",
+        default=None,
+    )
     rollback_mark: Path | None = setting(
         "File outside state_dir and its backups that tells a state that was put back "
         "from the newest one; empty for one under ~/.local/state/secagg.",

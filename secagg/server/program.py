@@ -89,6 +89,7 @@ async def plan_task(
     """
     storage = await open_storage(
         settings.server.state_dir,
+        store=settings.server.store,
         mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
     )
@@ -202,6 +203,7 @@ def server_of(
             role=Role.SERVER,
         ),
         state_dir=settings.server.state_dir,
+        store=settings.server.store,
         rollback_mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
         health_listen=settings.server.health_listen,

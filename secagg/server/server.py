@@ -245,6 +245,8 @@ class Server:
         identity: The aggregator's certificate; required with an address.
         state_dir: Where sessions and uploads are kept, for this server alone; required
             with an address.  None keeps them in memory.
+        store: URL of a PostgreSQL database that keeps sessions, numbers and budgets; a
+            file in `state_dir` by default, which keeps uploads and sums in any case.
         rollback_mark: File outside `state_dir` that tells a state that was put back
             from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
@@ -288,6 +290,7 @@ class Server:
         *,
         identity: TLSIdentity | None = None,
         state_dir: Path | None = None,
+        store: str | None = None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
         health_listen: str | None = None,
@@ -320,7 +323,13 @@ class Server:
             else Address.parse(health_listen, name="health_listen")
         )
         self._identity = identity
+        if store is not None and state_dir is None:
+            raise LocalProtocolError(
+                "a server with a store needs state_dir, for uploads and sums",
+                next_step="Name a directory that survives restarts.",
+            )
         self._state_dir = state_dir
+        self._store = store
         self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
@@ -351,6 +360,7 @@ class Server:
         async with AsyncExitStack() as stack:
             storage = await open_storage(
                 self._state_dir,
+                store=self._store,
                 mark=self._rollback_mark,
                 accept_restored=self._accept_restored,
             )

@@ -36,20 +36,29 @@ class ServerStorage:
 
 
 async def open_storage(
-    directory: Path | None, *, mark: Path | None = None, accept_restored: bool = False
+    directory: Path | None,
+    *,
+    store: str | None = None,
+    mark: Path | None = None,
+    accept_restored: bool = False,
 ) -> ServerStorage:
     """Open the storage of one aggregator, for this process alone.
 
     Args:
         directory: Where it is kept; None keeps it in memory and forgets it.
+        store: URL of a book that is kept elsewhere; uploads, payloads and sums stay in
+            the directory.
         mark: File of the rollback mark, outside the directory; by default one under
             the user's persistent state.
         accept_restored: The state may have been put back; see `open_book`.
 
     Raises:
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
+        LocalProtocolError: BAD_SETTINGS; the URL cannot be used.
     """
-    book = await open_state(directory, mark=mark, accept_restored=accept_restored)
+    book = await open_state(
+        directory, store=store, mark=mark, accept_restored=accept_restored
+    )
     if directory is None:
         return ServerStorage(book, MemorySpool())
     async with AsyncExitStack() as undo:

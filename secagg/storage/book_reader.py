@@ -9,8 +9,8 @@ Rule 3: what is read is verified as the book itself verifies it.
 
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage import sqlite_queries
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
+from secagg.storage.open_book import BOOK_FILE, missing_package
 from secagg.storage.sqlite_file import (
     explained,
     refuse_foreign,
@@ -34,7 +35,14 @@ from secagg.storage.stored import (
     TaskRow,
 )
 
-__all__ = ["BookInUseError", "ReadsBook", "SQLiteReader", "reading"]
+__all__ = [
+    "BookInUseError",
+    "NoBookError",
+    "ReadsBook",
+    "SQLiteReader",
+    "looking",
+    "reading",
+]
 
 # A server holds the book for as long as it runs: waiting would not help.
 _WAIT_SECONDS: Final = 0.5
@@ -48,6 +56,18 @@ class BookInUseError(ServiceError):
             f"a process uses the state {path}",
             code=ErrorCode.STORAGE_FAILED,
             next_step="Ask that process, or stop it.",
+        )
+
+
+class NoBookError(ServiceError):
+    """There is no book where one was looked for."""
+
+    def __init__(self, where: str, *, setting: str) -> None:
+        super().__init__(
+            f"there is no state {where}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step=f"Check {setting} in the settings; a program that has never run "
+            "has no state yet.",
         )
 
 
@@ -142,6 +162,32 @@ class SQLiteReader:
             return sqlite_queries.find_faults(self._database)
 
 
+@asynccontextmanager
+async def looking(
+    directory: Path, *, store: str | None = None
+) -> AsyncIterator[ReadsBook]:
+    """Open the book of a party to read it, wherever it is kept.
+
+    Args:
+        directory: Of the party's state.
+        store: As for `secagg.storage.open_book.open_state`.
+
+    Raises:
+        SecAggError: As `reading`; BAD_SETTINGS for a store that cannot be used.
+    """
+    if store is None:
+        with reading(directory / BOOK_FILE) as reader:
+            yield reader
+        return
+    try:
+        # Its library is an extra, which most parties do without.
+        from secagg.storage.postgres_reader import reading_postgres  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from None
+    async with reading_postgres(store) as postgres_reader:
+        yield postgres_reader
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[SQLiteReader]:
     """Open a book to read it, as it is at one moment.
@@ -156,12 +202,7 @@ def reading(path: Path) -> Iterator[SQLiteReader]:
     """
     name = str(path)
     if not path.is_file():
-        raise ServiceError(
-            f"there is no state {name}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check state_dir in the settings; a program that has never run "
-            "has no state yet.",
-        )
+        raise NoBookError(name, setting="state_dir")
     with explained(name):
         database = sqlite3.connect(
             f"file:{quote(name)}?mode=ro",

@@ -9,10 +9,11 @@ from typing import Final
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.storage.book import Book
+from secagg.storage.postgres_address import POSTGRESQL, judged_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite_book import SQLiteBook
 
-__all__ = ["BOOK_FILE", "open_book", "open_state"]
+__all__ = ["BOOK_FILE", "missing_package", "open_book", "open_state"]
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
@@ -31,16 +32,18 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
     """Open the durable book of one party, and make it if it does not exist.
 
     Args:
-        url: `sqlite:/absolute/path.db`, or `sqlite::memory:` for a book that lasts as
-            long as the object.
+        url: `sqlite:/absolute/path.db`; `sqlite::memory:` for a book that lasts as long
+            as the object; or `postgresql://user@host/database`, see
+            `secagg.storage.postgres_address`.
         mark: File of the rollback mark, in another directory than the book.  Without
             it nobody notices that the book was set back: for tests and simulations.
         accept_restored: A person accepts, this once, that the book may have forgotten
             what was sent.  Sessions that are open in it say so from then on.
         entropy: Names a new book; the operating system's by default.
-        now: The book's clock, in Unix seconds; the machine's by default.
-        thread: Runs everything that blocks, one call after the other; one thread is
-            made here when left out.
+        now: The book's clock, in Unix seconds; by default the machine's, and with
+            PostgreSQL the database's.
+        thread: Runs everything in SQLite that blocks, one call after the other; one
+            thread is made here when left out.
 
     Raises:
         LocalProtocolError: BAD_SETTINGS; the URL or the place of the mark cannot be
@@ -49,6 +52,14 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
         ServiceError: RESTORED_STATE for a book that was set back, copied or exchanged;
             STORAGE_FAILED when it cannot be opened or is in use.
     """
+    if url.startswith(POSTGRESQL):
+        return await _open_postgres(
+            judged_address(url),
+            None if mark is None else RollbackMark(mark),
+            accept_restored=accept_restored,
+            entropy=entropy or SystemEntropy(),
+            now=now,
+        )
     path = _path_of(url)
     if mark is not None and path is not None and _lies_beside(mark, path):
         raise LocalProtocolError(
@@ -68,13 +79,19 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
 
 
 async def open_state(
-    directory: Path | None, *, mark: Path | None = None, accept_restored: bool = False
+    directory: Path | None,
+    *,
+    store: str | None = None,
+    mark: Path | None = None,
+    accept_restored: bool = False,
 ) -> Book:
     """Open the book of a party that keeps its state in a directory.
 
     Args:
         directory: Made, readable by its owner only, when it does not exist; None for a
             book that lasts as long as the object.
+        store: URL of a book that is kept elsewhere, as for `open_book`; by default it
+            is a file of the directory.
         mark: As for `open_book`; by default one under the user's persistent state.
         accept_restored: As for `open_book`.
 
@@ -86,7 +103,7 @@ async def open_state(
         return await open_book(_MEMORY)
     made = _made(directory)
     return await open_book(
-        f"{_SQLITE}{made / BOOK_FILE}",
+        store or f"{_SQLITE}{made / BOOK_FILE}",
         mark=mark or default_mark(made),
         accept_restored=accept_restored,
     )
@@ -104,6 +121,33 @@ def _made(directory: Path) -> Path:
         ) from None
 
 
+async def _open_postgres(
+    address: str,
+    mark: RollbackMark | None,
+    *,
+    accept_restored: bool,
+    entropy: Entropy,
+    now: Callable[[], float] | None,
+) -> Book:
+    try:
+        # Its library is an extra, which most parties do without.
+        from secagg.storage.postgres_book import PostgresBook  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from None
+    return await PostgresBook.open(
+        address, mark=mark, accept_restored=accept_restored, entropy=entropy, now=now
+    )
+
+
+def missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
+    """Build the error for a store whose extra is not installed."""
+    return LocalProtocolError(
+        f"a book in PostgreSQL needs a package that is not installed: {error.name}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Install it: pip install 'secagg[postgres]'.",
+    )
+
+
 def _path_of(url: str) -> Path | None:
     if url == _MEMORY:
         return None
@@ -119,7 +163,8 @@ def _path_of(url: str) -> Path | None:
     raise LocalProtocolError(
         f"the address of the state {complaint}",
         code=ErrorCode.BAD_SETTINGS,
-        next_step=f"Write {_SQLITE}/absolute/path.db, or {_MEMORY} for a trial.",
+        next_step=f"Write {_SQLITE}/absolute/path.db, {POSTGRESQL}//user@host/name, or "
+        f"{_MEMORY} for a trial.",
     )
 
 

@@ -7,12 +7,12 @@ Rule 2: the session's position is compared before anything is written.
 
 import dataclasses
 import sqlite3
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
 from secagg.profiles import Trust
-from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.book import unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
     Behind,
@@ -33,26 +33,31 @@ from secagg.storage.charges import (
     is_new_charge,
     settled,
 )
+from secagg.storage.session_columns import (
+    MILLISECONDS,
+    PURGE_ROWS,
+    SessionColumns,
+    behind,
+    chain_start_of,
+    refuse_beyond,
+    seconds_left,
+)
 from secagg.storage.sqlite_queries import (
     chain_at,
-    chain_start_of,
     read_charges,
     read_revocations,
     records_of,
-    seconds_left,
     session_at,
     tally_at,
 )
 from secagg.storage.sqlite_rows import (
     CHARGES,
-    MILLISECONDS,
     REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
     ChargeColumns,
     RevocationColumns,
-    SessionColumns,
     TaskColumns,
 )
 from secagg.storage.stored import Retention, Task
@@ -69,9 +74,6 @@ __all__ = [
 ]
 
 Outcome: TypeAlias = Committed | Behind | Ended
-
-# A receipt is rarely removed; a pause of the writer this long is not noticed.
-PURGE_ROWS: Final = 500
 
 
 def apply_change(
@@ -122,14 +124,7 @@ def _standing(
         whole, missed = False, ()
     else:
         return found
-    return Behind(
-        records=missed,
-        whole=whole,
-        sequence=found.sequence,
-        chain=found.chain,
-        round=found.round,
-        seconds_left=seconds_left(found, instant),
-    )
+    return behind(found, missed, whole=whole, instant=instant)
 
 
 def _apply_to_budgets(
@@ -260,11 +255,7 @@ def _appended(
         except sqlite3.IntegrityError as error:
             # The position has matched, so that it must be the sender's second.
             if "record.sender" not in str(error):
-                raise StateDamagedError(
-                    f"there is a record {sequence} beyond the last",
-                    key=session.key,
-                    record=sequence,
-                ) from None
+                raise refuse_beyond(session.key, sequence) from None
             raise SecondRecordError(session.key, record) from None
         sequence += 1
     return dataclasses.replace(session, chain=chain, sequence=sequence)

@@ -6,20 +6,24 @@ business of `secagg.storage.sqlite_file`.
 
 import sqlite3
 
-from secagg.errors import LocalProtocolError
 from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError
-from secagg.storage.chain import chain_next, chain_start
-from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.change import Record, Role
 from secagg.storage.charges import ChargeRow, ChargeState
+from secagg.storage.session_columns import (
+    MILLISECONDS,
+    SessionColumns,
+    session_row,
+    stored_session,
+    verified_header,
+    verified_records,
+)
 from secagg.storage.sqlite_rows import (
     CHARGES,
-    MILLISECONDS,
     REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
-    SessionColumns,
     TallyColumns,
 )
 from secagg.storage.stored import (
@@ -35,7 +39,6 @@ from secagg.storage.stored import (
 
 __all__ = [
     "chain_at",
-    "chain_start_of",
     "find_faults",
     "list_sessions",
     "load_session",
@@ -44,7 +47,6 @@ __all__ = [
     "read_tally",
     "read_tasks",
     "records_of",
-    "seconds_left",
     "session_at",
     "tally_at",
 ]
@@ -64,41 +66,12 @@ def _stored(
     header = b""
     records: tuple[Record, ...] = ()
     if session.receipt is None:
-        if after > session.sequence:
-            raise LocalProtocolError(
-                f"session {session.key} has {session.sequence} records, none after "
-                f"{after}"
-            )
         stored: object = database.execute(
             "SELECT header FROM session WHERE position = ?", (session.position,)
         ).fetchone()[0]
-        if not isinstance(stored, bytes) or session.start != chain_start_of(
-            session, stored
-        ):
-            raise StateDamagedError(
-                "its header does not have its checksum", key=session.key
-            )
-        header = stored
+        header = verified_header(session, stored)
         records = records_of(database, session, after=after)
-    return StoredSession(
-        key=session.key,
-        role=Role(session.role),
-        task=session.task,
-        peer=session.peer,
-        number=session.number,
-        header=header,
-        records=records,
-        sequence=session.sequence,
-        chain=session.chain,
-        round=session.round,
-        opened=_seconds(session.opened),
-        deadline=_seconds(session.deadline),
-        seconds_left=seconds_left(session, int(now * MILLISECONDS)),
-        receipt=session.receipt,
-        spent=bool(session.spent),
-        restored=bool(session.restored),
-        timeline=session.timeline,
-    )
+    return stored_session(session, header, records, int(now * MILLISECONDS))
 
 
 def list_sessions(  # noqa: PLR0913 - one argument per condition
@@ -125,21 +98,7 @@ def list_sessions(  # noqa: PLR0913 - one argument per condition
         before,
         -1 if limit is None else limit,
     )
-    return tuple(
-        SessionRow(
-            position=row.position,
-            key=row.key,
-            role=Role(row.role),
-            task=row.task,
-            number=row.number,
-            round=row.round,
-            sequence=row.sequence,
-            born=row.born / MILLISECONDS,
-            ended=_seconds(row.ended),
-            restored=bool(row.restored),
-        )
-        for row in rows
-    )
+    return tuple(map(session_row, rows))
 
 
 def read_tally(
@@ -243,41 +202,7 @@ def records_of(
         (session.position, after),
     ).fetchall()
     chain = chain_at(database, session, after)
-    records = []
-    for sequence, (stored, kind, sender, stored_chain, body) in enumerate(rows, after):
-        record = _record(kind, sender, body)
-        if stored != sequence or sequence >= session.sequence or chain is None:
-            raise _broken(session, sequence, "missing, or stands where none belongs")
-        if record is not None:
-            chain = chain_next(chain, sequence, record)
-        if record is None or chain != stored_chain:
-            raise _broken(session, sequence, "changed: its checksum does not fit")
-        records.append(record)
-    if after + len(records) != session.sequence or chain != session.chain:
-        raise _broken(session, after + len(records), "missing")
-    return tuple(records)
-
-
-def _record(kind: object, sender: object, body: object) -> Record | None:
-    """Return a record as it was stored, or None for what nobody can have stored."""
-    if (
-        isinstance(kind, int)
-        and isinstance(sender, str | None)
-        and isinstance(body, bytes)
-    ):
-        try:
-            return Record(kind, sender, body)
-        except LocalProtocolError:
-            return None
-    return None
-
-
-def _broken(
-    session: SessionColumns, sequence: int, complaint: str
-) -> StateDamagedError:
-    return StateDamagedError(
-        f"record {sequence} is {complaint}", key=session.key, record=sequence
-    )
+    return verified_records(session, rows, after=after, chain=chain)
 
 
 def chain_at(
@@ -291,28 +216,3 @@ def chain_at(
         (session.position, sequence - 1),
     ).fetchone()
     return row[0] if row is not None and isinstance(row[0], bytes) else None
-
-
-def chain_start_of(session: SessionColumns, header: bytes) -> bytes:
-    """Return the chain value before a session's first record."""
-    return chain_start(
-        session.key,
-        NewSession(
-            role=Role(session.role),
-            task=session.task,
-            number=session.number,
-            header=header,
-            peer=session.peer,
-        ),
-    )
-
-
-def seconds_left(session: SessionColumns, instant: int) -> float | None:
-    """Return the seconds from an instant, in milliseconds, to the deadline."""
-    if session.deadline is None:
-        return None
-    return (session.deadline - instant) / MILLISECONDS
-
-
-def _seconds(instant: int | None) -> float | None:
-    return None if instant is None else instant / MILLISECONDS

@@ -15,10 +15,10 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from secagg.primitives.canonical import Writer
 from secagg.storage.book import StateDamagedError
+from secagg.storage.session_columns import SessionColumns
 
 __all__ = [
     "CHARGES",
-    "MILLISECONDS",
     "REVOCATIONS",
     "SCHEMA",
     "SESSIONS",
@@ -27,7 +27,6 @@ __all__ = [
     "ChargeColumns",
     "RevocationColumns",
     "SealedTable",
-    "SessionColumns",
     "TallyColumns",
     "TaskColumns",
 ]
@@ -35,7 +34,6 @@ __all__ = [
 _Value: TypeAlias = int | str | bytes | None
 _Row = TypeVar("_Row")
 
-MILLISECONDS: Final = 1000
 _SEAL_BYTES: Final = 16
 
 _SCHEMA: Final = """
@@ -117,30 +115,6 @@ CREATE TABLE revocation (
 """
 SCHEMA: Final = tuple(part.strip() for part in _SCHEMA.split(";")[:-1])
 """The statements that make the tables, one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionColumns:
-    """A session without its header, which is read and written alone."""
-
-    position: int
-    key: str
-    role: str
-    task: str
-    peer: str
-    number: int
-    sequence: int
-    round: int
-    opened: int | None
-    deadline: int | None
-    born: int
-    start: bytes
-    chain: bytes
-    ended: int | None
-    receipt: bytes | None
-    timeline: str
-    spent: int
-    restored: int
 
 
 @dataclass(frozen=True, slots=True)

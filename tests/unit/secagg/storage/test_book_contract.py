@@ -1,11 +1,12 @@
 """What every book promises, run against every implementation.
 
-A further implementation adds one line to `BOOKS` and has to pass everything here.
+A further implementation adds its address to `address_of` and has to pass everything.
 """
 
 import asyncio
 import itertools
 
+import asyncpg
 import pytest
 
 from secagg.errors import (
@@ -42,14 +43,21 @@ from secagg.storage.charges import (
 from secagg.storage.open_book import open_book
 from secagg.storage.stored import Retention, SessionState, Tally, Task, TaskState
 
-BOOKS = {
-    "file": lambda directory: f"sqlite:{directory}/book.db",
-    "memory": lambda _: "sqlite::memory:",
-}
+BOOKS = ("file", "memory", "postgresql")
 
 ADVERT = 0x0101
 CLOSED = 0x0105
 NOISE = bytes(32)
+
+
+async def emptied(url):
+    """Leave a database without a book, perhaps with tables for one."""
+    database = await asyncpg.connect(url)
+    if await database.fetchval("SELECT to_regclass('secagg.book')") is not None:
+        tables = ("record", "session", "tally", "task", "charge", "revocation", "book")
+        for table in tables:
+            await database.execute(f"DELETE FROM secagg.{table}")
+    await database.close()
 
 
 class Clock:
@@ -67,9 +75,20 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=BOOKS.values(), ids=BOOKS)
-async def book(request, tmp_path, clock):
-    opened = await open_book(request.param(tmp_path), now=clock)
+async def address_of(kind, request):
+    match kind:
+        case "file":
+            return f"sqlite:{request.getfixturevalue('tmp_path')}/book.db"
+        case "memory":
+            return "sqlite::memory:"
+    url = request.getfixturevalue("postgres_url")
+    await emptied(url)
+    return url
+
+
+@pytest.fixture(params=BOOKS)
+async def book(request, clock):
+    opened = await open_book(await address_of(request.param, request), now=clock)
     yield opened
     await opened.close()
 
@@ -735,7 +754,8 @@ async def test_a_purge_removes_old_receipts_and_nothing_that_runs(book, clock):
 
 
 async def test_a_purge_keeps_the_newest_receipts_of_each_task(book, monkeypatch):
-    monkeypatch.setattr("secagg.storage.sqlite_changes.PURGE_ROWS", 2)
+    for engine in ("sqlite", "postgres"):
+        monkeypatch.setattr(f"secagg.storage.{engine}_changes.PURGE_ROWS", 2)
     for number in range(1, 8):
         for task in ("task", "other"):
             key = f"{task}{number}"

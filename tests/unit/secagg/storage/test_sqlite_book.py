@@ -495,7 +495,7 @@ async def test_a_missing_directory_is_named(path):
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite:relative.db", "postgresql://host/book", "sqlite:", "/a/path"]
+    "url", ["sqlite:relative.db", "mysql://host/book", "sqlite:", "/a/path"]
 )
 async def test_an_address_that_names_no_store_is_refused(url):
     with pytest.raises(LocalProtocolError) as caught:
@@ -505,10 +505,10 @@ async def test_an_address_that_names_no_store_is_refused(url):
 
 
 async def test_a_store_of_another_release_is_named():
-    with pytest.raises(LocalProtocolError, match="'postgresql'"):
-        await open_book("postgresql://user:password@host/book")
+    with pytest.raises(LocalProtocolError, match="'mysql'"):
+        await open_book("mysql://user:password@host/book")
     with pytest.raises(LocalProtocolError) as caught:
-        await open_book("postgresql://user:password@host/book")
+        await open_book("mysql://user:password@host/book")
     assert "password" not in str(caught.value) + caught.value.next_step
 
 

@@ -1,0 +1,86 @@
+"""The address of a book in a PostgreSQL database, judged before anybody dials it.
+
+Rule 1: no secret stands in an address, which ends up in settings, process lists and
+        logs: a password comes from `passfile=`, from `PGPASSFILE` or from `~/.pgpass`.
+Rule 2: the book holds seeds and shares.  Beyond this machine it travels encrypted, to
+        a server whose certificate was checked.
+"""
+
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from secagg.errors import ErrorCode, LocalProtocolError
+
+__all__ = ["POSTGRESQL", "judged_address"]
+
+POSTGRESQL: Final = "postgresql:"
+
+# What an address may say beside host, port, user and database.
+_OPTIONS: Final = frozenset({"host", "port", "passfile", "sslmode", "sslrootcert"})
+_CHECKED: Final = "verify-full"
+
+
+def judged_address(url: str) -> str:
+    """Return an address that may be dialled, as it was given.
+
+    Args:
+        url: `postgresql://user@host:port/database?sslmode=verify-full`; a path as
+            `host=` in the query is the directory of a Unix socket.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS; it holds a secret, an option that is not
+            known here, no database, or a way that others can listen on.
+    """
+    try:
+        parts = urlsplit(url)
+        query = parts.query
+        options = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise _refused("cannot be read", _EXAMPLE) from None
+    named = (parts.netloc.rpartition("@")[2], *options.get("host", ()))
+    hosts = [host for names in named for host in names.split(",") if host]
+    if parts.password:
+        raise _refused("holds a password", "Write it into a file for passfile=.")
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise _refused(
+            f"has options that are not known here: {', '.join(unknown)}",
+            f"Use {', '.join(sorted(_OPTIONS))} only.",
+        )
+    if len(parts.path) < len("/x"):
+        raise _refused("names no database", _EXAMPLE)
+    if not hosts:
+        raise _refused("names no host", _EXAMPLE)
+    if options.get("sslmode") != [_CHECKED] and not all(map(_is_here, hosts)):
+        raise _refused(
+            "leads to another machine without a check of its certificate",
+            f"Add sslmode={_CHECKED}, and sslrootcert= for an authority of your own.",
+        )
+    return url
+
+
+_EXAMPLE: Final = (
+    "Write postgresql://user@host:5432/database?sslmode=verify-full, or "
+    "postgresql://user@/database?host=/run/postgresql for a socket."
+)
+
+
+def _is_here(host: str) -> bool:
+    """Say whether a host, perhaps with a port, is this machine."""
+    if host.startswith("/"):
+        return True
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _refused(complaint: str, next_step: str) -> LocalProtocolError:
+    # The address itself is never repeated: it may hold what it should not.
+    return LocalProtocolError(
+        f"the address of the PostgreSQL store {complaint}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step=next_step,
+    )

@@ -1,0 +1,250 @@
+"""A book in a PostgreSQL database: the state of an aggregator outlives its machine.
+
+Rule 1: one aggregator at a time works with a book; the database keeps the others out
+        (`secagg.storage.postgres_link`).
+Rule 2: the book's clock is the database's.  A machine whose clock is wrong closes no
+        round early.
+Rule 3: calls take effect in their order, and a caller that goes away takes nothing
+        with it.
+Rule 4: what was scrubbed is gone from the tables, and not from the database's log, its
+        standbys and its backups, nor from dead rows before the next vacuum.  They hold
+        seeds and shares of ended sessions: keep them as you keep the database.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.primitives.entropy import Entropy
+from secagg.profiles import Trust
+from secagg.storage import postgres_changes, postgres_queries
+from secagg.storage.change import Change, Role
+from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.postgres_changes import Outcome
+from secagg.storage.postgres_database import Database
+from secagg.storage.postgres_link import PostgresLink
+from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.session_columns import MILLISECONDS
+from secagg.storage.stored import (
+    Finding,
+    Purged,
+    Retention,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+)
+
+__all__ = ["PostgresBook"]
+
+_Result = TypeVar("_Result")
+
+
+class PostgresBook:
+    """Implements `Book`; belongs to one event loop.
+
+    Make it with `open`.
+    """
+
+    def __init__(self, link: PostgresLink, now: Callable[[], float] | None) -> None:
+        self._link: Final = link
+        self._now: Final = now
+        self._calls: Final[set[asyncio.Task[Any]]] = set()
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        *,
+        mark: RollbackMark | None,
+        accept_restored: bool,
+        entropy: Entropy,
+        now: Callable[[], float] | None,
+    ) -> "PostgresBook":
+        """Open a book; see `secagg.storage.open_book`."""
+        link = await PostgresLink.open(
+            address, mark=mark, accept_restored=accept_restored, entropy=entropy
+        )
+        return cls(link, now)
+
+    async def commit(self, change: Change) -> Outcome:
+        """Apply a change."""
+
+        async def commit(database: Database) -> Outcome:
+            written = await postgres_changes.apply_change(
+                database, change, instant=self._instant()
+            )
+            if written.generation is not None:
+                self._link.committed(written.generation)
+            return written.outcome
+
+        return await self._read(commit)
+
+    async def touch(self) -> None:
+        """Commit a transaction that only counts itself."""
+
+        async def touch(_: Database) -> None:
+            pass
+
+        await self._write(touch)
+
+    async def now(self) -> float:
+        """Return the book's time: the database's."""
+        instant = await self._read(
+            lambda database: postgres_queries.read_instant(database, self._instant())
+        )
+        return instant / MILLISECONDS
+
+    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
+        """Return a session."""
+        return await self._read(
+            lambda database: postgres_queries.load_session(
+                database, key, after=after, instant=self._instant()
+            )
+        )
+
+    async def sessions(
+        self,
+        *,
+        role: Role,
+        task: str | None = None,
+        state: SessionState = SessionState.RUNNING,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[SessionRow, ...]:
+        """Return sessions, the newest first."""
+        return await self._read(
+            lambda database: postgres_queries.list_sessions(
+                database, role=role, task=task, state=state, before=before, limit=limit
+            )
+        )
+
+    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
+        """Return what the sessions of a task leave behind for good."""
+        return await self._read(
+            lambda database: postgres_queries.read_tally(
+                database, role, task, peer=peer
+            )
+        )
+
+    async def tasks(self) -> tuple[TaskRow, ...]:
+        """Return the tasks."""
+        return await self._read(postgres_queries.read_tasks)
+
+    async def put_task(self, task: Task, *, expect_version: int) -> bool:
+        """Store a task, if it still has this version."""
+        return await self._write(
+            lambda database: postgres_changes.put_task(
+                database, task, expect_version=expect_version
+            )
+        )
+
+    async def put_facts(self, task: str, facts: bytes) -> None:
+        """Store what a task knows from its sessions."""
+        await self._write(
+            lambda database: postgres_changes.put_facts(database, task, facts)
+        )
+
+    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
+        """Return the charges of a task."""
+        return await self._read(
+            lambda database: postgres_queries.read_charges(database, task)
+        )
+
+    async def settle(self, settlement: Settlement) -> None:
+        """Settle the charge of a session that has ended without an answer."""
+        await self._write(
+            lambda database: postgres_changes.settle_charge(
+                database, settlement, instant=self._instant()
+            )
+        )
+
+    async def seen_revocations(
+        self, enrolment_key: bytes, trust_domain: str
+    ) -> Trust | None:
+        """Return the newest revocation list that was read."""
+        return await self._read(
+            lambda database: postgres_queries.read_revocations(
+                database, enrolment_key, trust_domain
+            )
+        )
+
+    async def see_revocations(self, trust: Trust) -> None:
+        """Remember a revocation list that was read whole."""
+        await self._write(
+            lambda database: postgres_changes.see_revocations(database, trust)
+        )
+
+    async def purge(self, policy: Retention) -> Purged:
+        """Remove receipts, in transactions of bounded size."""
+        keys: list[str] = []
+        while True:
+            removed = await self._write(
+                lambda database: postgres_changes.purge_receipts(
+                    database, policy, instant=self._instant()
+                )
+            )
+            if not removed:
+                return Purged(tuple(keys))
+            keys.extend(removed)
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Verify headers and chains."""
+        return await self._read(postgres_queries.find_faults)
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the book; twice is allowed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._calls:
+                await asyncio.wait(set(self._calls))
+        finally:  # cancelled, too: the book is let go
+            await self._link.close()
+
+    # --- calls ------------------------------------------------------------------------
+
+    def _instant(self) -> int | None:
+        return None if self._now is None else int(self._now() * MILLISECONDS)
+
+    async def _read(self, query: Callable[[Database], Awaitable[_Result]]) -> _Result:
+        async def call() -> _Result:
+            async with self._link.using() as database:
+                return await query(database)
+
+        return await self._run(call())
+
+    async def _write(self, work: Callable[[Database], Awaitable[_Result]]) -> _Result:
+        async def call() -> _Result:
+            async with self._link.using() as database:
+                async with database.transaction():
+                    result = await work(database)
+                    generation = await postgres_changes.count_commit(database)
+                self._link.committed(generation)
+            return result
+
+        return await self._run(call())
+
+    async def _run(self, call: Coroutine[Any, Any, _Result]) -> _Result:
+        """Make a call, and finish it even if nobody waits any more."""
+        if self._is_closed:
+            call.close()
+            raise ServiceError(
+                "the book is closed",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Open it again.",
+            )
+        running = asyncio.get_running_loop().create_task(call)
+        self._calls.add(running)
+        running.add_done_callback(self._finished)
+        return await asyncio.shield(running)
+
+    def _finished(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # seen, though its caller may have gone away

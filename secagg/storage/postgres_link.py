@@ -1,0 +1,327 @@
+"""The one connection between a book and its PostgreSQL database.
+
+Rule 1: one connection does everything, in the order of the calls, and it holds the
+        book: a session-level advisory lock.  A second aggregator is refused at its
+        start.  The lock lasts exactly as long as the connection, so that nobody writes
+        who does not hold it.
+Rule 2: a connection that failed is thrown away, and the next call makes another.  The
+        book must then be the same, and not have been set back meanwhile.
+Rule 3: a transaction counts as committed when it is on the database's disk: a server
+        that does not wait for its disk is refused.
+Rule 4: every commit raises the generation, and the rollback mark follows before
+        anybody hears of it.
+Rule 5: at the start, sessions of an older timeline count as restored: after a fail-over
+        the new primary may have forgotten what was sent.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+
+import asyncpg
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.primitives.entropy import Entropy
+from secagg.storage.book import StateDamagedError
+from secagg.storage.postgres_changes import count_commit, mark_restored
+from secagg.storage.postgres_database import Database
+from secagg.storage.postgres_migrations import SCHEMA, migrate
+from secagg.storage.rollback_mark import (
+    BOOK_ID_BYTES,
+    Mark,
+    RollbackMark,
+    refuse_set_back,
+)
+
+__all__ = ["PostgresLink", "explained_failures", "session_settings"]
+
+# Long enough for a predecessor that drains, or whose end the database has yet to see.
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+_LOCK_POLL_SECONDS: Final = 0.2
+
+# "secA", as in a book's file.
+_LOCK: Final = 0x73656341
+
+_CONNECT_SECONDS: Final = 10.0
+# Above what a synchronous standby takes to answer: whoever gives up earlier cancels a
+# commit that has happened.
+_COMMAND_SECONDS: Final = 60.0
+
+
+def session_settings() -> dict[str, str]:
+    """Return what every connection to a book asks of the server."""
+    return {
+        "application_name": "secagg",
+        "search_path": SCHEMA,
+        "statement_timeout": "50s",
+        "lock_timeout": "10s",
+        "idle_in_transaction_session_timeout": "10s",
+        "default_transaction_isolation": "read committed",
+    }
+
+
+class PostgresLink:
+    """A connection that holds a book; make it with `open`."""
+
+    def __init__(self, address: str, mark: RollbackMark | None) -> None:
+        self._address: Final = address
+        self._mark: Final = mark
+        self._marked: Mark | None = None
+        self._state: Mark | None = None
+        self._turn: Final = asyncio.Lock()
+        self._connection: Any = None
+
+    def __repr__(self) -> str:
+        return "PostgresLink()"
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        *,
+        mark: RollbackMark | None,
+        accept_restored: bool,
+        entropy: Entropy,
+    ) -> "PostgresLink":
+        """Connect, take the book and make or migrate its tables.
+
+        Args:
+            address: Judged by `secagg.storage.postgres_address`.
+            mark: The rollback mark; None for a book that has none.
+            accept_restored: Somebody accepts that the book may have been put back.
+            entropy: Draws the name of a new book.
+
+        Raises:
+            ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED
+                when the database cannot be used or another process holds the book.
+        """
+        link = cls(address, mark)
+        try:
+            with explained_failures():
+                await link._connect()
+                await migrate(link._connection)
+                await link._begin(entropy, accept_restored=accept_restored)
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    @asynccontextmanager
+    async def using(self) -> AsyncIterator[Database]:
+        """Give out the database for one call.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; whether anything was written is not known.
+                Also while the mark is behind: what is read might be told to somebody.
+        """
+        async with self._turn:
+            with explained_failures():
+                try:
+                    await self._ready()
+                    yield self._connection
+                except (
+                    OSError,
+                    TimeoutError,
+                    asyncpg.InterfaceError,
+                    asyncpg.PostgresConnectionError,
+                    asyncio.CancelledError,
+                ):
+                    # Nobody knows what is under way on it.
+                    self._throw_away()
+                    raise
+                await self._keep_mark()
+
+    def committed(self, generation: int) -> None:
+        """Note a commit of the call that is under way; its mark follows."""
+        if self._state is not None:
+            self._state = Mark(self._state.book_id, generation)
+
+    async def close(self) -> None:
+        """Let go of the book and of the mark."""
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                with suppress(
+                    OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresError
+                ):
+                    await connection.close(timeout=_CONNECT_SECONDS)
+        finally:
+            if self._mark is not None:
+                self._mark.release()
+
+    # --- the connection ---------------------------------------------------------------
+
+    async def _ready(self) -> None:
+        """Have a connection that holds the same book, and a mark that is not behind."""
+        if self._connection is None or self._connection.is_closed():
+            self._throw_away()
+            await self._connect()
+            try:
+                found = await self._read_state()
+                if self._state is not None:
+                    _refuse_exchanged(found, self._state)
+            except BaseException:
+                self._throw_away()  # the next call must not take it as judged
+                raise
+            self._state = found
+        await self._keep_mark()
+
+    async def _connect(self) -> None:
+        connection = await asyncpg.connect(
+            self._address,
+            timeout=_CONNECT_SECONDS,
+            command_timeout=_COMMAND_SECONDS,
+            server_settings=session_settings(),
+        )
+        self._connection = connection
+        try:
+            await self._refuse_forgetful()
+            await self._take_lock()
+        except BaseException:
+            self._throw_away()
+            raise
+
+    async def _refuse_forgetful(self) -> None:
+        """Refuse a server on which a commit may be lost that was acknowledged."""
+        for name in ("fsync", "full_page_writes", "synchronous_commit"):
+            value = await self._connection.fetchval(f"SHOW {name}")
+            if value == "off":
+                raise ServiceError(
+                    f"the PostgreSQL server runs with {name} = off: what it "
+                    "acknowledges may be lost",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step=f"Set {name} = on for this database; a lost step could "
+                    "be answered a second time, and otherwise.",
+                )
+
+    async def _take_lock(self) -> None:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + LOCK_TIMEOUT_SECONDS
+        while not await self._connection.fetchval(
+            "SELECT pg_try_advisory_lock($1)", _LOCK
+        ):
+            if loop.time() >= give_up:
+                raise ServiceError(
+                    "another process uses the book in this database: one aggregator at "
+                    "a time",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Stop the other aggregator, or give this one a database "
+                    "of its own.",
+                )
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+    def _throw_away(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    # --- generation and mark ----------------------------------------------------------
+
+    async def _begin(self, entropy: Entropy, *, accept_restored: bool) -> None:
+        """Judge the mark, and note which sessions were open before a fail-over."""
+        database: Database = self._connection
+        await database.execute(
+            "INSERT INTO book SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM book)",
+            entropy.token(BOOK_ID_BYTES),
+        )
+        self._state = await self._read_state()
+        if self._mark is not None:
+            mark = self._mark
+            await asyncio.to_thread(
+                lambda: mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
+            )
+        if accept_restored:
+            # A new name: copies of the old book never fit the mark again.
+            async with database.transaction():
+                await database.execute(
+                    "UPDATE book SET book_id = $1", entropy.token(BOOK_ID_BYTES)
+                )
+                await mark_restored(database, everything=True)
+                await count_commit(database)
+        else:
+            if self._mark is not None:
+                self._marked = await asyncio.to_thread(self._mark.read)
+                refuse_set_back(self._state, self._marked, self._mark.path)
+            async with database.transaction():
+                if await mark_restored(database, everything=False):
+                    await count_commit(database)
+        self._state = await self._read_state()
+        await self._keep_mark()
+
+    async def _read_state(self) -> Mark:
+        rows = await self._connection.fetch("SELECT book_id, generation FROM book")
+        match [tuple(row) for row in rows]:
+            case [(bytes() as book_id, int() as generation)] if (
+                len(book_id) == BOOK_ID_BYTES and generation >= 0
+            ):
+                return Mark(book_id, generation)
+        raise StateDamagedError("the database does not say which book it is")
+
+    async def _keep_mark(self) -> None:
+        if self._mark is not None and self._state is not None:
+            mark, state = self._mark, self._state
+            if self._marked != state:
+                await asyncio.to_thread(mark.write, state)
+                self._marked = state
+
+
+def _refuse_exchanged(found: Mark, known: Mark) -> None:
+    """Refuse a book that is no longer the one that this process has written."""
+    if found.book_id != known.book_id or found.generation < known.generation:
+        raise ServiceError(
+            "the database came back with another book, or with an older state of this "
+            "one: what was sent since is forgotten",
+            code=ErrorCode.RESTORED_STATE,
+            next_step="Bring the newest state back. Or restart this aggregator and "
+            "accept the risk explicitly, once: open sessions then end, and their "
+            "inputs count as summed.",
+        )
+
+
+# --- failures -------------------------------------------------------------------------
+
+
+@contextmanager
+def explained_failures() -> Iterator[None]:
+    """Turn every failure of the machinery into one that says what to do.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        # The first line only: details repeat what was to be stored.
+        told = getattr(error, "message", None) or type(error).__name__
+        state = error.sqlstate or ""
+        step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2], _CHECK_SERVER)
+        raise _refused(f"{told} ({state})", step) from None
+    except (asyncpg.InterfaceError, TimeoutError, OSError) as error:
+        told = getattr(error, "strerror", None) or type(error).__name__
+        raise _refused(told, _CHECK_SERVER) from None
+
+
+def _refused(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(
+        f"the PostgreSQL store cannot be used: {complaint}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step=next_step,
+    )
+
+
+_CHECK_SERVER: Final = (
+    "Check that the database server runs and that this machine reaches it."
+)
+_CREDENTIALS: Final = "Check the user of the address, and passfile= or PGPASSFILE."
+_PRIMARY: Final = "Point the address at the primary: this server takes no writes."
+_NEXT_STEPS: Final = {
+    "28": _CREDENTIALS,
+    "3D": "Create the database, or correct its name in the address.",
+    "25006": _PRIMARY,
+    "55000": _PRIMARY,
+    "42501": "The user needs CREATE on the database: the book makes a schema secagg.",
+    "53100": "Free disk space on the database server; no session data is lost.",
+    "53300": "The database server has no connection left: raise max_connections.",
+    "42": "The tables are not those of this release; restore them, do not edit them.",
+}

@@ -1,0 +1,257 @@
+"""What a book in PostgreSQL says, read from its tables and verified.
+
+Nothing here changes anything.  Nothing needs a snapshot either: the connection that
+reads is the only one that writes (`secagg.storage.postgres_link`).
+"""
+
+from dataclasses import fields
+from typing import Final
+
+from secagg.profiles import Trust
+from secagg.storage.book import StateDamagedError
+from secagg.storage.change import Behind, Change, Ended, Record, Role
+from secagg.storage.charges import ChargeRow, ChargeState
+from secagg.storage.postgres_database import Database
+from secagg.storage.session_columns import (
+    MILLISECONDS,
+    SessionColumns,
+    behind,
+    session_row,
+    stored_session,
+    verified_header,
+    verified_records,
+)
+from secagg.storage.stored import (
+    Finding,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    Task,
+    TaskRow,
+    TaskState,
+)
+
+__all__ = [
+    "INSTANT",
+    "TIMELINE",
+    "find_faults",
+    "list_sessions",
+    "load_session",
+    "read_charges",
+    "read_instant",
+    "read_revocations",
+    "read_tally",
+    "read_tasks",
+    "session_at",
+    "why_not",
+]
+
+INSTANT: Final = (
+    "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
+)
+"""The book's time in milliseconds: the database's, unless argument 1 says otherwise."""
+
+TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+"""The history that the database is on; another one after every fail-over."""
+
+_COLUMNS: Final = ", ".join(field.name for field in fields(SessionColumns))
+_SELECT: Final = f"SELECT {_COLUMNS} FROM session WHERE "  # noqa: S608 - our names
+
+
+async def read_instant(database: Database, instant: int | None) -> int:
+    """Return the book's time in milliseconds.
+
+    Args:
+        database: The book's.
+        instant: A test's clock, or None for the database's.
+    """
+    row = await database.fetchrow(f"SELECT {INSTANT}", instant)
+    return 0 if row is None else int(row[0])
+
+
+async def session_at(database: Database, key: str) -> SessionColumns | None:
+    """Return the row of a session, or None."""
+    row = await database.fetchrow(_SELECT + "key = $1", key)
+    return None if row is None else SessionColumns(*row)
+
+
+async def load_session(
+    database: Database, key: str, *, after: int, instant: int | None
+) -> StoredSession | None:
+    """See `Book.load`."""
+    session = await session_at(database, key)
+    if session is None:
+        return None
+    now = await read_instant(database, instant)
+    return await _stored(database, session, after=after, instant=now)
+
+
+async def _stored(
+    database: Database, session: SessionColumns, *, after: int, instant: int
+) -> StoredSession:
+    header = b""
+    records: tuple[Record, ...] = ()
+    if session.receipt is None:
+        row = await database.fetchrow(
+            "SELECT header FROM session WHERE position = $1", session.position
+        )
+        header = verified_header(session, None if row is None else row[0])
+        records = await _records(database, session, after=after)
+    return stored_session(session, header, records, instant)
+
+
+async def _records(
+    database: Database, session: SessionColumns, *, after: int
+) -> tuple[Record, ...]:
+    rows = await database.fetch(
+        "SELECT sequence, kind, sender, chain, body FROM record "
+        "WHERE session = $1 AND sequence >= $2 ORDER BY sequence",
+        session.position,
+        after,
+    )
+    chain = await _chain_at(database, session, after)
+    return verified_records(
+        session,
+        [(row[0], row[1], row[2], row[3], row[4]) for row in rows],
+        after=after,
+        chain=chain,
+    )
+
+
+async def _chain_at(
+    database: Database, session: SessionColumns, sequence: int
+) -> bytes | None:
+    """Return the chain value before a record, or None if it is not so far yet."""
+    if sequence == 0:
+        return session.start
+    row = await database.fetchrow(
+        "SELECT chain FROM record WHERE session = $1 AND sequence = $2",
+        session.position,
+        sequence - 1,
+    )
+    return None if row is None else bytes(row[0])
+
+
+async def why_not(
+    database: Database, change: Change, session: SessionColumns, *, instant: int
+) -> Behind | Ended:
+    """Say why a change of a session was not applied.
+
+    Args:
+        database: The book's.
+        change: The change.
+        session: Its session, as it stands.
+        instant: The book's time, in milliseconds.
+
+    Raises:
+        StateDamagedError: What the writer missed does not fit together.
+    """
+    if session.receipt is not None:
+        return Ended(session.receipt)
+    if (session.sequence, session.chain) == (change.expect, change.previous):
+        return behind(session, (), whole=False, instant=instant)  # it is not due
+    # The count alone would not do: another history may be as long.
+    whole = await _chain_at(database, session, change.expect) != change.previous
+    missed = await _records(database, session, after=0 if whole else change.expect)
+    return behind(session, missed, whole=whole, instant=instant)
+
+
+async def list_sessions(  # noqa: PLR0913 - one argument per condition
+    database: Database,
+    *,
+    role: Role,
+    task: str | None,
+    state: SessionState,
+    before: int | None,
+    limit: int | None,
+) -> tuple[SessionRow, ...]:
+    """See `Book.sessions`."""
+    condition = {
+        SessionState.RUNNING: "ended IS NULL",
+        SessionState.ENDED: "ended IS NOT NULL",
+        SessionState.ALL: "true",
+    }[state]
+    rows = await database.fetch(
+        f"{_SELECT} role = $1 AND {condition} "
+        "AND ($2::text IS NULL OR task = $2) "
+        "AND ($3::bigint IS NULL OR position < $3) "
+        "ORDER BY position DESC LIMIT $4",
+        role.value,
+        task,
+        before,
+        limit,
+    )
+    return tuple(session_row(SessionColumns(*row)) for row in rows)
+
+
+async def read_tally(database: Database, role: Role, task: str, *, peer: str) -> Tally:
+    """See `Book.tally`."""
+    row = await database.fetchrow(
+        "SELECT highest_number, spent, facts FROM tally "
+        "WHERE role = $1 AND task = $2 AND peer = $3",
+        role.value,
+        task,
+        peer,
+    )
+    return Tally() if row is None else Tally(*row)
+
+
+async def read_tasks(database: Database) -> tuple[TaskRow, ...]:
+    """See `Book.tasks`."""
+    rows = await database.fetch(
+        "SELECT task_id, state, settings, plan, reason, version FROM task "
+        "ORDER BY task_id"
+    )
+    return tuple(
+        [
+            TaskRow(
+                Task(task_id, TaskState(state), settings, plan, reason),
+                version,
+                await read_tally(database, Role.SERVER, task_id, peer=""),
+            )
+            for task_id, state, settings, plan, reason, version in rows
+        ]
+    )
+
+
+async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:
+    """See `Book.charges`."""
+    rows = await database.fetch(
+        "SELECT session_id, noise_digest, state, at FROM charge "
+        "WHERE task = $1 ORDER BY ordinal",
+        task,
+    )
+    return tuple(
+        ChargeRow(session_id, noise_digest, ChargeState(state), at / MILLISECONDS)
+        for session_id, noise_digest, state, at in rows
+    )
+
+
+async def read_revocations(
+    database: Database, enrolment_key: bytes, trust_domain: str
+) -> Trust | None:
+    """See `Book.seen_revocations`."""
+    row = await database.fetchrow(
+        "SELECT number, digest FROM revocation "
+        "WHERE enrolment_key = $1 AND trust_domain = $2",
+        enrolment_key,
+        trust_domain,
+    )
+    return None if row is None else Trust(trust_domain, enrolment_key, row[0], row[1])
+
+
+async def find_faults(database: Database) -> tuple[Finding, ...]:
+    """Verify every header and every chain, and that the rest has checksums too."""
+    faults = []
+    row = await database.fetchrow("SHOW data_checksums")
+    if row is None or row[0] != "on":
+        faults.append(
+            Finding("", "the database keeps no checksums of its pages (pg_checksums)")
+        )
+    for (key,) in await database.fetch("SELECT key FROM session ORDER BY position"):
+        try:
+            await load_session(database, key, after=0, instant=0)
+        except StateDamagedError as error:
+            faults.append(Finding(error.key, str(error)))
+    return tuple(faults)

@@ -1,0 +1,392 @@
+"""What only a book in PostgreSQL can get wrong; the rest is in the contract suite."""
+
+import asyncio
+import importlib.resources
+import sys
+
+import asyncpg
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.server.server import Server
+from secagg.storage import postgres_link
+from secagg.storage.book import StateDamagedError
+from secagg.storage.book_reader import NoBookError, looking
+from secagg.storage.change import (
+    Behind,
+    Change,
+    Committed,
+    NewSession,
+    Record,
+    Role,
+)
+from secagg.storage.open_book import open_book
+from secagg.storage.postgres_address import judged_address
+from secagg.storage.postgres_changes import TimelineError
+from secagg.storage.stored import Tally
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+async def empty(postgres_url):
+    """The address of a database without a book."""
+    await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
+    return postgres_url
+
+
+async def sql(url, *statements):
+    database = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            rows = await database.fetch(statement)
+    finally:
+        await database.close()
+    return [tuple(row) for row in rows]
+
+
+def record(number):
+    return Record(1, f"client-{number}", bytes([number]))
+
+
+async def begin(book, key="a", number=1, **more):
+    new = NewSession(role=Role.SERVER, task="task", number=number, header=b"header")
+    return await book.commit(Change(key=key, create=new, **more))
+
+
+async def append(book, at, *records, key="a", **more):
+    return await book.commit(
+        Change(key=key, expect=at.sequence, previous=at.chain, records=records, **more)
+    )
+
+
+async def generation(url):
+    return (await sql(url, "SELECT generation FROM secagg.book"))[0][0]
+
+
+# --- one aggregator at a time ---------------------------------------------------------
+
+
+async def test_a_second_aggregator_is_refused_and_harms_nobody(empty, monkeypatch):
+    monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
+    first = await open_book(empty)
+    at = await begin(first)
+    with pytest.raises(ServiceError, match="another process uses the book") as caught:
+        await open_book(empty)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "database of its own" in caught.value.next_step
+    assert isinstance(await append(first, at, record(1)), Committed)
+    await first.close()
+    monkeypatch.undo()
+    await (await open_book(empty)).close()
+
+
+async def test_five_processes_that_start_together_migrate_once(empty):
+    async def visit():
+        book = await open_book(empty)
+        await book.close()
+
+    await asyncio.gather(*(visit() for _ in range(5)))
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,)]
+    assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
+
+
+async def cut_off(url, book):
+    """End the book's connection, as a network or a restart of the database does."""
+    is_cut = asyncio.Event()
+    book._link._connection.add_termination_listener(lambda _: is_cut.set())
+    await sql(
+        url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE application_name = 'secagg'",
+    )
+    await is_cut.wait()
+
+
+async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1))
+    await cut_off(empty, book)
+    at = await append(book, at, record(2))
+    assert (await book.load("a")).records == (record(1), record(2))
+    await book.close()
+
+
+async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
+    book = await open_book(empty)
+    at = await begin(book)
+    blocker = await asyncpg.connect(empty)
+    held = blocker.transaction()
+    await held.start()
+    await blocker.execute("SELECT 1 FROM secagg.session FOR UPDATE")
+    appending = asyncio.create_task(append(book, at, record(1)))
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    while not await sql(empty, waiting):
+        pass
+    await cut_off(empty, book)
+    with pytest.raises(ServiceError) as caught:
+        await appending
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    await held.rollback()
+    await blocker.close()
+    assert isinstance(await append(book, at, record(1)), Committed)
+    await book.close()
+
+
+async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatch):
+    zombie = await open_book(empty)
+    at = await begin(zombie)
+    await cut_off(empty, zombie)
+    successor = await open_book(empty)
+    monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
+    for _ in range(2):
+        with pytest.raises(ServiceError):
+            await append(zombie, at, record(1))
+    assert isinstance(await append(successor, at, record(2)), Committed)
+    await successor.close()
+    monkeypatch.undo()
+    answer = await append(zombie, at, record(1))  # it has the book again
+    assert isinstance(answer, Behind)
+    assert answer.records == (record(2),)
+    await zombie.close()
+
+
+# --- set back, exchanged, failed over -------------------------------------------------
+
+
+async def test_every_commit_is_counted_once(empty):
+    book = await open_book(empty)
+    starts = [await begin(book, str(n), n) for n in range(1, 9)]
+    before = await generation(empty)
+    await asyncio.gather(
+        *(append(book, at, record(1), key=str(n)) for n, at in enumerate(starts, 1))
+    )
+    assert await generation(empty) == before + 8
+    assert isinstance(await append(book, starts[0], key="1"), Behind)
+    assert await generation(empty) == before + 8
+    await book.close()
+
+
+async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
+    empty, tmp_path
+):
+    mark = tmp_path / "mark"
+    book = await open_book(empty, mark=mark)
+    at = await append(book, await begin(book), record(1))
+    backup = await generation(empty)
+    await append(book, at, record(2))
+    await book.close()
+    await sql(empty, f"UPDATE secagg.book SET generation = {backup}")
+    with pytest.raises(ServiceError) as caught:
+        await open_book(empty, mark=mark)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    book = await open_book(empty, mark=mark, accept_restored=True)
+    assert (await book.load("a")).restored
+    await book.close()
+    await (await open_book(empty, mark=mark)).close()
+
+
+async def test_a_book_that_comes_back_older_is_not_continued(empty):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1))
+    await sql(empty, "UPDATE secagg.book SET generation = 0")
+    await cut_off(empty, book)
+    for _ in range(2):
+        with pytest.raises(ServiceError) as caught:
+            await append(book, at, record(2))
+        assert caught.value.code is ErrorCode.RESTORED_STATE
+    await book.close()
+
+
+async def test_a_session_of_an_older_timeline_is_not_continued(empty):
+    book = await open_book(empty)
+    at = await begin(book)
+    other = await begin(book, "b", 2)
+    await sql(empty, "UPDATE secagg.session SET timeline = '00000000' WHERE key = 'a'")
+    with pytest.raises(TimelineError) as caught:
+        await append(book, at, record(1))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "Restart this aggregator" in caught.value.next_step
+    assert isinstance(await append(book, other, record(1), key="b"), Committed)
+    await book.close()
+    # The successor knows that it must end it, and can.
+    successor = await open_book(empty)
+    assert (await successor.load("a")).restored
+    assert not (await successor.load("b")).restored
+    assert isinstance(await append(successor, at, end=b"receipt"), Committed)
+    await successor.close()
+
+
+# --- damage and scrubbing -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [
+        ("UPDATE secagg.record SET body = '' WHERE sequence = 1", "record 1 is change"),
+        ("DELETE FROM secagg.record WHERE sequence = 1", "record 1 is missing"),
+        ("UPDATE secagg.session SET header = ''", "header does not have"),
+    ],
+)
+async def test_a_changed_row_is_noticed(empty, statement, complaint):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1), record(2), record(3))
+    assert await book.check() == ()
+    await sql(empty, statement)
+    with pytest.raises(StateDamagedError, match=complaint):
+        await book.load("a")
+    assert [finding.key for finding in await book.check()] == ["a"]
+    assert isinstance(await append(book, at), Committed)  # the position is right
+    await book.close()
+
+
+async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1))
+    await append(book, at, end=b"receipt")
+    assert await sql(empty, "SELECT count(*) FROM secagg.record") == [(0,)]
+    assert await sql(empty, "SELECT header FROM secagg.session") == [(b"",)]
+    await book.close()
+
+
+# --- what is no book, and no server for one -------------------------------------------
+
+
+async def test_a_newer_schema_is_refused(empty):
+    await (await open_book(empty)).close()
+    await sql(empty, "INSERT INTO secagg.migration VALUES (2)")
+    with pytest.raises(ServiceError, match="schema version 2") as caught:
+        await open_book(empty)
+    assert "Upgrade" in caught.value.next_step
+
+
+async def test_a_step_that_fails_leaves_whole_steps_behind_it(empty, monkeypatch):
+    steps = importlib.resources.files("secagg.storage") / "migrations" / "postgresql"
+    first = (steps / "0001_book.sql").read_text()
+    broken = "CREATE TABLE more (x int); SELECT 1 / 0"
+    monkeypatch.setattr(
+        "secagg.storage.postgres_migrations._steps", lambda: (first, broken)
+    )
+    with pytest.raises(ServiceError, match="division by zero"):
+        await open_book(empty)
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,)]
+    assert await sql(empty, "SELECT to_regclass('secagg.more')") == [(None,)]
+
+
+async def test_a_server_that_does_not_wait_for_its_disk_is_refused(empty):
+    await sql(empty, "ALTER DATABASE postgres SET synchronous_commit = off")
+    try:
+        with pytest.raises(ServiceError, match="synchronous_commit = off"):
+            await open_book(empty)
+    finally:
+        await sql(empty, "ALTER DATABASE postgres RESET synchronous_commit")
+
+
+async def test_a_server_that_is_not_there_is_named_with_what_to_check(tmp_path):
+    with pytest.raises(ServiceError) as caught:
+        await open_book(f"postgresql://user@/name?host={tmp_path}")
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "database server runs" in caught.value.next_step
+
+
+async def test_what_is_stored_is_not_repeated_in_a_failure(empty):
+    book = await open_book(empty)
+    at = await begin(book)
+    with pytest.raises(ServiceError) as caught:
+        await append(book, at, Record(1, f"{SECRET}\0", SECRET.encode()))
+    assert SECRET not in str(caught.value) + caught.value.next_step
+    await book.close()
+
+
+# --- addresses ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user@localhost/name",
+        "postgresql://user@127.0.0.1:5433/name",
+        "postgresql://user@[::1]:5433/name",
+        "postgresql://user@/name?host=/run/postgresql&passfile=/etc/pass",
+        "postgresql://user@db.example:5432/name?sslmode=verify-full",
+    ],
+)
+def test_an_address_that_may_be_dialled_is_kept(url):
+    assert judged_address(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        (f"postgresql://user:{SECRET}@localhost/name", "holds a password"),
+        (f"postgresql://user@localhost/name?password={SECRET}", "not known here"),
+        ("postgresql://user@localhost/name?options=-cfsync%3Doff", "not known here"),
+        ("postgresql://user@localhost", "names no database"),
+        ("postgresql://user@/name", "names no host"),
+        ("postgresql://user@db.example/name", "without a check"),
+        ("postgresql://user@db.example/name?sslmode=require", "without a check"),
+        ("postgresql://user@localhost,db.example/name", "without a check"),
+        ("postgresql://user@/name?host=db.example", "without a check"),
+        ("postgresql://user@localhost/name?host=db.example", "without a check"),
+        ("postgresql://user@127.0.0.1.example/name", "without a check"),
+        ("postgresql://user@localhost/name?host", "cannot be read"),
+    ],
+)
+def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
+    with pytest.raises(LocalProtocolError, match=complaint) as caught:
+        judged_address(url)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert SECRET not in str(caught.value) + caught.value.next_step
+
+
+# --- who only looks -------------------------------------------------------------------
+
+
+async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
+    book = await open_book(empty)
+    at = await append(book, await begin(book, spend=True), record(1))
+    async with looking(tmp_path, store=empty) as reader:
+        assert await append(book, at, record(2))
+        (row,) = await reader.sessions(role=Role.SERVER)
+        assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
+        assert (await reader.load("a")).records == (record(1),)
+        assert await reader.tally(Role.SERVER, "task") == Tally(1, 1)
+        assert (await reader.tasks(), await reader.charges("task")) == ((), ())
+        assert await reader.check() == ()
+    await book.close()
+
+
+async def test_whoever_looks_makes_nothing(empty, tmp_path):
+    with pytest.raises(NoBookError) as caught:
+        async with looking(tmp_path, store=empty):
+            pass
+    assert "server.store" in caught.value.next_step
+    assert await sql(empty, "SELECT to_regnamespace('secagg')") == [(None,)]
+
+
+async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
+    await (await open_book(empty)).close()
+    await sql(empty, "DELETE FROM secagg.migration")
+    with pytest.raises(ServiceError, match="schema version 0") as caught:
+        async with looking(tmp_path, store=empty):
+            pass
+    assert "brings the book forward" in caught.value.next_step
+
+
+async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
+    for module in ("book", "changes", "link", "reader"):
+        monkeypatch.delitem(
+            sys.modules, f"secagg.storage.postgres_{module}", raising=False
+        )
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    url = "postgresql://user@localhost/name"
+    for attempt in (open_book(url), looking(tmp_path, store=url).__aenter__()):
+        with pytest.raises(LocalProtocolError, match="asyncpg") as caught:
+            await attempt
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert "secagg[postgres]" in caught.value.next_step
+
+
+def test_a_server_with_a_store_needs_a_directory_for_uploads():
+    with pytest.raises(LocalProtocolError, match="needs state_dir"):
+        Server(None, store="postgresql://user@localhost/name")
