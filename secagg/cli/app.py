@@ -17,7 +17,7 @@ from typing import Annotated, Final, cast
 
 import typer
 
-from secagg.cli import client, demo, graph, pki, plan, server, sessions, simulate
+from secagg.cli import client, demo, graph, load, pki, plan, server, sessions, simulate
 from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
@@ -60,6 +60,7 @@ app.command("demo")(demo.demo)
 app.command("server")(server.server)
 app.command("client")(client.client)
 app.command("simulate")(simulate.simulate)
+app.command("load")(load.load)
 app.command("plan")(plan.plan)
 app.command("graph")(graph.graph)
 app.add_typer(pki.app, name="pki")

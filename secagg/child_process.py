@@ -1,10 +1,12 @@
-"""The processes of one demo: started, listened to, killed and never left behind.
+"""Processes of one command: started, listened to, killed and never left behind.
 
 Rule 1: every process is killed by the object that started it, at the latest when the
-        demo ends, whatever happens.
+        command ends, whatever happens.
 Rule 2: whoever started a process waits until it has ended: none is left behind, and
         none of its pipes outlives the event loop.
 Rule 3: a process is only ever addressed by its own id.
+Rule 4: a process says one JSON object per line on standard output, with a key
+        ``event``, and nothing else; only public facts: names, rounds, counts.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["Child", "Listener", "start_child"]
+__all__ = ["Child", "Listener", "say", "start_child"]
 
 Listener = Callable[[Mapping[str, object]], None]
 # A report of a session with a few hundred lost clients fits.
@@ -25,7 +27,7 @@ _MAX_LINE_BYTES: Final = 1 << 20
 
 
 class Child:
-    """One process of the demo and the lines that it says."""
+    """One process and the lines that it says."""
 
     def __init__(
         self, name: str, process: asyncio.subprocess.Process, listener: Listener
@@ -89,13 +91,19 @@ async def start_child(
                 stderr=errors,
                 env=environment,
                 limit=_MAX_LINE_BYTES,
-                # Ctrl-C reaches the demo alone, which ends its children itself.
+                # Ctrl-C reaches the command alone, which ends its children itself.
                 start_new_session=True,
             )
     except OSError as error:
         raise ServiceError(
             f"process {name} cannot be started: {error.strerror}",
             code=ErrorCode.OVERLOADED,
-            next_step="Run the demo with fewer --clients.",
+            next_step="Run it with fewer --clients.",
         ) from None
     return Child(name, process, listener)
+
+
+def say(event: str, **facts: object) -> None:
+    """Tell the parent process one thing, at once (rule 4)."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
