@@ -40,7 +40,8 @@ bench: $(STAMP_DEV)  ## timings, as ratios measured side by side
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py
 
 papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
-	for script in benchmarks/papers/*_figure?.py benchmarks/papers/bao22_federated_noise.py benchmarks/papers/tree_gain.py; do \
+	for script in benchmarks/papers/*_figure?.py benchmarks/papers/*_table?.py \
+	    benchmarks/papers/bao22_federated_noise.py benchmarks/papers/tree_gain.py; do \
 	  OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script --allow-invalid-theorem --out docs/pictures || exit 1; \
 	done
 

@@ -19,6 +19,7 @@ MODULES: Final = (
     "secagg.blocking",
     "dpnoise",
     "dpnoise.accounting",
+    "dpnoise.accounting.bayesian",
     "dpnoise.encoding",
     "dpnoise.errors",
     "dpnoise.events",

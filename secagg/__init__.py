@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TakenPart,
     )
     from secagg.distributed_dp import (
+        ClippingSchedule,
         CurvePoint,
         LocalParameters,
         LocalPrivacy,
@@ -39,11 +40,16 @@ if TYPE_CHECKING:
         NoisedInput,
         NoisedTask,
         Plan,
+        PlanRequest,
         PrivacyReport,
         PrivacyStatement,
         SessionNoise,
+        UnitBounds,
         error_curve,
+        flag_amplitude_for,
         make_randomiser,
+    )
+    from secagg.distributed_dp.public_plan import (
         plan,
     )
     from secagg.enrolment.published import (
@@ -154,6 +160,7 @@ __all__ = [
     "ClientPhase",
     "ClientPolicy",
     "ClientProgress",
+    "ClippingSchedule",
     "Cohort",
     "Contribution",
     "CurvePoint",
@@ -181,6 +188,7 @@ __all__ = [
     "NoisedVector",
     "PeerIdentity",
     "Plan",
+    "PlanRequest",
     "PreparedTask",
     "PrivacyFloors",
     "PrivacyReport",
@@ -211,7 +219,9 @@ __all__ = [
     "TLSIdentity",
     "TakenPart",
     "Trust",
+    "UnitBounds",
     "error_curve",
+    "flag_amplitude_for",
     "local",
     "make_randomiser",
     "plan",
@@ -225,6 +235,7 @@ _MODULES: Final = {
     "client.judge": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
     "distributed_dp": (
+        "ClippingSchedule",
         "CurvePoint",
         "LocalParameters",
         "LocalPrivacy",
@@ -233,13 +244,16 @@ _MODULES: Final = {
         "NoisedInput",
         "NoisedTask",
         "Plan",
+        "PlanRequest",
         "PrivacyReport",
         "PrivacyStatement",
         "SessionNoise",
+        "UnitBounds",
         "error_curve",
+        "flag_amplitude_for",
         "make_randomiser",
-        "plan",
     ),
+    "distributed_dp.public_plan": ("plan",),
     "enrolment.published": ("PublishedEnrolment",),
     "errors": (
         "ErrorCode",

@@ -46,6 +46,7 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.masking import mask_input, removal_masks
+from secagg.protocol.membership import Membership
 from secagg.protocol.noise_terms import NoiseReader, NoiseSecrets, no_noise
 from secagg.protocol.outputs import ComputeSum, MaskAndUpload, Send
 from secagg.wire.packing import pack, packed_size, unpack
@@ -68,6 +69,8 @@ class ClientCore:
         policy: Floors and caps of the cohort.
         make_input: Makes the vector when everybody's keys are shared; given what its
             noise is to be drawn from.
+        membership: The client's place among the enrolled, for a session of a profile
+            whose clients sign; its revocation list is checked by the caller.
         read_noise: Reads the noise block of a session that has one.
         seed: 32 secret bytes, from which every key of the session derives; fresh ones
             but for a client that begins anew.
@@ -86,13 +89,16 @@ class ClientCore:
         now: float,
         policy: ClientPolicy,
         make_input: Callable[[NoiseSecrets], PlainVector | NoisedVector],
+        membership: Membership | None = None,
         read_noise: NoiseReader = no_noise,
         seed: SecretBytes | None = None,
     ) -> None:
         self.seed: Final = (
             SecretBytes(SystemEntropy().token(_SEED_BYTES)) if seed is None else seed
         )
-        self._offer = SessionOffered(session, identity, aggregator, self.seed, int(now))
+        self._offer = SessionOffered(
+            session, identity, aggregator, self.seed, int(now), membership
+        )
         self._policy = policy
         self._make_input = make_input
         self._parameters = session.parameters
@@ -102,6 +108,14 @@ class ClientCore:
     def is_over(self) -> bool:
         """Whether the session is over for this client."""
         return client.is_over(self.state)
+
+    @property
+    def round(self) -> Round | None:
+        """The last round that this client has entered; None before it has joined.
+
+        An aggregator that is told so can give the news to whoever was away.
+        """
+        return None if isinstance(self.state, client.Idle) else self.state.ROUND
 
     def join(self) -> list[bytes]:
         """Return the first message.
@@ -158,7 +172,11 @@ class ServerCore:
         now: Its time, in Unix seconds.
         session_number: Of the task, from 1; no client takes part in one twice.
         payload_hash: SHA-256 of what the session hands out; b"" for nothing.
+        noise_terms: What the noise block leaves open of this session; see
+            `secagg.distributed_dp.offered_terms`.
         invited: Who may take part; None for everybody whom the carrier lets in.
+        revoked: Serials of the revocation list that the parameters name, for a profile
+            whose clients sign.
         read_noise: Reads the noise block of a session that has one.
         entropy: Names the session and orders the ring of a sparse graph; the operating
             system's by default.
@@ -181,7 +199,9 @@ class ServerCore:
         now: float,
         session_number: int = 1,
         payload_hash: bytes = b"",
+        noise_terms: bytes = b"",
         invited: frozenset[str] | None = None,
+        revoked: frozenset[int] = frozenset(),
         read_noise: NoiseReader = no_noise,
         entropy: Entropy | None = None,
     ) -> None:
@@ -195,6 +215,7 @@ class ServerCore:
             server_nonce=self._entropy.token(_SEED_BYTES),
             session_end=int(now) + parameters.deadlines.longest_session,
             payload_hash=payload_hash,
+            noise_terms=noise_terms,
             parameters=parameters,
         )
         self._uploads: dict[bytes, bytes] = {}
@@ -203,6 +224,7 @@ class ServerCore:
             self.session,
             packed_bytes=self._packed_bytes,
             invited=invited,
+            revoked=revoked,
             read_noise=read_noise,
         )
 
@@ -229,9 +251,15 @@ class ServerCore:
         if envelope.kind is Upload:
             self._uploads[sha256(packed).digest()] = packed
 
-    def news_for(self, identity: str) -> bytes | None:
-        """Return what a client may know next; None while there is nothing."""
-        envelope = server.update_for(self.state, identity)
+    def news_for(self, identity: str, *, after: Round | None = None) -> bytes | None:
+        """Return what a client may know next; None while there is nothing.
+
+        Args:
+            identity: Who asks, proven by the carrier.
+            after: Its `ClientCore.round`, if it says so: who was away while the others
+                signed the sets is shown them before their signatures.
+        """
+        envelope = server.update_for(self.state, identity, after)
         return None if envelope is None else _closed(envelope)
 
     def close_round(self) -> None:

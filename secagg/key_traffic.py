@@ -1,8 +1,7 @@
 """What one client sends and receives for keys and shares, in bytes.
 
 The vector comes on top of it, and so do the frames around messages.  Sizes are those of
-the messages themselves, if nobody is lost; for profiles whose
-messages are not all part of this release they follow PROTOCOL's layouts.
+the messages themselves, if nobody is lost.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +45,8 @@ class KeyTraffic:
 
     Attributes:
         up: From the client to the server.
-        down: From the server to the client; on a ring at most.
+        down: From the server to the client; on sparse graphs at most, of a client that
+            as many others have drawn as it has.
     """
 
     up: int
@@ -73,13 +73,26 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     down = roster + delivery + len(Survivors(bitmap).encode())
     if choice.quorum is not None:
         up += 2 * _SIGNATURE  # over the bundles and over U3
-        down += _INDEX + choice.quorum * (_INDEX + _SIGNATURE)
+        # Whoever signs in time is in the quorum, however few would do.
+        down += _LENGTH + clients * (_INDEX + _SIGNATURE)
     if choice.graph is Graph.K_OUT:
-        chosen = choice.degree * _INDEX + _SIGNATURE
-        up += chosen
-        # As many draw this client as it draws, on average; each shows its signed list.
-        down += choice.degree * (_INDEX + chosen)
+        up += choice.degree * _INDEX + _SIGNATURE
+        down += _published_bytes(choice.degree, clients)
     return KeyTraffic(up, down)
+
+
+def _published_bytes(degree: int, clients: int) -> int:
+    """Return the size of what a client is shown of drawn neighbours, at most.
+
+    As many draw it as it draws.
+    """
+    listed = degree * _INDEX + _SIGNATURE
+    drawers = degree * (_INDEX + _LENGTH + listed)
+    # One leaf of a tree is proven by a hash for each level.
+    within = NODE_SIZE * (degree - 1).bit_length()
+    places = degree * (1 + NODE_SIZE + 2 * _INDEX + _LENGTH + within)
+    proofs = NODE_SIZE * (clients - 1).bit_length() + _proof_bytes(degree, clients)
+    return NODE_SIZE + 4 * _LENGTH + drawers + places + proofs
 
 
 def _roster_bytes(choice: GraphChoice, advert: int, clients: int) -> int:
@@ -89,10 +102,19 @@ def _roster_bytes(choice: GraphChoice, advert: int, clients: int) -> int:
     tree it lacks at most the node before the arc and the one behind it.
     """
     if choice.graph is not Graph.RING:
-        seed = b"" if choice.graph is Graph.COMPLETE else bytes(32)
-        return len(Roster((), seed).encode()) + clients * (_LENGTH + advert)
+        return len(Roster((), b"").encode()) + clients * (_LENGTH + advert)
     shown = choice.degree + 1
     hashes = 2 * (clients - 1).bit_length() - 1
     head = len(Neighbourhood(clients, 0, {}, bytes(32), ()).encode())
     each = _INDEX + _LENGTH + advert
     return head + shown * each + NODE_SIZE * hashes
+
+
+def _proof_bytes(shown: int, clients: int) -> int:
+    """Return the size of a proof of so many leaves, at most.
+
+    It depends on where they stand.  Of the nodes at depth j of the tree min(2^j, q) can
+    lie above q known leaves, and each of these with one such child takes a hash.
+    """
+    depth, full = (clients - 1).bit_length(), shown.bit_length() - 1
+    return NODE_SIZE * ((2 << full) + shown * (depth - 2 - full))

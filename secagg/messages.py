@@ -14,6 +14,7 @@ It checks form only.  Whether a message is acceptable now is the business of
 """
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
@@ -253,10 +254,7 @@ class Edges:
 
     def listed(self) -> bytes:
         """Return the list alone, as it is signed and hashed."""
-        writer = Writer()
-        for index in self.drawn:
-            writer.u32(index)
-        return writer.getvalue()
+        return struct.pack(f">{len(self.drawn)}I", *self.drawn)
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""

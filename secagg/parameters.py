@@ -39,6 +39,7 @@ __all__ = [
     "MAX_CLIENTS",
     "MAX_DIMENSION",
     "MAX_NOISE_BLOCK_BYTES",
+    "MAX_NOISE_TERMS_BYTES",
     "MAX_SPARSE_CLIENTS",
     "PROTOCOL_VERSION",
     "Graph",
@@ -59,6 +60,7 @@ MIN_MODULUS: Final = 2
 MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
+MAX_NOISE_TERMS_BYTES: Final = 256  # one rational of two long numbers
 MAX_TASK_ID_BYTES: Final = 256
 # The longest that a certificate can name.
 MAX_AGGREGATOR_BYTES: Final = 255
@@ -601,6 +603,8 @@ class SessionDescriptor:
             expires is judged by it and by no clock, so that all parties judge alike.
         payload_hash: SHA-256 of the payload handed to the clients, or b"" if none.
         parameters: The task's configuration.
+        noise_terms: What one session says of its noise beside the noise block, made
+            and read by `secagg.distributed_dp`; b"" where the block says it all.
     """
 
     aggregator: str
@@ -610,6 +614,7 @@ class SessionDescriptor:
     session_end: int
     payload_hash: bytes
     parameters: ProtocolParameters
+    noise_terms: bytes = b""
 
     def validate(
         self, *, demanded_bits: Callable[[int], float] = client_demand
@@ -645,6 +650,12 @@ class SessionDescriptor:
                 f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
                 code=ErrorCode.BAD_CONFIG,
             )
+        if len(self.noise_terms) > MAX_NOISE_TERMS_BYTES:
+            raise RemoteProtocolError(
+                f"noise terms have at most {MAX_NOISE_TERMS_BYTES} bytes, not "
+                f"{len(self.noise_terms)}",
+                code=ErrorCode.BAD_CONFIG,
+            )
         self.parameters.validate(demanded_bits=demanded_bits)
         return self
 
@@ -674,6 +685,7 @@ class SessionDescriptor:
             "configuration",
             self.parameters.encode(),
             self.payload_hash,
+            self.noise_terms,
             suite=self.parameters.suite,
         )
 
@@ -700,6 +712,7 @@ class SessionDescriptor:
         writer.fixed(self.server_nonce)
         writer.u64(self.session_end)
         writer.blob(self.payload_hash)
+        writer.blob(self.noise_terms)
         writer.fixed(self.parameters.encode())
         return writer.getvalue()
 
@@ -718,6 +731,7 @@ class SessionDescriptor:
             nonce = reader.fixed(32)
             session_end = reader.u64()
             payload_hash = _read_payload_hash(reader)
+            noise_terms = reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES)
             parameters = ProtocolParameters.decode_from(reader)
             reader.end()
         except ValueError as error:
@@ -733,6 +747,7 @@ class SessionDescriptor:
             session_end=session_end,
             payload_hash=payload_hash,
             parameters=parameters,
+            noise_terms=noise_terms,
         ).validate()
 
 

@@ -205,7 +205,10 @@ class PrivacyFloors:
         max_delta: Largest delta of a whole task.
         statuses: How epsilon must be known: proven, certified, numerical, recalled.
         min_local_noise_stddev: The client's own noise in the caller's units: what
-            protects it if all others turn out to be inventions of the server.
+            protects it if all others turn out to be inventions of the server.  Where
+            the clip moves, that under the smallest clip of the task.
+        min_local_noise_multiplier: The same over the longest vector that is not
+            shortened, whatever its unit: no choice of clips changes it.
         min_colluder_fraction: Part of every roster that the noise must take for
             colluders; None for `COLLUDER_FRACTION` in profiles that distrust the
             server, and 0 otherwise.  Where an absolute number is all that is assumed,
@@ -218,6 +221,7 @@ class PrivacyFloors:
     max_delta: float
     statuses: frozenset[str] = frozenset({"proven", "certified"})
     min_local_noise_stddev: float = 0.0
+    min_local_noise_multiplier: float = 0.0
     min_colluder_fraction: float | None = None
     max_local_epsilon: float | None = None
 

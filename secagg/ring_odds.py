@@ -108,8 +108,7 @@ def log_planned_cut(*, clients: int, degree: int, colluders: int, losses: int) -
         losses: D, all clients of the roster that do not get into the sum.
     """
     bad = min(colluders + losses, clients)
-    # With n <= k + 1 everybody is everybody's neighbour.
-    if bad < degree or clients < degree + 2:
+    if clients < degree + 2:  # everybody is everybody's neighbour
         return -math.inf
     return (
         math.log(clients)

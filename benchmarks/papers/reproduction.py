@@ -16,7 +16,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import figure
@@ -32,10 +32,24 @@ class Options:
     Args:
         tiny: Shrink everything, only to prove that the script runs.
         allow_invalid_theorem: Also show formulas where their theorem does not apply.
+        own: Settings of the caller by name; see `numbers`.
+        known: Names of the settings that the script has asked for.
     """
 
     tiny: bool = False
     allow_invalid_theorem: bool = False
+    own: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set, compare=False)
+
+    def numbers(self, name: str, usual: Sequence[float]) -> tuple[float, ...]:
+        """Return the caller's values of a setting, or the usual ones.
+
+        Args:
+            name: As in `--set name=1,2,3`.
+            usual: What the figure of the publication takes.
+        """
+        self.known.add(name)
+        return self.own.get(name, tuple(usual))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +86,7 @@ def run(
         arguments: Command-line arguments, None for those of the process.
 
     Returns:
-        Exit code: 0, or 2 if pictures cannot be drawn here.
+        Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is none.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
@@ -85,14 +99,34 @@ def run(
         action="store_true",
         help="also show formulas where their theorem does not apply, as broken lines",
     )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBERS",
+        help="your own values for a setting of the script, separated by commas",
+    )
     options = parser.parse_args(arguments)
+    try:
+        own = dict(_setting(text) for text in options.set)
+    except ValueError:
+        print("--set takes NAME=NUMBERS, such as epsilons=1,2,4", file=sys.stderr)
+        return 2
     try:
         if not options.table_only:
             figure.require()
     except figure.MissingPlotLibraryError as error:
         print(error, file=sys.stderr)
         return 2
-    made = reproduce(Options(options.tiny, options.allow_invalid_theorem))
+    chosen = Options(options.tiny, options.allow_invalid_theorem, own)
+    made = reproduce(chosen)
+    if unknown := own.keys() - chosen.known:
+        print(
+            f"{made.name} has no setting {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(sorted(chosen.known)) or 'none'}",
+            file=sys.stderr,
+        )
+        return 2
     options.out.mkdir(parents=True, exist_ok=True)
     table = options.out / f"{made.name}.json"
     table.write_text(_as_json(made), encoding="utf-8")
@@ -106,6 +140,11 @@ def run(
         print(f"{made.name}: {sentence}")
     print(f"{made.name}: {len(made.rows)} rows, wrote {' and '.join(written)}")
     return 0
+
+
+def _setting(text: str) -> tuple[str, tuple[float, ...]]:
+    name, _, values = text.partition("=")
+    return name, tuple(float(value) for value in values.split(","))
 
 
 def _as_json(made: Reproduction) -> str:

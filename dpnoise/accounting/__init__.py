@@ -7,7 +7,7 @@ from dpnoise.accounting.calibration import (
     calibrate,
     calibrate_least,
 )
-from dpnoise.accounting.cost import expected_seconds
+from dpnoise.accounting.cost import MAX_ACCOUNTING_COST, accounting_cost
 from dpnoise.accounting.defaults import default_accountant, default_accountants
 from dpnoise.accounting.interoperability import to_dp_accounting
 from dpnoise.accounting.registry import (
@@ -17,17 +17,18 @@ from dpnoise.accounting.registry import (
 from dpnoise.accounting.statement import PrivacyStatement, Status
 
 __all__ = [
+    "MAX_ACCOUNTING_COST",
     "Accountant",
     "CalibratedNoise",
     "PrivacyStatement",
     "Status",
     "TriedAccountant",
     "accountant_names",
+    "accounting_cost",
     "calibrate",
     "calibrate_least",
     "default_accountant",
     "default_accountants",
-    "expected_seconds",
     "make_accountant",
     "to_dp_accounting",
 ]

@@ -1,10 +1,10 @@
-"""How long an accountant will take, before it is asked.
+"""What an accountant's answer will cost, before it is asked.
 
 A client computes the privacy of a task that a server describes. Some accountants
 tabulate moments over every coordinate that a vector may have and every integer that
-noise may reach, so a few digits in a description can cost hours. The estimates here are
-rough, within a factor of five on the machine that was measured, and grow with what the
-time grows with.
+noise may reach, so a few digits in a description can cost hours. Costs are counted in
+table cells, of which a processor core fills about 10^9 in a second; they are rough,
+within a factor of five, and grow with what the time grows with.
 
 It computes no privacy loss.
 """
@@ -19,16 +19,16 @@ from dpnoise.events import (
     SkellamMixtureEvent,
 )
 
-__all__ = ["expected_seconds"]
+__all__ = ["MAX_ACCOUNTING_COST", "accounting_cost"]
+
+MAX_ACCOUNTING_COST: Final = 2e9
+"""What a client spends on a description before it says no: about two seconds."""
 
 _PREFIX: Final = "hypothetical-"
-# Measured: a table takes about 1.1 ns for each integer of its window, each coordinate
-# cell and each contour cell. One release needs eight tables of 380 contour cells, a
-# curve of many releases 66 tables of 140.
-_SECONDS_PER_CELL: Final = {
-    "mixture-contour": 1.1e-9 * 8 * 380,
-    "mixture-pld": 1.1e-9 * 66 * 140,
-}
+# A table has a cell for each integer of its window, each coordinate cell and each
+# contour cell. One release needs eight tables of 380 contour cells, a curve of many
+# releases 66 tables of 140.
+_CONTOUR_CELLS: Final = {"mixture-contour": 8 * 380.0, "mixture-pld": 66 * 140.0}
 _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
 _STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
@@ -36,21 +36,21 @@ _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
 _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
 # Measured: the supremum over coordinates, cell by cell, at every order.
-_SECONDS_PER_COORDINATE: Final = {"mixture-rdp": 2e-3}
+_CELLS_PER_COORDINATE: Final = {"mixture-rdp": 2e6}
 
 
-def expected_seconds(event: NoiseEvent, accountant: str) -> float:
-    """Estimate how long an accountant takes for one epsilon of a release.
+def accounting_cost(event: NoiseEvent, accountant: str) -> float:
+    """Estimate what one epsilon of a release costs.
 
     Args:
         event: One release; any number of repetitions costs about the same.
         accountant: Its name.
 
     Returns:
-        Seconds of one processor core; 0.0 where nothing in a release makes it long.
+        Table cells; 0.0 where nothing in a release makes it dear.
     """
     name = accountant.removeprefix(_PREFIX)
-    if name not in _SECONDS_PER_CELL.keys() | _SECONDS_PER_COORDINATE.keys():
+    if name not in _CONTOUR_CELLS.keys() | _CELLS_PER_COORDINATE.keys():
         return 0.0
     match event:
         case SkellamMixtureEvent():
@@ -65,8 +65,8 @@ def expected_seconds(event: NoiseEvent, accountant: str) -> float:
     if norm <= 0.0:
         return 0.0
     largest = min(largest, math.sqrt(norm))
-    if name in _SECONDS_PER_COORDINATE:
-        return (1.0 + largest) * _SECONDS_PER_COORDINATE[name]
+    if name in _CELLS_PER_COORDINATE:
+        return (1.0 + largest) * _CELLS_PER_COORDINATE[name]
     variance = min(float(event.aggregate_noise_variance), _LARGEST_TABLED)
     deviation = math.sqrt(variance)
     # As `ContourBound` cuts coordinates: in proportion to themselves from the first
@@ -78,4 +78,4 @@ def expected_seconds(event: NoiseEvent, accountant: str) -> float:
     # Vectors far shorter than the noise are judged on steep contours, whose tails are
     # long: as many integers more as the contour is steep, for each step of a shift.
     window += math.ceil(largest) * _STEEPEST[name] * math.sqrt(variance / norm)
-    return window * cells * _SECONDS_PER_CELL[name]
+    return window * cells * _CONTOUR_CELLS[name]

@@ -5,10 +5,15 @@ the steps has noise of its own, drawn once; what is released is made of noisy no
 whatever protects all noisy nodes protects the running sums.
 
 * A node is complete before it is used, and its noise is fresh. The members' inputs may
-  depend on everything seen before, and so may who takes part, within the bounds: this
-  is fully adaptive Gaussian differential privacy [ST22], in which the sum of squared
-  shifts is bounded in advance and the shifts themselves are not. Hence `skellam-gdp`,
-  and no accountant that composes fixed releases.
+  depend on everything seen before, and so may who takes part, within the bounds.
+* Then the shifts of the nodes are not fixed in advance; only the sum of their squares
+  is bounded. Gaussian shifts add up all the same, as [ST22] says: let W be a Brownian
+  motion whose drift is 1 in one world and 0 in the other. An increment of W over a time
+  s² is a Gaussian shifted by s, and the kernel that dominates a node turns it into what
+  the node shows. Take one increment after the other, each as long as the history asks
+  for: all of them together are made of W up to the bound on the sum, and W up to time
+  μ² is worth one Gaussian shifted by μ. Hence `skellam-gdp`, and no accountant that
+  composes fixed releases.
 * Only members present from the first step to the last are counted, and every one of
   them keeps its noise to itself: a party that learns old noise takes it off.
 * The bounds on participation are the members' own promise, kept by their own books, not

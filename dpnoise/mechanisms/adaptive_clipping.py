@@ -8,9 +8,9 @@
   post-processing and costs nothing more.
 * The clip stays between two bounds that the client's own policy holds. A server
   cannot drive it to a value of its choice.
-* The schedule has to be planned at its highest clip if noise is fixed in caller's
-  units; here noise is in grid steps and the scale follows the clip (`scaled`), so the
-  noise multiplier, and with it the privacy figure, never changes.
+* Noise is in grid steps, and so is the norm that clipping leaves; only the unit of the
+  caller's vectors follows the clip (`unit_of`). The noise multiplier, and with it the
+  privacy figure, never changes.
 
 It neither encodes nor decodes the flag: mechanisms do.
 """
@@ -18,6 +18,8 @@ It neither encodes nor decodes the flag: mechanisms do.
 import dataclasses
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
 
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.parameter_checks import (
@@ -28,6 +30,8 @@ from dpnoise.mechanisms.parameter_checks import (
 from dpnoise.mechanisms.parameters import MechanismParameters
 
 __all__ = ["ClippingSchedule", "suggest_flag_amplitude"]
+
+_SIGNIFICANT_BITS: Final = 12  # as exact as anybody needs a clip, and short to write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,26 +113,23 @@ class ClippingSchedule:
         bounded = min(max(moved, self.lowest_clip), self.highest_clip)
         return dataclasses.replace(self, l2_clip=bounded)
 
-    def scaled(self, parameters: MechanismParameters) -> MechanismParameters:
-        """Return parameters for the present clip with the same privacy.
+    @staticmethod
+    def unit_of(l2_clip: float, parameters: MechanismParameters) -> Fraction:
+        """Return how many grid steps a caller's unit has under a clip.
 
-        The clip and the flag's amplitude are multiplied by one factor and the scale
-        divided by it, so that the encoded vectors have the same norm bound in grid
-        steps and the same noise.
+        Vectors multiplied by it are clipped to the same number of steps whatever the
+        clip, so that encoded vectors have one norm bound and one noise.
 
         Args:
+            l2_clip: The clip, caller's units.
             parameters: Parameters planned for another clip.
 
         Returns:
-            The parameters of the coming session.
+            Grid steps per unit, to twelve significant bits.
         """
-        factor = self.l2_clip / parameters.l2_clip
-        return dataclasses.replace(
-            parameters,
-            l2_clip=self.l2_clip,
-            scale_factor=parameters.scale_factor / factor,
-            clip_flag_amplitude=parameters.clip_flag_amplitude * factor,
-        )
+        steps = parameters.scale_factor * parameters.l2_clip / l2_clip
+        step = 2.0 ** (math.floor(math.log2(steps)) - _SIGNIFICANT_BITS + 1)
+        return Fraction(round(steps / step) * step)
 
 
 def suggest_flag_amplitude(

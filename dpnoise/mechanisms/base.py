@@ -283,6 +283,17 @@ class Mechanism(abc.ABC):
         return given.noise_rule.largest_total(given.num_clients)
 
     @property
+    def expected_noise_variance(self) -> Fraction:
+        """Variance of the noise in a sum of the whole cohort without losses.
+
+        Layers that no loss has made necessary are taken back, grid steps².
+        """
+        given = self._parameters
+        if self.noise_is_central:
+            return given.noise_rule.counted_variance
+        return given.num_clients * self.session(given.num_clients).kept(0)
+
+    @property
     def sampler_distance(self) -> float:
         """Total variation distance of all noise of one sum from the exact law."""
         given = self._parameters
@@ -533,9 +544,9 @@ class Mechanism(abc.ABC):
         """
 
     def forecast(self, *, sum_l2_norm: float | None = None) -> ErrorForecast:
-        """Forecast the error of a sum with the most noise that can arrive.
+        """Forecast the error of a sum of the whole cohort that loses nobody.
 
-        The signal is that of the whole cohort.
+        The modulus is judged by the most noise that any session can be left with.
 
         Args:
             sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for
@@ -552,7 +563,8 @@ class Mechanism(abc.ABC):
             scale_factor=given.scale_factor,
             modulus=given.modulus,
             num_clients=given.num_clients,
-            total_noise_variance=float(self.total_noise_variance),
+            noise_variance=float(self.expected_noise_variance),
+            most_noise_variance=float(self.total_noise_variance),
             sum_norm_steps=given.scale_factor * norm,
             flatness=self.flatness,
             rounding=self.rounding,

@@ -1,14 +1,15 @@
 """The error forecast: how far the decoded sum will be from the true sum.
 
-* A forecast counts all noise that can arrive: every client of the cohort sends its
-  share. (Privacy counts only the shares that must arrive.)
+* The error is that of a session in which every client of the cohort arrives and takes
+  back what no loss has made necessary. The modulus is judged by the most noise that any
+  session can be left with. (Privacy counts only the shares that must arrive.)
 * Coordinates of a rotated vector are treated as normal with variance
   flatness · ‖x‖² / dim. Without a rotation nothing is known about single
   coordinates, and the worst case takes the place of the average.
-* Wrapping around the modulus is an error of its own: its whole displacement is added.
-  In truth it partly cancels noise, because a wrapped sum is bounded by the modulus; a
-  sum that is wrapped all the time even has a small squared error, and no content.
-  Counting that as a gain would reward useless moduli.
+* Wrapping around the modulus partly cancels noise, because a wrapped sum is bounded; a
+  sum that is wrapped all the time even has a small squared error, and no content. The
+  expected error says so. Choices are made by `judged_mse`, which adds the whole
+  displacement, so that no useless modulus is rewarded.
 * Forecasts decide about utility only. No privacy figure depends on one.
 
 It draws no samples and knows no mechanism.
@@ -26,18 +27,19 @@ __all__ = [
     "ClipEffect",
     "ErrorForecast",
     "Rounding",
+    "WrapEffect",
     "coordinate_clip_effect",
     "forecast_error",
     "mixture_clip_effect",
     "normal_tail",
     "rounding_variance",
-    "wrap_error",
+    "wrap_effect",
 ]
 
 _SMALL_STDDEV: Final = 0.1  # a normal of this deviation exceeds 1 once in 10^23 draws
 _NEGLIGIBLE_EXPONENT: Final = 40.0  # e^-40 is below the last digit of the sum
 _NODES: Final = 1024  # the effect is then right to a tenth of a percent
-_MAX_WRAPS: Final = 1000  # terms of the wrap series; beyond, the sum is uniform
+_UNIFORM_FROM: Final = 2.0  # deviations in moduli: the sum is uniform to e^-79
 
 
 class Rounding(StrEnum):
@@ -67,9 +69,12 @@ class ErrorForecast:
         rounding_mse: The part due to rounding.
         bias_mse: The part due to clips that shorten vectors inside the ball; it is
             largest where all vectors point the same way.
-        wrap_mse: The part due to wrapping around the modulus, counted in full.
-        sum_stddev: Standard deviation of the integer sum, grid steps.
-        wrap_probability: Probability that one coordinate wraps.
+        wrap_mse: The part due to wrapping around the modulus; below 0 where the modulus
+            cuts off more noise than it displaces.
+        judged_mse: What choices are made by: with the whole displacement by wrapping,
+            at the most noise that any session can be left with.
+        sum_stddev: Largest standard deviation of the integer sum, grid steps.
+        wrap_probability: Largest probability that one coordinate wraps.
         expected_wrapped_coordinates: `wrap_probability` times the encoded dimension.
     """
 
@@ -78,6 +83,7 @@ class ErrorForecast:
     rounding_mse: float
     bias_mse: float
     wrap_mse: float
+    judged_mse: float
     sum_stddev: float
     wrap_probability: float
     expected_wrapped_coordinates: float
@@ -110,8 +116,23 @@ def rounding_variance(coordinate_stddev: float) -> float:
     return 1.0 / 6.0 - total / math.pi**2
 
 
-def wrap_error(sum_stddev: float, modulus: int) -> tuple[float, float]:
-    """Return how often a coordinate wraps, and by how much in the mean square.
+@dataclass(frozen=True, slots=True)
+class WrapEffect:
+    """What reduction modulo m does to a sum that is taken as normal.
+
+    Args:
+        probability: That a coordinate wraps.
+        displacement: Mean square of the multiple of m that wrapping adds, grid steps².
+        overlap: Mean product of the sum and that multiple, grid steps².
+    """
+
+    probability: float
+    displacement: float
+    overlap: float
+
+
+def wrap_effect(sum_stddev: float, modulus: int) -> WrapEffect:
+    """Return how often a coordinate wraps, by how much, and what it cuts off.
 
     Args:
         sum_stddev: Standard deviation of the sum, taken as normal, grid steps,
@@ -119,18 +140,25 @@ def wrap_error(sum_stddev: float, modulus: int) -> tuple[float, float]:
         modulus: The modulus m.
 
     Returns:
-        (probability that a coordinate wraps, mean square of the multiple of m that
-        wrapping adds, grid steps squared).
+        The effect.
     """
     reach = modulus / (2.0 * sum_stddev)
-    square = 0.0
-    # E[k²] for the number k of turns is the sum of (2j − 1)·P(|k| ≥ j).
-    for turn in range(1, _MAX_WRAPS + 1):
-        tail = normal_tail((2 * turn - 1) * reach)
-        if tail == 0.0:
-            break
+    probability = 2.0 * normal_tail(reach)
+    if sum_stddev > _UNIFORM_FROM * modulus:
+        whole = sum_stddev * sum_stddev
+        return WrapEffect(probability, whole + modulus * modulus / 12.0, whole)
+    square = overlap = 0.0
+    turn = 1
+    # E[k²] for the number k of turns is the sum of (2j − 1)·P(|k| ≥ j), and E[Z·k] for
+    # a standard normal sum Z that of 2·φ at the j-th border.
+    while (tail := normal_tail((2 * turn - 1) * reach)) > 0.0:
+        border = (2 * turn - 1) * reach
         square += 2.0 * (2 * turn - 1) * tail
-    return 2.0 * normal_tail(reach), modulus * modulus * square
+        overlap += 2.0 * math.exp(-0.5 * border * border) / math.sqrt(2.0 * math.pi)
+        turn += 1
+    return WrapEffect(
+        probability, modulus * modulus * square, modulus * sum_stddev * overlap
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +250,8 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
     scale_factor: float,
     modulus: int,
     num_clients: int,
-    total_noise_variance: float,
+    noise_variance: float,
+    most_noise_variance: float,
     sum_norm_steps: float,
     flatness: float | None,
     rounding: Rounding,
@@ -237,7 +266,8 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
         scale_factor: Grid steps per caller's unit.
         modulus: The modulus m.
         num_clients: Number of vectors in the sum.
-        total_noise_variance: Variance of all noise in the sum, grid steps squared.
+        noise_variance: Variance of all noise in the sum, grid steps squared.
+        most_noise_variance: The largest that any session can be left with.
         sum_norm_steps: L2 norm of the exact scaled sum, grid steps; at most
             `num_clients * l2_clip_steps`.
         flatness: The rotation's ρ (1 Hadamard, 2 DFT), or None without a rotation.
@@ -278,17 +308,23 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
         )
     bias = (1.0 - effect.signal) ** 2 * sum_norm_steps**2 / encoded_dim
     bias += effect.residue * stddev**2 * max(num_clients, alignment)
-    error_variance = total_noise_variance + rounded
-    sum_stddev = math.sqrt(error_variance + signal_variance)
-    probability, wrapped = wrap_error(sum_stddev, modulus)
+    error_variance = noise_variance + rounded
+    sum_variance = error_variance + signal_variance
+    effect_of_m = wrap_effect(math.sqrt(sum_variance), modulus)
+    # Of the sum's overlap with its wraps the error has its share of the variance.
+    shared = 2.0 * effect_of_m.overlap * error_variance / sum_variance
+    wrapped = effect_of_m.displacement - shared
+    widest = math.sqrt(most_noise_variance + rounded + signal_variance)
+    worst = wrap_effect(widest, modulus)
     unit = scale_factor * scale_factor
     return ErrorForecast(
         expected_mse=(error_variance + bias + wrapped) / unit,
-        noise_mse=total_noise_variance / unit,
+        noise_mse=noise_variance / unit,
         rounding_mse=rounded / unit,
         bias_mse=bias / unit,
         wrap_mse=wrapped / unit,
-        sum_stddev=sum_stddev,
-        wrap_probability=probability,
-        expected_wrapped_coordinates=probability * encoded_dim,
+        judged_mse=(error_variance + bias + worst.displacement) / unit,
+        sum_stddev=widest,
+        wrap_probability=worst.probability,
+        expected_wrapped_coordinates=worst.probability * encoded_dim,
     )

@@ -82,10 +82,11 @@ class SkellamCountsMechanism(Mechanism):
         )
 
     def forecast(self, *, sum_l2_norm: float | None = None) -> ErrorForecast:
-        """Forecast the error of a count, with the most noise that can arrive.
+        """Forecast the error of a count of the whole cohort that loses nobody.
 
         A count wraps if the noise carries it beyond half the modulus. It is taken to
-        be as large as it can be, and the noise to have tails by Chernoff's bound.
+        be as large as it can be, with the most noise that any session can be left with,
+        and the noise to have tails by Chernoff's bound.
 
         Args:
             sum_l2_norm: Expected L2 norm of the exact sum; None for the largest.
@@ -97,8 +98,9 @@ class SkellamCountsMechanism(Mechanism):
         largest = float(given.num_clients * self.largest_entry)
         if sum_l2_norm is not None:
             largest = min(largest, sum_l2_norm)
-        variance = float(self.total_noise_variance)
-        probability = _skellam_tail(given.modulus // 2 - largest, variance)
+        variance = float(self.expected_noise_variance)
+        most = float(self.total_noise_variance)
+        probability = _skellam_tail(given.modulus // 2 - largest, most)
         wrapped = probability * float(given.modulus) ** 2
         return ErrorForecast(
             expected_mse=variance + wrapped,
@@ -106,7 +108,8 @@ class SkellamCountsMechanism(Mechanism):
             rounding_mse=0.0,
             bias_mse=0.0,
             wrap_mse=wrapped,
-            sum_stddev=math.hypot(math.sqrt(variance), largest),
+            judged_mse=variance + wrapped,
+            sum_stddev=math.hypot(math.sqrt(most), largest),
             wrap_probability=probability,
             expected_wrapped_coordinates=probability * self.encoded_dim,
         )

@@ -1,8 +1,16 @@
 """Planning: from a privacy budget to parameters, with their cost and their error."""
 
+from dpnoise.planning.clip_flag import flag_amplitude_for
 from dpnoise.planning.error_curve import error_curve
 from dpnoise.planning.planner import plan
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.result import CurvePoint, Plan
 
-__all__ = ["CurvePoint", "Plan", "PlanRequest", "error_curve", "plan"]
+__all__ = [
+    "CurvePoint",
+    "Plan",
+    "PlanRequest",
+    "error_curve",
+    "flag_amplitude_for",
+    "plan",
+]

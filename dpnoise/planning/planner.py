@@ -7,7 +7,8 @@
   the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
   sums. Whoever sees less than the server learns no more than the server.
-* The forecast error counts the most noise that can arrive, over all rosters.
+* The forecast error is that of a full session that loses nobody; the modulus is judged
+  by the most noise that any session can be left with.
 * A modulus that cannot hold the sum is refused, with the bits that can; no plan is
   made whose estimate would be dominated by wrapping.
 
@@ -18,13 +19,17 @@ import dataclasses
 import functools
 import inspect
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, ParamSpec, cast
 
 from dpnoise.accounting import (
+    MAX_ACCOUNTING_COST,
     Accountant,
     PrivacyStatement,
+    accounting_cost,
     calibrate_least,
     default_accountants,
     make_accountant,
@@ -35,12 +40,13 @@ from dpnoise.errors import (
     ParameterError,
     TheoremNotApplicableError,
 )
-from dpnoise.events import Adversary, NoiseEvent, PrivacyEvent
+from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
+from dpnoise.mechanisms.forecast import Rounding
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
-from dpnoise.planning.error_curve import model_through, packed_bytes
+from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
     refuse_beyond_samplers,
@@ -48,10 +54,11 @@ from dpnoise.planning.refusals import (
     refuse_wrapping,
 )
 from dpnoise.planning.request import PlanRequest
-from dpnoise.planning.result import Plan
+from dpnoise.planning.result import AccountantTried, Plan
 from dpnoise.planning.scale_search import (
     UNBOUNDED_BITS,
     NoiseModel,
+    accepted_error,
     best_scale,
     forecast_at,
     smallest_bits,
@@ -62,10 +69,14 @@ __all__ = ["plan"]
 
 _P = ParamSpec("_P")
 
-ERROR_FACTOR: Final = 1.05
-"""Bits are saved as long as the error stays within this factor of the best."""
-
 _RETRIES: Final = 4
+_SEARCHES: Final = 3
+_FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
+_CLOSED_FORM: Final = "mixture-gdp"
+_CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
+# A plan asks for some ten epsilons, and nobody should wait longer than two seconds.
+_QUICK: Final = 0.25 * MAX_ACCOUNTING_COST
+_OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
@@ -124,50 +135,107 @@ class _Planner:
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
         self._unit_variance = gaussian_variance_per_sensitivity(request)
-        self._model = NoiseModel(request, self._unit_variance)
-        self._accountant = request.accountant
+        self._model = NoiseModel.of(request, self._unit_variance)
+        self._found: dict[float, _Calibrated] = {}
 
     def run(self) -> Plan:
         request = self._request
         if request.scale_factor is None:
-            scale_factor, mechanism, variance = self._search_scale()
+            scale_factor, bits = self._fine_scale() or self._search_scale()
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
-            mechanism, variance = self._calibrate(scale_factor)
-        bits = request.bits
-        if bits is None:
-            bits = self._bits_for(scale_factor, mechanism, variance)
-        parameters = self._divide(mechanism.parameters, variance, bits)
-        return self._finish(parameters, variance)
+            calibrated = self._calibrated(scale_factor).variance
+            self._model = self._model.through({scale_factor: float(calibrated)})
+            bits = request.bits or self._bits_for(scale_factor)
+        found = self._calibrated(scale_factor)
+        parameters = self._divide(found.mechanism.parameters, found.variance, bits)
+        return self._finish(parameters, found)
 
-    def _search_scale(self) -> tuple[float, Mechanism, Fraction]:
-        """Search with the model; calibrate, correct it, and search again if it pays."""
-        scale_factor = self._best(self._model)
-        mechanism, variance = self._calibrate(scale_factor)
-        fitted = model_through(self._request, mechanism.parameters, variance)
-        moved = self._best(fitted)
-        if self._pays(fitted, scale_factor, moved):
-            scale_factor = moved
-            mechanism, variance = self._calibrate(scale_factor)
-        return scale_factor, mechanism, variance
+    def _fine_scale(self) -> tuple[float, int] | None:
+        """Take a grid so fine that rounding costs nothing, where bits cost nothing.
 
-    def _pays(self, model: NoiseModel, present: float, moved: float) -> bool:
-        """Whether another scale is worth another calibration."""
-        bits = self._request.bits
-        if bits is None:
-            bits = UNBOUNDED_BITS  # the modulus follows the scale, whichever it is
-        here, there = (forecast_at(model, scale, bits) for scale in (present, moved))
-        return (
-            here.expected_mse > _WORTHWHILE * there.expected_mse
-            or here.wrap_probability > self._request.max_wrap_probability
-        )
+        On short vectors a client saves a few bytes by a coarse grid, and the tables
+        that judge it are long, because a coordinate may hold the whole norm.
+        """
+        request = self._request
+        mixture = request.mechanism_class.rounding is Rounding.STOCHASTIC
+        if (
+            not mixture
+            or request.is_central
+            or self._model.is_published_mixture
+            or request.bits is not None
+            or request.accountant not in {None, _CLOSED_FORM}
+            or request.adjacency is not Adjacency.ZERO_OUT
+            or self._model.length > _FEW_BITS
+        ):
+            return None
+        # The closed form costs a share of some 7/√v of the noise.
+        scale_factor = 700.0 / math.sqrt(self._unit_variance) / request.l2_clip
+        for _ in range(_SEARCHES):
+            scale_factor = _readable(min(scale_factor, request.scaled_bound))
+            if not self._model.fits_sampler(scale_factor):
+                return None
+            found = self._calibrate(scale_factor, (_CLOSED_FORM,))
+            need = self._unit_variance * found.mechanism.l2_clip_squared_steps
+            cost = float(found.variance) / need - 1.0
+            if _CLOSEST < cost <= _CLOSE:
+                break
+            scale_factor *= cost / (0.5 * (_CLOSEST + _CLOSE))
+        else:
+            return None
+        self._found[scale_factor] = found
+        self._model = self._model.through({scale_factor: float(found.variance)})
+        bits = self._bits_for(scale_factor)
+        return (scale_factor, bits) if self._model.length * bits <= _FEW_BITS else None
 
-    def _best(self, model: NoiseModel) -> float:
+    def _search_scale(self) -> tuple[float, int]:
+        """Search with the model, calibrate there and on the finer grid, search again.
+
+        So what is promised of the bits is judged by noise that an accountant has
+        asked for, twice as fine with one bit more.
+        """
+        scale_factor, bits = self._best(self._model)
+        for _ in range(_SEARCHES):
+            model = self._fit(scale_factor)
+            moved, moved_bits = self._best(model)
+            here, there = (
+                forecast_at(model, scale, width)
+                for scale, width in ((scale_factor, bits), (moved, moved_bits))
+            )
+            pays = (
+                here.judged_mse > _WORTHWHILE * there.judged_mse
+                or here.wrap_probability > self._request.max_wrap_probability
+                or moved_bits < bits
+            )
+            if not pays:
+                break
+            scale_factor, bits = moved, moved_bits
+        return scale_factor, bits
+
+    def _fit(self, scale_factor: float) -> NoiseModel:
+        """Fit the model to the noise that a scale and its double need.
+
+        To one point, where the accountant is too slow for the finer grid: another one
+        would ask for more noise and say nothing about the grid.
+        """
+        found, finer = self._calibrated(scale_factor), 2.0 * scale_factor
+        points = {scale_factor: float(found.variance)}
+        if (
+            finer <= self._request.scaled_bound
+            and self._model.fits_sampler(finer)
+            and found.accountant in self._trusted(self._placeholder(finer))
+        ):
+            points[finer] = float(self._calibrated(finer).variance)
+        self._model = self._model.through(points)
+        return self._model
+
+    def _best(self, model: NoiseModel) -> tuple[float, int]:
+        """Return the best scale, and the bits that were asked for or suffice."""
         request, bits = self._request, self._request.bits
         lowest = smallest_scale(model)
         if not model.fits_sampler(lowest):
-            share = model.counted_variance(lowest) / request.counted_shares
+            share = model.counted_variance(lowest) / model.counted_shares
             raise ParameterError(
                 f"even on the coarsest grid one noise share of {request.mechanism} "
                 f"needs a variance of {share:.3g} grid steps squared, more than the "
@@ -178,7 +246,7 @@ class _Planner:
                 nearest=None,
             )
         if bits is None:
-            bits = smallest_bits(model, error_factor=ERROR_FACTOR)
+            bits = smallest_bits(model)
         found = best_scale(model, bits)
         if found is None:
             raise ParameterError(
@@ -186,70 +254,95 @@ class _Planner:
                 f"{request.clients} noisy vectors at any scale",
                 parameter="bits",
                 value=bits,
-                nearest=str(smallest_bits(model, error_factor=math.inf)),
+                nearest=str(smallest_bits(model, holds_the_sum=True)),
             )
-        # Twelve significant bits: a readable number, and the error does not notice.
-        scale = found.scale_factor
-        step = 2.0 ** (math.floor(math.log2(scale)) - 11)
-        return math.floor(scale / step) * step
+        return _readable(found.scale_factor), bits
 
-    def _bits_for(
-        self, scale_factor: float, mechanism: Mechanism, variance: Fraction
-    ) -> int:
+    def _bits_for(self, scale_factor: float) -> int:
         """The smallest modulus for a given scale."""
         if self._request.mechanism_class.takes_counts:
-            return self._bits_for_counts(mechanism, variance)
-        model = model_through(self._request, mechanism.parameters, variance)
-        free = forecast_at(model, scale_factor, UNBOUNDED_BITS)
+            return self._bits_for_counts(scale_factor)
+        free = forecast_at(self._model, scale_factor, UNBOUNDED_BITS)
+        accepted = accepted_error(self._model, free)
         for bits in range(1, UNBOUNDED_BITS):
-            found = forecast_at(model, scale_factor, bits)
+            found = forecast_at(self._model, scale_factor, bits)
             if (
-                found.expected_mse <= ERROR_FACTOR * free.expected_mse
+                found.judged_mse <= accepted
                 and found.wrap_probability <= self._request.max_wrap_probability
             ):
                 return bits
         return UNBOUNDED_BITS
 
-    def _bits_for_counts(self, mechanism: Mechanism, variance: Fraction) -> int:
+    def _bits_for_counts(self, scale_factor: float) -> int:
         """The smallest modulus that holds the largest count and its noise."""
-        request = self._request
+        request, found = self._request, self._calibrated(scale_factor)
         for bits in range(1, UNBOUNDED_BITS):
-            parameters = self._divide(mechanism.parameters, variance, bits)
-            found = make_mechanism(parameters).forecast(sum_l2_norm=request.sum_l2_norm)
+            parameters = self._divide(found.mechanism.parameters, found.variance, bits)
+            forecast = make_mechanism(parameters).forecast(
+                sum_l2_norm=request.sum_l2_norm
+            )
             if (
-                found.wrap_mse <= (ERROR_FACTOR - 1.0) * found.noise_mse
-                and found.wrap_probability <= request.max_wrap_probability
+                forecast.judged_mse <= _OVER_COUNTS * forecast.noise_mse
+                and forecast.wrap_probability <= request.max_wrap_probability
             ):
                 return bits
         return UNBOUNDED_BITS
 
-    def _calibrate(self, scale_factor: float) -> tuple[Mechanism, Fraction]:
-        """Ask the accountant how much noise this scale needs."""
-        request = self._request
-        published = self._model.is_published_mixture and request.linf_bound is None
-        # The weakest demand on the noise; the bound is widened afterwards.
-        linf_bound = None
-        if published:
-            linf_bound = Fraction(1)
-        elif request.linf_bound is not None:
-            linf_bound = Fraction(request.linf_bound)
-        elif request.mechanism_class.published_accountant:
-            linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
-        mechanism = self._mechanism(scale_factor, linf_bound)
+    def _calibrated(self, scale_factor: float) -> "_Calibrated":
+        """Return how much noise a scale needs; each scale is asked for once."""
+        if scale_factor not in self._found:
+            self._found[scale_factor] = self._calibrate(scale_factor)
+        return self._found[scale_factor]
+
+    def _calibrate(
+        self, scale_factor: float, names: tuple[str, ...] = ()
+    ) -> "_Calibrated":
+        """Ask the accountants, or those named, how much noise this scale needs."""
+        request, mechanism = self._request, self._placeholder(scale_factor)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
-        found = calibrate_least(
+        least = calibrate_least(
             self._events(mechanism),
-            accountants=self._trusted(mechanism),
+            accountants=names or self._trusted(mechanism),
             epsilon=request.epsilon,
             delta=request.delta,
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
             bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
         )
-        variance, self._accountant = found.variance, found.accountant
-        if published:
-            mechanism = self._widen(mechanism, variance)
-        return mechanism, variance
+        found = _Calibrated(
+            mechanism,
+            least.variance,
+            least.accountant,
+            tuple(each.accountant for each in least.tried),
+        )
+        if self._is_widened:
+            found = dataclasses.replace(found, mechanism=self._widen(found))
+        return found
+
+    @property
+    def _is_widened(self) -> bool:
+        """Whether the bound on coordinates follows from the noise."""
+        return self._model.is_published_mixture and self._request.linf_bound is None
+
+    def _placeholder(self, scale_factor: float) -> Mechanism:
+        """Build the mechanism of a scale, without its noise and modulus."""
+        request = self._request
+        linf_bound = None
+        if self._is_widened:
+            linf_bound = Fraction(1)  # the weakest demand on the noise
+        elif request.linf_bound is not None:
+            linf_bound = Fraction(request.linf_bound)
+        elif request.mechanism_class.published_accountant:
+            linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
+        return self._mechanism(scale_factor, linf_bound)
+
+    def _states(self, accountant: str, event: PrivacyEvent) -> bool:
+        """Whether an accountant states the budget for an event."""
+        try:
+            account = self._account(accountant, event)
+        except TheoremNotApplicableError:
+            return False
+        return account.epsilon(self._request.delta) <= self._request.epsilon
 
     def _planned_distance(self, mechanism: Mechanism) -> float:
         """Bound the distance that all draws of one release will be charged for."""
@@ -265,9 +358,11 @@ class _Planner:
             max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
         )
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
-        return default_accountants(
+        names = default_accountants(
             request.releases(release), adjacency=request.adjacency
         )
+        quick = [name for name in names if accounting_cost(release, name) <= _QUICK]
+        return tuple(quick) or names[:1]
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
@@ -279,29 +374,18 @@ class _Planner:
 
         return build
 
-    def _widen(self, mechanism: Mechanism, variance: Fraction) -> Mechanism:
+    def _widen(self, found: "_Calibrated") -> Mechanism:
         """Give smm the largest integer Δ∞ that costs no further noise."""
-        request, given = self._request, mechanism.parameters
-
-        def works(linf_bound: int) -> Mechanism | None:
-            candidate = self._mechanism(given.scale_factor, Fraction(linf_bound))
-            event = self._events(candidate)(variance)
-            try:
-                account = self._account(event)
-            except TheoremNotApplicableError:
-                return None
-            within = account.epsilon(request.delta) <= request.epsilon
-            return candidate if within else None
-
-        low, high = 1, math.ceil(self._model.natural_cap(given.scale_factor)) + 1
-        best = mechanism
+        scale_factor = found.mechanism.parameters.scale_factor
+        low, high = 1, math.ceil(self._model.natural_cap(scale_factor)) + 1
+        best = found.mechanism
         while high - low > 1:
             middle = (low + high) // 2
-            candidate = works(middle)
-            if candidate is None:
-                high = middle
-            else:
+            candidate = self._mechanism(scale_factor, Fraction(middle))
+            if self._states(found.accountant, self._events(candidate)(found.variance)):
                 low, best = middle, candidate
+            else:
+                high = middle
         return best
 
     def _mechanism(self, scale_factor: float, linf_bound: Fraction | None) -> Mechanism:
@@ -352,54 +436,56 @@ class _Planner:
             placeholder, modulus=1 << bits, noise_rule=request.noise_rule(variance)
         )
 
-    def _finish(self, parameters: MechanismParameters, variance: Fraction) -> Plan:
+    def _finish(self, parameters: MechanismParameters, found: "_Calibrated") -> Plan:
         """Account for the finished parameters and forecast their error."""
         request = self._request
-        mechanism, calibrated = self._verify(parameters)
+        mechanism, calibrated, tried = self._verify(parameters, found)
         server: PrivacyStatement | None = None
         reader = calibrated
         if not request.is_central:
             server = calibrated
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
-        refuse_wrapping(request, mechanism, forecast)
+        refuse_wrapping(self._model, mechanism, forecast)
         unit = mechanism.parameters.scale_factor**2
-        surplus = float(mechanism.total_noise_variance - variance)
+        surplus = float(mechanism.expected_noise_variance - found.variance)
         return Plan(
             request=request,
             parameters=mechanism.parameters,
-            noise_variance=variance,
+            noise_variance=found.variance,
+            noise_fit=self._model.fit,
             accountant=calibrated.accountant,
+            accountants_tried=tried,
             statement_server=server,
             statement_model_reader=reader,
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
-            mse_without_losses=forecast.expected_mse - self._taken_back(mechanism),
             gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
             notes=plan_notes(request, mechanism, forecast),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 
-    def _taken_back(self, mechanism: Mechanism) -> float:
-        """What a full session without losses has less than the most, units²."""
-        if self._request.is_central:
-            return 0.0
-        given = mechanism.parameters
-        kept = mechanism.session(given.num_clients).kept(0) * given.num_clients
-        return float(mechanism.total_noise_variance - kept) / given.scale_factor**2
-
     def _verify(
-        self, parameters: MechanismParameters
-    ) -> tuple[Mechanism, PrivacyStatement]:
+        self, parameters: MechanismParameters, found: "_Calibrated"
+    ) -> tuple[Mechanism, PrivacyStatement, tuple[AccountantTried, ...]]:
         """Recompute ε for what will really run; add noise in tiny steps if needed."""
         request = self._request
         spent = math.inf
         for _ in range(_RETRIES):
             mechanism = make_mechanism(parameters)
-            statement = self._statement(mechanism)
+            event = request.releases(cast("NoiseEvent", mechanism.event()))
+            started = time.process_time()
+            statement = self._account(found.accountant, event).statement(request.delta)
+            seconds = time.process_time() - started
             spent = statement.epsilon
             if spent <= request.epsilon:
-                return mechanism, statement
+                chosen = AccountantTried(found.accountant, spent, seconds)
+                others = (
+                    self._try(name, event)
+                    for name in found.candidates
+                    if name != found.accountant
+                )
+                return mechanism, statement, (chosen, *others)
             more = parameters.noise_rule.counted_variance * (1 + Fraction(1, 1 << 12))
             parameters = dataclasses.replace(
                 parameters, noise_rule=request.noise_rule(round_up_to_dyadic(more))
@@ -409,15 +495,41 @@ class _Planner:
             f"{request.epsilon:.6g}; ask for a slightly smaller epsilon"
         )
 
-    def _statement(self, mechanism: Mechanism) -> PrivacyStatement:
-        event = self._request.releases(cast("NoiseEvent", mechanism.event()))
-        return self._account(event).statement(self._request.delta)
+    def _try(self, name: str, event: PrivacyEvent) -> AccountantTried:
+        """Ask an accountant that was not chosen, for comparison."""
+        started = time.process_time()
+        try:
+            epsilon = self._account(name, event).epsilon(self._request.delta)
+        except TheoremNotApplicableError:
+            epsilon = math.inf
+        return AccountantTried(name, epsilon, time.process_time() - started)
 
-    def _account(self, event: PrivacyEvent) -> Accountant:
+    def _account(self, name: str, event: PrivacyEvent) -> Accountant:
         request = self._request
         accountant = make_accountant(
-            self._accountant or default_accountants(event)[0],
-            adversary=request.calibrated_for,
-            adjacency=request.adjacency,
+            name, adversary=request.calibrated_for, adjacency=request.adjacency
         )
         return accountant.compose(event)
+
+
+def _readable(scale_factor: float) -> float:
+    """Round a scale down to twelve significant bits; the error does not notice."""
+    step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
+    return math.floor(scale_factor / step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibrated:
+    """What a scale needs.
+
+    Args:
+        mechanism: With placeholders for noise and modulus.
+        variance: The counted variance, grid steps².
+        accountant: Who asked for it.
+        candidates: All that were asked.
+    """
+
+    mechanism: Mechanism
+    variance: Fraction
+    accountant: str
+    candidates: tuple[str, ...]

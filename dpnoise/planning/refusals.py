@@ -11,7 +11,6 @@ from typing import Final
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
-from dpnoise.planning.error_curve import model_through
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import NoiseModel, smallest_bits
 
@@ -104,26 +103,25 @@ def _round_up(exponent: float) -> float:
 
 
 def refuse_wrapping(
-    request: PlanRequest, mechanism: Mechanism, forecast: ErrorForecast
+    model: NoiseModel, mechanism: Mechanism, forecast: ErrorForecast
 ) -> None:
     """Refuse a modulus that is too small for the sum.
 
     Args:
-        request: What was asked for.
+        model: Of the request, fitted.
         mechanism: As planned.
         forecast: Its forecast.
 
     Raises:
         ParameterError: The error names the bits that can hold the sum.
     """
+    request = model.request
     limit = request.max_wrap_probability
     if forecast.wrap_probability <= limit:
         return
     bits = mechanism.parameters.bits
     if request.scale_factor is None:
-        variance = mechanism.counted_noise_variance
-        model = model_through(request, mechanism.parameters, variance)
-        enough = max(bits + 1, smallest_bits(model, error_factor=math.inf))
+        enough = max(bits + 1, smallest_bits(model, holds_the_sum=True))
     else:
         deviations = -NormalDist().inv_cdf(limit / 2.0)
         enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))

@@ -9,6 +9,7 @@
 It plans nothing.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,10 +47,13 @@ from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
-__all__ = ["DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
+__all__ = ["DEFAULT_LADDER", "DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
 
 DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
+
+DEFAULT_LADDER = 4
+"""Where three tenths may be lost, four rungs keep 2.3 percent too much at most."""
 
 _MAX_BITS = 62
 _SIX_DIGITS = 1_000_000
@@ -68,7 +72,8 @@ class PlanRequest:
         epsilon: Privacy loss to spend over all steps, nats, greater than 0.
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
-            error is within 1.05 of the best.
+            error is within 1.05 of the central Gaussian's with the same shares, or
+            within 1.02 of the best where that is more.
         mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
         scale_factor: Grid steps per unit; None for the one with the least error.
         steps: Number of sessions that spend the budget together, at least 1.
@@ -86,7 +91,8 @@ class PlanRequest:
         colluder_fraction: Part of a session's roster that is taken for colluders where
             that is more, in [0, 1), read to six digits.
         ladder: Rungs by which survivors take back noise that no losses have made
-            necessary, 0 (none) … 8.
+            necessary, 0 (none) … 8; None for 4 where clients may be lost and the
+            mechanism allows a ladder.
         accountant: One of `dpnoise.accounting.accountant_names()`; None for the
             default, which is proven or certified.
         adjacency: Which two worlds must look alike.
@@ -125,7 +131,7 @@ class PlanRequest:
     loss_fraction: float | None = None
     colluders: int = 0
     colluder_fraction: float = 0.0
-    ladder: int = 0
+    ladder: int | None = None
     accountant: str | None = None
     adjacency: Adjacency = Adjacency.ZERO_OUT
     rotation: str = "hadamard"
@@ -205,8 +211,9 @@ class PlanRequest:
                     nearest="0.0" if part < 0.0 else "0.99",
                 )
         kind = self.mechanism_class
-        rungs = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
-        check_integer("ladder", self.ladder, 0, rungs)
+        if self.ladder is not None:
+            most = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
+            check_integer("ladder", self.ladder, 0, most)
         self.division.smallest_counted_shares(self.clients)
 
     def _check_sampling(self) -> None:
@@ -267,24 +274,41 @@ class PlanRequest:
         """Whether the mechanism's noise comes from one trusted party."""
         return self.mechanism_class.noise_is_central
 
+    @property
+    def tolerated_losses(self) -> Fraction:
+        """Part of a session's roster that may be lost."""
+        if self.loss_fraction is None:
+            return Fraction(self.clients - self.survivors, self.clients)
+        return Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
+
+    @property
+    def rungs(self) -> int:
+        """Rungs of the ladder, chosen where they are left open."""
+        if self.ladder is not None:
+            return self.ladder
+        has_use = self.mechanism_class.takes_ladder and not self.is_central
+        return DEFAULT_LADDER if has_use and self._can_lose_somebody else 0
+
+    @property
+    def _can_lose_somebody(self) -> bool:
+        lost = math.floor(self.tolerated_losses * self.clients)
+        return min(self.clients - self.survivors, lost) > 0
+
     def noise_rule(self, counted_variance: Fraction) -> NoiseRule:
         """Return the rule that divides a variance among the clients of a session.
 
         Args:
             counted_variance: What privacy counts, grid steps².
         """
-        losses = Fraction(self.clients - self.survivors, self.clients)
-        if self.loss_fraction is not None:
-            losses = Fraction(self.loss_fraction).limit_denominator(_SIX_DIGITS)
         colluding = Fraction(self.colluder_fraction).limit_denominator(_SIX_DIGITS)
         return NoiseRule(
             counted_variance=counted_variance,
             min_survivors=self.survivors,
-            loss_fraction=losses,
+            loss_fraction=self.tolerated_losses,
             colluders=self.colluders,
             colluder_fraction=colluding,
             share_bits=self.mechanism_class.finest_share_bits,
-            ladder=self.ladder,
+            ladder=self.rungs,
         )
 
     @property
@@ -307,11 +331,19 @@ class PlanRequest:
         return self.division.largest_surplus(self.clients)
 
     @property
+    def expected_surplus(self) -> float:
+        """Variance that a full session without losses keeps, over what counts."""
+        if self.is_central:
+            return 1.0
+        division = dataclasses.replace(self.division, share_bits=64)
+        return float(self.clients * division.session(self.clients).kept(0))
+
+    @property
     def sent_draws(self) -> int:
         """Draws for one coordinate that can arrive in one sum."""
         if self.is_central:
             return 1
-        return self.clients * (self.ladder + 2 if self.ladder else 1)
+        return self.clients * (self.rungs + 2 if self.rungs else 1)
 
     @property
     def calibrated_for(self) -> Adversary:

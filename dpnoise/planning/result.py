@@ -9,22 +9,39 @@ It computes nothing that needs an accountant.
 
 import html
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
 from dpnoise.accounting import PrivacyStatement
+from dpnoise.events import Adversary
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.request import PlanRequest
+from dpnoise.planning.scale_search import NoiseFit
 
-__all__ = ["CurvePoint", "Plan"]
+__all__ = ["AccountantTried", "CurvePoint", "Plan"]
 
 _PSEUDORANDOM: Final = (
     "Noise is expanded from secret 32-byte seeds by AES-256 in counter mode; figures "
     "hold against adversaries that cannot tell its output from random bits."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AccountantTried:
+    """What an accountant says of the finished parameters.
+
+    Args:
+        name: The accountant.
+        epsilon: What it states at the plan's δ; infinite where it has no theorem.
+        cpu_seconds: What the answer took; another run takes another time.
+    """
+
+    name: str
+    epsilon: float
+    cpu_seconds: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +53,16 @@ class Plan:
         parameters: What to configure.
         noise_variance: Aggregate variance that the accountant requires, per
             coordinate, grid steps². The shares of every roster add up to at least it.
+        noise_fit: What noise other scales are expected to need.
         accountant: Name of the accountant that calibrated the noise.
+        accountants_tried: That one first, then the others that have a theorem.
         statement_server: What holds against the server; None if nothing does,
             because the server itself adds the noise.
         statement_model_reader: What holds against readers of the released sums.
-        forecast: Error of the sum of every client's vector, with the most noise that
-            any session can be left with.
+        forecast: Error of the sum of every client's vector, the layers of noise taken
+            back that no loss has made necessary.
         counted_mse: Expected squared error per coordinate if no more noise arrived
             than privacy requires, caller's units squared.
-        mse_without_losses: Expected squared error per coordinate in a session of all
-            clients that loses none, its layers of noise taken back, caller's units
-            squared.
         gaussian_mse: The central analytic Gaussian's, same budget, same steps.
         upload_bytes: Bytes of one client's packed vector.
         notes: Sentences a reader of the plan should not miss.
@@ -55,12 +71,13 @@ class Plan:
     request: PlanRequest
     parameters: MechanismParameters
     noise_variance: Fraction
+    noise_fit: NoiseFit
     accountant: str
+    accountants_tried: tuple[AccountantTried, ...]
     statement_server: PrivacyStatement | None
     statement_model_reader: PrivacyStatement
     forecast: ErrorForecast
     counted_mse: float
-    mse_without_losses: float
     gaussian_mse: float
     upload_bytes: int
     notes: tuple[str, ...] = ()
@@ -104,7 +121,7 @@ class Plan:
 
     @property
     def count_standard_error(self) -> float | None:
-        """Standard error of one count, with the most noise that can arrive.
+        """Standard error of one count.
 
         None for vectors that are no counts. Under secret selection that of the estimate
         of everybody's count, if every client fills this one.
@@ -132,9 +149,9 @@ class Plan:
     def estimate_mse(self) -> float:
         """Expected squared error of the estimate of everybody's sum, per coordinate.
 
-        Caller's units², with the most noise that any session can be left with. Without
-        a selection the estimate is the sum, and this is `forecast.expected_mse`;
-        with one it is the sum over q: as much more noise, and the coins on top.
+        Caller's units². Without a selection the estimate is the sum, and this is
+        `forecast.expected_mse`; with one it is the sum over q: noise grows by 1/q², and
+        the coins come on top.
         """
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
@@ -144,7 +161,42 @@ class Plan:
         rows = self.table()
         width = max(len(label) for label, _ in rows)
         lines = [f"{label:<{width}}  {text}" for label, text in rows]
-        return "\n".join([*lines, *(f"* {note}" for note in self.notes)])
+        return "\n".join([*lines, self.in_words, *(f"* {note}" for note in self.notes)])
+
+    @property
+    def linf_bound(self) -> Fraction:
+        """Bound on every absolute coordinate before rounding, grid steps."""
+        return make_mechanism(self.parameters).coordinate_cap
+
+    @property
+    def in_words(self) -> str:
+        """What is promised, against whom, and of which sessions, in one sentence."""
+        stated, rule = self._calibrated, self.parameters.noise_rule
+        whom = {
+            Adversary.SERVER: "the server",
+            Adversary.PARTICIPANT: "participants",
+            Adversary.MODEL_READER: "readers of the sums, not against the server",
+        }[stated.adversary]
+        sentence = (
+            f"ε {stated.epsilon:.4g} at δ {stated.delta:.3g} over {self.request.steps} "
+            f"step{'s' * (self.request.steps > 1)} against {whom} "
+            f"({stated.status.value}, {stated.accountant})"
+        )
+        if self.request.is_central:
+            return f"{sentence}."
+        least, most = rule.min_survivors, self.parameters.num_clients
+        rosters = f"a roster of {most} of which nobody is lost"
+        if least < most:
+            rosters = (
+                f"any roster from {least} to {most} of which at least {least} and "
+                f"{_percent(1 - rule.loss_fraction)} remain"
+            )
+        colluding = "nobody colludes"
+        if rule.colluders or rule.colluder_fraction:
+            parts = [str(rule.colluders)] * bool(rule.colluders)
+            parts += [_percent(rule.colluder_fraction)] * bool(rule.colluder_fraction)
+            colluding = f"at most {' or '.join(parts)} collude"
+        return f"{sentence}; holds for {rosters} and {colluding}."
 
     def _repr_html_(self) -> str:
         """The same for notebooks."""
@@ -180,17 +232,24 @@ class Plan:
                 ),
             ),
             ("one client's share", self._shares()),
-            *self._selected(unit),
-            ("expected error", f"{forecast.expected_mse:.6g} {unit} at most"),
-            ("  without losses", f"{self.mse_without_losses:.6g} {unit}"),
+            ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
+            ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
             *self._count_error(),
+            *self._selected(unit),
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
             ("epsilon, server", f"{self.epsilon_server:.6g}"),
             ("epsilon, model reader", f"{self.epsilon_model_reader:.6g}"),
             ("delta", f"{request.delta:.6g}"),
+            ("accountants tried", self._tried()),
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
+        )
+
+    def _tried(self) -> str:
+        return ", ".join(
+            f"{each.name} ε {each.epsilon:.6g} ({each.cpu_seconds:.2g} s)"
+            for each in self.accountants_tried
         )
 
     def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
@@ -212,8 +271,7 @@ class Plan:
     def _count_error(self) -> tuple[tuple[str, str], ...]:
         if self.count_standard_error is None:
             return ()
-        at_most = f"{self.count_standard_error:.4g} at most"
-        return (("standard error of one count", at_most),)
+        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
     def _shares(self) -> str:
         given = self.parameters
@@ -263,6 +321,7 @@ class Plan:
             "rotation": given.rotation,
             "noise_variance": float(self.noise_variance),
             "local_noise_variance": self.share_at_largest,
+            "linf_bound": _fraction(self.linf_bound),
             "share_at_smallest": self.share_at_smallest,
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
@@ -271,7 +330,6 @@ class Plan:
             "selection_mse": self.selection_mse,
             "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
-            "expected_mse_without_losses": self.mse_without_losses,
             "noise_mse": forecast.noise_mse,
             "rounding_mse": forecast.rounding_mse,
             "bias_mse": forecast.bias_mse,
@@ -280,6 +338,14 @@ class Plan:
             "wrap_probability": forecast.wrap_probability,
             "expected_wrapped_coordinates": forecast.expected_wrapped_coordinates,
             "accountant": self.accountant,
+            "accountants_tried": [
+                {
+                    "name": each.name,
+                    "epsilon": _json_number(each.epsilon),
+                    "cpu_seconds": each.cpu_seconds,
+                }
+                for each in self.accountants_tried
+            ],
             "status": calibrated.status.value,
             "calibrated_for": request.calibrated_for.value,
             "adjacency": request.adjacency.value,
@@ -287,6 +353,7 @@ class Plan:
             "epsilon_model_reader": _json_number(self.epsilon_model_reader),
             "assumptions": [*calibrated.assumptions, _PSEUDORANDOM],
             "upload_bytes": self.upload_bytes,
+            "in_words": self.in_words,
             "notes": list(self.notes),
             "parameters": given.to_dict(),
         }
@@ -309,6 +376,14 @@ class CurvePoint:
     expected_mse: float
     wrap_probability: float
     upload_bytes: int
+
+
+def _percent(part: Fraction) -> str:
+    return f"{100.0 * float(part):.4g} %"
+
+
+def _fraction(number: Fraction) -> str:
+    return f"{number.numerator}/{number.denominator}"
 
 
 def _json_number(number: float) -> float | str:

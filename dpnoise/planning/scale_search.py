@@ -3,8 +3,9 @@
 * Candidates are compared by their whole forecast error: noise, rounding, clipping and
   wrapping, with the shares of all clients.
 * Between calibrations the required noise is modelled as a multiple of the central
-  Gaussian's at the encoded sensitivity, plus a constant. One calibration fixes the
-  multiple. The model decides where to look; it never decides how much noise is added.
+  Gaussian's at the encoded sensitivity, plus a constant: what rounding costs hardly
+  depends on the grid. Two calibrations fix both numbers. The model decides where to
+  look; it never decides how much noise is added.
 * Of all scales within half a percent of the best of any modulus, the smallest is
   taken: finer grids cost bits, larger tables and slower accounting, and gain nothing.
 * Only scales at which the sum wraps rarely enough are candidates, however small the
@@ -15,10 +16,11 @@ It asks no accountant.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.encoding.rotation import encoded_dim, flatness
@@ -29,8 +31,10 @@ from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.planning.request import PlanRequest
 
 __all__ = [
+    "NoiseFit",
     "NoiseModel",
     "Scale",
+    "accepted_error",
     "best_scale",
     "forecast_at",
     "smallest_bits",
@@ -43,12 +47,27 @@ _STEPS_TO_TRUNCATE: Final = 8.0
 _POINTS_PER_OCTAVE: Final = 8
 _REFINEMENTS: Final = 40
 _INDIFFERENCE: Final = 1.005  # scales closer than this to the limit are equally good
+_OVER_GAUSSIAN: Final = 1.05
+_OVER_BEST: Final = 1.02
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
 _MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
 # Small ε is reached at orders near 2·log(1/δ)/ε; a coarse grid is enough for a model.
 _ORDERS: Final = tuple(
     sorted({*range(2, 40), *(math.floor(40 * 1.1**power) for power in range(90))})
 )
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFit:
+    """The two numbers of the model.
+
+    Args:
+        factor: Multiple of the central Gaussian's variance.
+        extra: Variance that rounding costs at any scale, grid steps².
+    """
+
+    factor: float
+    extra: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +78,67 @@ class NoiseModel:
         request: What is planned.
         gaussian_variance: Variance the central Gaussian needs per squared
             sensitivity.
-        factor: Multiple of the Gaussian's variance, fixed by a calibration.
+        counted_shares: The fewest noise shares that privacy counts.
+        expected_surplus: Variance that a full session keeps, over what counts.
+        most_surplus: The largest variance that any session can keep, over that.
+        fit: The model's two numbers.
     """
 
     request: PlanRequest
     gaussian_variance: float
-    factor: float = 1.0
+    counted_shares: int
+    expected_surplus: float
+    most_surplus: float
+    fit: NoiseFit
+
+    @classmethod
+    def of(
+        cls,
+        request: PlanRequest,
+        gaussian_variance: float,
+        *,
+        fit: NoiseFit | None = None,
+    ) -> Self:
+        """Build the model of a request.
+
+        Args:
+            request: What is planned.
+            gaussian_variance: Variance the central Gaussian needs per squared
+                sensitivity.
+            fit: From calibrations; before the first one, a guess.
+        """
+        # One step of rounding in 12 places is what integer noise costs in proof and
+        # truth; where a coordinate is rounded at random, about one step² is common.
+        kind = request.mechanism_class
+        guess = 1.0 / 3.0 if kind.rounding is Rounding.CONDITIONAL else 1.0
+        return cls(
+            request=request,
+            gaussian_variance=gaussian_variance,
+            counted_shares=request.counted_shares,
+            expected_surplus=request.expected_surplus,
+            most_surplus=request.surplus_factor,
+            fit=fit or NoiseFit(1.0, 0.0 if request.is_central else guess),
+        )
+
+    def through(self, calibrated: Mapping[float, float]) -> Self:
+        """Return the model that passes through calibrated points.
+
+        Args:
+            calibrated: Required variance by scale: one point scales the guess, the
+                two nearest to the largest scale fix both numbers.
+        """
+        scales = sorted(calibrated)[-2:]
+        needs = [self._gaussian_need(scale) for scale in scales]
+        wanted = [calibrated[scale] for scale in scales]
+        if len(scales) > 1:
+            factor = (wanted[1] - wanted[0]) / (needs[1] - needs[0])
+            extra = wanted[0] - factor * needs[0]
+            if factor > 0.0 and extra >= 0.0:
+                return replace(self, fit=NoiseFit(factor, extra))
+        ratio = wanted[0] / (self.fit.factor * needs[0] + self.fit.extra)
+        return replace(
+            self, fit=NoiseFit(ratio * self.fit.factor, ratio * self.fit.extra)
+        )
 
     @property
     def length(self) -> int:
@@ -73,26 +147,22 @@ class NoiseModel:
 
     def counted_variance(self, scale_factor: float) -> float:
         """Return the variance that must be counted, grid steps²."""
+        wanted = self.fit.factor * self._gaussian_need(scale_factor) + self.fit.extra
+        if self.is_published_mixture:
+            squared = (scale_factor * self.request.l2_clip) ** 2
+            return max(wanted, self._published_point(squared)[1])
+        return wanted
+
+    def _gaussian_need(self, scale_factor: float) -> float:
+        """Return the variance of the central Gaussian for the encoded sensitivity."""
         request = self.request
         norm = scale_factor * math.hypot(request.l2_clip, request.clip_flag_amplitude)
-        kind = request.mechanism_class
         squared = norm * norm
-        # One step of rounding in 12 places is what integer noise costs in 5.1; the
-        # mixture adds up to a quarter of variance per unit of Rényi order.
-        extra = 1.0 / 3.0
-        if kind.rounding is Rounding.CONDITIONAL:
+        if request.mechanism_class.rounding is Rounding.CONDITIONAL:
             squared = float(
                 conditional_squared_bound(norm, self.length, request.rounding_bias)
             )
-        elif not request.is_central:
-            extra = request.epsilon * self.gaussian_variance / (4.0 * request.steps)
-            extra = min(extra, 0.25 * self.gaussian_variance)
-        if request.is_central:
-            extra = 0.0
-        wanted = self.factor * (self.gaussian_variance * squared + extra)
-        if self.is_published_mixture:
-            return max(wanted, self._published_point(squared)[1])
-        return wanted
+        return self.gaussian_variance * squared
 
     @property
     def is_published_mixture(self) -> bool:
@@ -160,14 +230,9 @@ class NoiseModel:
                     best, least = (order, needed), needed
         return best
 
-    def total_variance(self, scale_factor: float) -> float:
-        """Return the variance of all noise that arrives, grid steps²."""
-        request = self.request
-        return self.counted_variance(scale_factor) * request.surplus_factor
-
     def fits_sampler(self, scale_factor: float) -> bool:
         """Whether one share's variance is within reach of the sampler tables."""
-        share = self.counted_variance(scale_factor) / self.request.counted_shares
+        share = self.counted_variance(scale_factor) / self.counted_shares
         # Half of what the sampler holds: the calibrated noise may be above the model's.
         return share <= 0.5 * float(self.request.mechanism_class.largest_variance)
 
@@ -206,6 +271,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
     request = model.request
     kind = request.mechanism_class
     norm = scale_factor * request.l2_clip
+    counted = model.counted_variance(scale_factor)
     longest = request.clients * request.l2_clip
     sum_norm = longest if request.sum_l2_norm is None else request.sum_l2_norm
     rotated = request.rotation != "none"
@@ -215,7 +281,8 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         scale_factor=scale_factor,
         modulus=1 << bits,
         num_clients=request.clients,
-        total_noise_variance=model.total_variance(scale_factor),
+        noise_variance=counted * model.expected_surplus,
+        most_noise_variance=counted * model.most_surplus,
         sum_norm_steps=scale_factor * sum_norm,
         flatness=flatness(request.rotation, request.dimension) if rotated else None,
         rounding=kind.rounding,
@@ -238,15 +305,13 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     found = _minimise(model, bits)
     if found is None or free is None:
         return None
-    target = max(
-        found.forecast.expected_mse, _INDIFFERENCE * free.forecast.expected_mse
-    )
+    target = max(found.forecast.judged_mse, _INDIFFERENCE * free.forecast.judged_mse)
     low, high = math.log2(smallest_scale(model)), math.log2(found.scale_factor)
     # Left of its minimum the error falls: rounding and the constant part of the noise
     # weigh less and less.
     for _ in range(_REFINEMENTS):
         middle = 0.5 * (low + high)
-        if forecast_at(model, 2.0**middle, bits).expected_mse <= target:
+        if forecast_at(model, 2.0**middle, bits).judged_mse <= target:
             high = middle
         else:
             low = middle
@@ -254,13 +319,29 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     return Scale(chosen, bits, forecast_at(model, chosen, bits))
 
 
-def smallest_bits(model: NoiseModel, *, error_factor: float) -> int:
-    """Find the smallest modulus whose error is close to that of an unbounded one.
+def accepted_error(model: NoiseModel, best: ErrorForecast) -> float:
+    """Return the error down to which bits are saved, caller's units².
 
     Args:
         model: How much noise each scale needs.
-        error_factor: Allowed multiple of the least error of any modulus; infinite for
-            the smallest modulus that holds the sum at all.
+        best: The least error of any modulus.
+
+    Returns:
+        1.05 times the central Gaussian's with the noise that shares leave over, or 1.02
+        times the mechanism's own best where that is more.
+    """
+    central = model.gaussian_variance * model.request.l2_clip**2
+    return max(
+        _OVER_GAUSSIAN * model.expected_surplus * central, _OVER_BEST * best.judged_mse
+    )
+
+
+def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
+    """Find the smallest modulus whose error is accepted.
+
+    Args:
+        model: How much noise each scale needs.
+        holds_the_sum: Accept any error, as long as the modulus holds the sum.
 
     Returns:
         Bits in 1 … 62.
@@ -268,10 +349,10 @@ def smallest_bits(model: NoiseModel, *, error_factor: float) -> int:
     free = _minimise(model, UNBOUNDED_BITS)
     if free is None:
         return UNBOUNDED_BITS
-    limit = error_factor * free.forecast.expected_mse
+    limit = math.inf if holds_the_sum else accepted_error(model, free.forecast)
     for bits in range(1, UNBOUNDED_BITS):
         found = _minimise(model, bits)
-        if found is not None and found.forecast.expected_mse <= limit:
+        if found is not None and found.forecast.judged_mse <= limit:
             return bits
     return UNBOUNDED_BITS
 
@@ -307,7 +388,7 @@ def _minimise(model: NoiseModel, bits: int) -> Scale | None:
         )
 
     def error(exponent: float) -> float:
-        return forecast_at(model, 2.0**exponent, bits).expected_mse
+        return forecast_at(model, 2.0**exponent, bits).judged_mse
 
     if not is_candidate(first):
         return None

@@ -1,6 +1,6 @@
 """`secagg client`: contribute one vector, and get the sum."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
-    from secagg.client.client import Contribution
+    from secagg.client.client import Client, Contribution
     from secagg.client.file_input import FileInput
     from secagg.client.runner import ClientProgress
     from secagg.client.taken_part import TakenPart
@@ -46,7 +46,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
             "--output",
             metavar="SUM.npy",
             help="Where to write the released sum; {session} as in --input. Beside "
-            "SUM.npy goes SUM.receipt.bin, for `secagg sessions verify`.",
+            "SUM.npy goes SUM.receipt.bin, for `secagg sessions verify`, and "
+            "SUM.receipt-N.bin of each session N that gave no sum.",
         ),
     ] = None,
     payload_path: Annotated[
@@ -83,8 +84,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     The vector never leaves this machine as it is: it is clipped, gets a share of
     noise, and is masked. A client that was stopped goes on where it stood when it is
     started again with the same input; once the task is over, it says where its last
-    sum lies. With client.sessions above one, every session
-    takes a file of its own, such as x-{session}.npy.
+    sum lies, and fails if it was handed another input since. With client.sessions
+    above one, every session takes a file of its own, such as x-{session}.npy.
 
     Example: secagg client --config client.toml --input x.npy --output sum.npy
     """
@@ -128,7 +129,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     for profile in client_policy(settings).profiles:
         if profile.is_experimental:
             output.line(EXPERIMENTAL.format(profile.label), style="bold red")
-    source = FileInput(vector, payload_path=payload_path)
+    source = FileInput(
+        vector, payload_path=payload_path, state_dir=settings.client.state_dir
+    )
     require_all(
         client_checks(settings, describe_input=source.describe, outputs=targets)
     )
@@ -141,6 +144,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
     )
     output.result(
         {
+            "aborted": [
+                {"session_number": number, "audit_receipt": str(path)}
+                for number, path in files.of_aborted.items()
+            ],
             "task_over": last is not None,
             "last_part": None if last is None else _shown(last, files, output),
             "sessions": [
@@ -161,10 +168,17 @@ def client(  # noqa: PLR0913 - one parameter per flag
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What is written in each session."""
+    """What is written in each session.
+
+    Attributes:
+        sum_path: Where sums go; None for whoever wants none.
+        payload_path: Where payloads go, likewise.
+        of_aborted: Receipts of sessions that gave no sum, by their numbers.
+    """
 
     sum_path: SessionPath | None
     payload_path: SessionPath | None
+    of_aborted: dict[int, Path] = field(default_factory=dict)
 
     def receipt(self, session_number: int) -> Path | None:
         """Return where the receipt of one session goes: beside its sum.
@@ -174,6 +188,16 @@ class _Files:
         if self.sum_path is None:
             return None
         return self.sum_path.of(session_number).with_suffix(".receipt.bin")
+
+    def aborted(self, session_number: int) -> Path | None:
+        """Return where the receipt of a session without a sum goes.
+
+        It has the session's number, so that it is no other session's receipt.
+        """
+        if self.sum_path is None or self.sum_path.is_pattern:
+            return self.receipt(session_number)
+        suffix = f".receipt-{session_number}.bin"
+        return self.sum_path.path.with_suffix(suffix)
 
     def of(self, session_number: int) -> dict[str, str | None]:
         """Return the files of one session, by what is in them."""
@@ -228,25 +252,15 @@ async def _contribute(
 ) -> "tuple[list[Contribution], TakenPart | None]":
     """Return what was given, and the client's last part if the task is over."""
     from secagg.client.program import client_of
+    from secagg.client.runner import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.storage.vector_files import write_bytes, write_vector
+
+    aborted: list[int] = []
 
     def show(progress: "ClientProgress") -> None:
-        session = (
-            f"session {progress.session_number}: " if progress.session_number else ""
-        )
-        reason = f": {progress.reason}" if progress.reason else ""
-        size = (
-            f" ({progress.sent_bytes:,} of {progress.total_bytes:,} bytes)"
-            if progress.total_bytes
-            else ""
-        )
-        joined = (
-            f", {progress.joined} of {progress.needed} joined"
-            if progress.needed
-            else ""
-        )
-        output.line(f"{session}{progress.phase}{joined}{size}{reason}")
+        if progress.phase is ClientPhase.ABORTED:
+            aborted.append(progress.session_number)
+        output.line(_line_of(progress))
 
     contributions: list[Contribution] = []
     async with client_of(
@@ -262,21 +276,61 @@ async def _contribute(
                 last = await one.last_part()
                 if error.code is ErrorCode.TASK_OVER and last is not None:
                     output.line("the task is over; no further vector was given")
-                    return contributions, last
+                    if source.was_given(settings.client.task, last.session_number):
+                        return contributions, last
+                    output.line(f"{source} is not what that session was given")
                 if last is not None:
                     _shown(last, files, output)
                 raise
+            finally:
+                await _write_aborted(one, aborted, files, output)
             contributions.append(given)
             _describe(given, output)
-            if files.sum_path is not None and given.values is not None:
-                write_vector(files.sum_path.of(given.session_number), given.values)
-            receipt_path = files.receipt(given.session_number)
-            if receipt_path is not None:
-                write_bytes(receipt_path, given.audit)
-            for path in files.of(given.session_number).values():
-                if path is not None:
-                    output.line(f"wrote {path}")
+            _write_given(given, files, output)
     return contributions, None
+
+
+def _write_given(given: "Contribution", files: _Files, output: Output) -> None:
+    """Write sum and receipt of a session, and say where everything lies."""
+    from secagg.storage.vector_files import write_bytes, write_vector
+
+    if files.sum_path is not None and given.values is not None:
+        write_vector(files.sum_path.of(given.session_number), given.values)
+    receipt_path = files.receipt(given.session_number)
+    if receipt_path is not None:
+        write_bytes(receipt_path, given.audit)
+    for path in files.of(given.session_number).values():
+        if path is not None:
+            output.line(f"wrote {path}")
+
+
+def _line_of(progress: "ClientProgress") -> str:
+    session = f"session {progress.session_number}: " if progress.session_number else ""
+    reason = f": {progress.reason}" if progress.reason else ""
+    size = (
+        f" ({progress.sent_bytes:,} of {progress.total_bytes:,} bytes)"
+        if progress.total_bytes
+        else ""
+    )
+    joined = (
+        f", {progress.joined} of {progress.needed} joined" if progress.needed else ""
+    )
+    return f"{session}{progress.phase}{joined}{size}{reason}"
+
+
+async def _write_aborted(
+    one: "Client", numbers: list[int], files: _Files, output: Output
+) -> None:
+    """Write the receipts of sessions that gave no sum; forget their numbers."""
+    from secagg.storage.vector_files import write_bytes
+
+    while numbers:
+        number = numbers.pop(0)
+        audit, path = await one.receipt(number), files.aborted(number)
+        if audit is not None and path is not None:
+            write_bytes(path, audit)
+            files.of_aborted[number] = path
+            output.line(f"wrote {path}")
 
 
 def _describe(given: "Contribution", output: Output) -> None:

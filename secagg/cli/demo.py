@@ -55,11 +55,12 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             "unreviewed.",
         ),
     ] = "honest-curious-server",
-    xnoise: Annotated[
+    adaptive_clip: Annotated[
         bool,
         typer.Option(
-            "--xnoise",
-            help="Let survivors take back noise that no loss has made necessary.",
+            "--adaptive-clip",
+            help="Let the clip follow the median length of the vectors, as released "
+            "sums tell it; the budget stays.",
         ),
     ] = False,
     directory: Annotated[
@@ -105,8 +106,8 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         round_seconds=round_seconds,
         # Restarted clients import their libraries again.
         join_seconds=4 * round_seconds,
+        adaptive_clip=adaptive_clip,
         profile=chosen,
-        xnoise=xnoise,
     )
     late = "sign" if chosen.has_identities else "reveal"
     losses = tuple(

@@ -26,6 +26,7 @@ JSONOption = Annotated[
     bool,
     typer.Option(
         "--json",
+        is_eager=True,  # options that answer at once know it, wherever it stands
         help="Print JSON: the last line of standard output is one object.",
     ),
 ]

@@ -12,11 +12,20 @@ from secagg.errors import ErrorCode, ServiceError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from secagg.distributed_dp import Plan
+    from secagg.distributed_dp import Adjacency, Plan
 
 __all__ = ["plan"]
 
 _PICTURES: Final = (".png", ".svg", ".pdf")
+
+
+def _approve(context: typer.Context, path: Path | None) -> None:
+    """Judge a task that is already planned; needs none of the other options."""
+    if path is not None:
+        from secagg.cli.approve import approve
+
+        approve(path, Output(as_json=bool(context.params.get("as_json"))))
+        raise typer.Exit
 
 
 def plan(  # noqa: PLR0913 - one parameter per flag
@@ -65,8 +74,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         int | None,
         typer.Option(
             "--bits",
-            help="Bits of one entry on the wire; default: the fewest that cost no "
-            "accuracy.",
+            help="Bits of one entry on the wire; default: the fewest within 5 percent "
+            "of the central Gaussian's error.",
         ),
     ] = None,
     mechanism: Annotated[
@@ -130,14 +139,14 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         ),
     ] = 0.0,
     ladder: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--ladder",
             help="Rungs by which survivors take back noise that no loss has made "
-            "necessary; 0 for none; 4 keeps about 1 percent too much where a tenth may "
-            "be lost, 3 where three tenths may.",
+            "necessary; 0 for none; default: 4 where clients may be lost, which keeps "
+            "about 1 percent too much where a tenth may be, 2 where three tenths may.",
         ),
-    ] = 0,
+    ] = None,
     accountant: Annotated[
         str | None,
         typer.Option("--accountant", help="Accountant by name; default: a proven one."),
@@ -145,12 +154,44 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     rotation: Annotated[
         str, typer.Option("--rotation", help="How vectors are spread before rounding.")
     ] = "hadamard",
+    adjacency: Annotated[
+        str,
+        typer.Option(
+            "--adjacency",
+            help="Which two worlds must look alike: zero-out or replace-one.",
+        ),
+    ] = "zero-out",
+    sum_l2_norm: Annotated[
+        float | None,
+        typer.Option(
+            "--sum-l2-norm",
+            help="Expected length of the exact sum, vectors' units: it decides how "
+            "many bits the sum needs; default: all vectors agree.",
+        ),
+    ] = None,
+    max_wrap_probability: Annotated[
+        float,
+        typer.Option(
+            "--max-wrap-probability",
+            help="Largest probability that one entry of the sum wraps around.",
+        ),
+    ] = 0.01,
     plot: Annotated[
         Path | None,
         typer.Option(
             "--plot",
             metavar="FILE",
             help="Draw error against bits into FILE.png, .svg or .pdf (extra: viz).",
+        ),
+    ] = None,
+    approve: Annotated[  # noqa: ARG001 - its callback does the work and ends the command
+        Path | None,
+        typer.Option(
+            "--approve",
+            metavar="FILE",
+            callback=_approve,
+            help="Instead of planning: judge the noise of an offer, or of a server's "
+            "settings (.toml), and print the hash that a client may pin.",
         ),
     ] = None,
     as_json: JSONOption = False,
@@ -191,6 +232,9 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             ladder=ladder,
             accountant=accountant,
             rotation=rotation,
+            adjacency=_read_adjacency(adjacency),
+            sum_l2_norm=sum_l2_norm,
+            max_wrap_probability=max_wrap_probability,
         )
     except distributed_dp.ParameterError as error:
         raise ServiceError(
@@ -219,8 +263,23 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     output.result(made.to_dict())
 
 
+def _read_adjacency(text: str) -> "Adjacency":
+    from secagg.distributed_dp import Adjacency
+
+    try:
+        return Adjacency(text)
+    except ValueError:
+        known = ", ".join(each.value for each in Adjacency)
+        raise ServiceError(
+            f"--adjacency must be one of {known}; got {text!r}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step=f"Write one of {known}.",
+        ) from None
+
+
 def _print(made: "Plan", output: Output) -> None:
     output.pairs(made.table(), title="Plan")
+    output.line(made.in_words)
     assumptions = made.to_dict()["assumptions"]
     if isinstance(assumptions, list) and assumptions:
         output.heading("It holds if")

@@ -66,11 +66,11 @@ def server_checks(settings: ServerSettings) -> list[Check]:
     checks = [
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
         *_server_enrolment(settings),
-        _look("server.listen", lambda: str(Address.parse(server.listen))),
+        _address("server.listen", server.listen),
     ]
     health, payload = server.health_listen, settings.task.payload
     if health is not None:
-        checks.append(_look("server.health_listen", lambda: str(Address.parse(health))))
+        checks.append(_address("server.health_listen", health))
     checks += [
         _look("server.state_dir", lambda: _state_dir(settings)),
         _look("server.output_dir", lambda: _writable(server.output_dir)),
@@ -96,7 +96,7 @@ def client_checks(
     return [
         _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
         *_client_enrolment(settings),
-        _look("client.server", lambda: str(Address.parse(settings.client.server))),
+        _address("client.server", settings.client.server),
         _look("client.state_dir", lambda: _writable(settings.client.state_dir)),
         _look("--input", describe_input),
         *(_look(option, partial(_output, path)) for option, path in outputs.items()),
@@ -109,10 +109,11 @@ def check_port(settings: ServerSettings) -> None:
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
-    for text in (settings.server.listen, settings.server.health_listen):
+    for name in ("listen", "health_listen"):
+        text = getattr(settings.server, name)
         if text is None:
             continue
-        address = Address.parse(text)
+        address = Address.parse(text, name=f"server.{name}")
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM
@@ -130,6 +131,10 @@ def require_all(checks: Iterable[Check]) -> None:
     for check in checks:
         if check.problem is not None:
             raise check.problem
+
+
+def _address(setting: str, text: str) -> Check:
+    return _look(setting, lambda: str(Address.parse(text, name=setting)))
 
 
 def _look(subject: str, describe: Callable[[], str]) -> Check:

@@ -17,15 +17,17 @@ Rule 7: no vector is given twice without being told to: whoever gives to all ses
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
@@ -63,10 +65,14 @@ from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
+from secagg.storage.purging import purge_once
+from secagg.storage.stored import Retention
 from secagg.transport.address import Address
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["Client", "Contribution", "VectorMaker"]
+
+_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
 # Makes the vector of a session; called on a thread.  After a restart it is called
 # again for the same session and must return the same vector.
@@ -149,6 +155,9 @@ class Client:
             this client.
         wait_seconds: How long to wait for a session; None for ever.
         fetch_sum: Whether the released sums are wanted.
+        retention: How long receipts of ended sessions stay on the disk; 400 days and
+            10,000 of each task by default.  What was spent and which numbers were used
+            stay for good.
         answer_at: In tasks with secret selection: ask for the vector of a session only
             if this client's coin has won, and let the input leave at this part of the
             duration of MaskedInputCollection either way, say 0.8.  It must be enough to
@@ -197,6 +206,7 @@ class Client:
         attempts: int = 3,
         wait_seconds: float | None = 120.0,
         fetch_sum: bool = True,
+        retention: Retention | None = None,
         answer_at: float | None = None,
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
@@ -222,7 +232,9 @@ class Client:
                 f"answer_at is {answer_at!r}; it is a part of a round, between 0 and 1",
                 next_step="Take 0.8, or None to make every vector.",
             )
-        self._server = Address.parse(server) if isinstance(server, str) else server
+        self._server = (
+            Address.parse(server, name="server") if isinstance(server, str) else server
+        )
         self._task = task
         self._floors = floors
         self._identity = identity
@@ -235,6 +247,7 @@ class Client:
         self._attempts = attempts
         self._wait_seconds = wait_seconds
         self._fetch_sum = fetch_sum
+        self._retention = retention or Retention()
         self._answer_at = answer_at
         self._on_progress = on_progress
         self._stack = AsyncExitStack()
@@ -325,6 +338,7 @@ class Client:
             )
         self._turn = _turn_of(vector, accept)
         try:
+            await purge_once(storage.book, self._retention, _LOG)
             attempts = Attempts(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
@@ -490,7 +504,7 @@ class Client:
         if not parameters.noise_block:
             turn.shortened_by = 1.0
             return encode_integers(np.asarray(turn.make(session)), parameters)
-        task = NoisedTask.from_parameters(parameters)
+        task = NoisedTask.of_session(descriptor)
         if self._answer_at is not None and not task.is_selected(secrets):
             vector = np.zeros(task.dim)
         else:
@@ -551,7 +565,7 @@ def _contribution(
     privacy = noise = None
     grounds = ""
     if parameters.noise_block:
-        task = NoisedTask.from_parameters(parameters)
+        task = NoisedTask.of_session(descriptor)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from secagg.client.given_files import GivenFiles, mark_of
 from secagg.client.judge import SessionInfo
 from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode, InputError, ServiceError
@@ -61,17 +62,31 @@ class FileInput:
     Args:
         source: Path of the vector, with ``{session}`` for one file per session.
         payload_path: Where to write payloads, likewise; None to ignore them.
+        state_dir: Of the client, where it keeps in mind which file it has given; None
+            for whoever only looks at the file.
 
     Raises:
         InputError: The one file of all sessions cannot be used; see `load_vector`.
     """
 
-    def __init__(self, source: Path, *, payload_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: Path,
+        *,
+        payload_path: Path | None = None,
+        state_dir: Path | None = None,
+    ) -> None:
         self._source = SessionPath(source)
+        self._given = None if state_dir is None else GivenFiles(state_dir)
+        self._marks: dict[Path, str] = {}
         self._payload = None if payload_path is None else SessionPath(payload_path)
         self._vectors: dict[Path, npt.NDArray[Any]] = {}
         if not self._source.is_pattern:
             self._load(source)
+
+    def __str__(self) -> str:
+        """Return the path as it was given."""
+        return str(self._source)
 
     def describe(self) -> str:
         """Say what the input is, in a few words."""
@@ -107,9 +122,35 @@ class FileInput:
         """
         if self._payload is not None:
             write_bytes(self._payload.of(session.session_number), session.payload)
-        return self._load(self._source.of(session.session_number))
+        path = self._source.of(session.session_number)
+        vector = self._load(path)
+        if self._given is not None:
+            self._given.note(session.task, session.session_number, self._marks[path])
+        return vector
+
+    def was_given(self, task: str, session_number: int) -> bool:
+        """Return whether the vector that lies there is the one a session was given.
+
+        Where every session has a file of its own, a file that is gone was given, too.
+        """
+        path = self._source.of(session_number)
+        if self._given is None:
+            return False
+        if self._source.is_pattern and not path.exists():
+            return True
+        self._load(path)
+        return self._given.has(task, session_number, self._marks[path])
 
     def _load(self, path: Path) -> npt.NDArray[Any]:
         if path not in self._vectors:
+            mark = _mark(path)  # before it is read: a later change gives another one
             self._vectors = {path: load_vector(path)}  # sessions follow one another
+            self._marks = {path: mark}
         return self._vectors[path]
+
+
+def _mark(path: Path) -> str:
+    try:
+        return mark_of(path)
+    except OSError:
+        return ""  # reading it says what is wrong

@@ -80,7 +80,7 @@ def judge_offer(
     policy_of(floors, cohort).check(offered)
     if not parameters.noise_block:
         return SessionInfo(offered, parameters.dimension, None)
-    task = NoisedTask.from_parameters(parameters)
+    task = NoisedTask.of_session(offered)
     demanded = floors if isinstance(floors, PrivacyFloors) else floors.noised
     if demanded is not None:
         task.check_noise(demanded)  # costs less than epsilon does

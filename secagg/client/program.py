@@ -18,6 +18,7 @@ from secagg.policy import (
     PrivacyFloors,
 )
 from secagg.profiles import Profile
+from secagg.storage.stored import Retention
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
@@ -62,6 +63,10 @@ def client_of(
         attempts=client.attempts,
         wait_seconds=client.wait_seconds,
         fetch_sum=fetch_sum,
+        retention=Retention(
+            keep_receipts_days=client.keep_receipts_days,
+            keep_receipts=client.keep_receipts,
+        ),
         on_progress=on_progress,
     )
 
@@ -140,6 +145,7 @@ def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepte
             max_delta=section.max_delta,
             statuses=frozenset(section.grounds),
             min_local_noise_stddev=section.min_local_noise_stddev,
+            min_local_noise_multiplier=section.min_local_noise_multiplier,
             min_colluder_fraction=section.min_colluder_fraction,
             max_local_epsilon=section.max_local_epsilon,
         )

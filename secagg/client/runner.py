@@ -258,23 +258,36 @@ class ClientRunner:
         if revocations is None:
             # The session may end meanwhile: the next one may do.
             self.reach = Reach.JOINED
-            revocations = await self._fetched_list(offered.session_id, trust, deadline)
+            revocations = await self._fetched_list(offered, trust, deadline)
             self.reach = Reach.NO_SESSION
         return await enrolment.membership(
             trust, revocations, now=self._clock.date(), book=self._book
         )
 
     async def _fetched_list(
-        self, session_id: bytes, trust: Trust, deadline: float
+        self, offered: SessionDescriptor, trust: Trust, deadline: float
     ) -> bytes:
+        # A client without an end of its own patience gives up, too: it has not joined,
+        # and a list that comes after round 0 is of no use.
+        patience = offered.parameters.deadlines.advertise_keys
+        limit = self._clock.now() + patience + self._settings.slack_seconds
         try:
             return await self._calls.fetch(
-                session_id,
+                offered.session_id,
                 Blob.REVOCATIONS,
                 max_bytes=MAX_REVOCATION_BYTES,
                 digest=trust.revocation_hash,
-                deadline=deadline,
+                deadline=min(deadline, limit),
             )
+        except SessionAbortedError as error:
+            raise SessionAbortedError(
+                f"revocation list {trust.revocation_number}, which the session goes "
+                f"by, was not to be had: {error}",
+                # Not DEADLINE: a server that never gives it would cost no attempt.
+                code=ErrorCode.BAD_CREDENTIAL,
+                next_step="Ask the operator whether the aggregator hands out the list "
+                "that it names.",
+            ) from None
         except RemoteProtocolError as error:
             if error.code is not ErrorCode.PAYLOAD_MISMATCH:
                 raise

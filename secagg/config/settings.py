@@ -322,6 +322,28 @@ class NoiseSection:
         "mechanism.",
         default=None,
     )
+    clip_quantile: float | None = setting(
+        "Part of the vectors that should fit the clip: l2_clip is then that of the "
+        "first session, and those after it follow the sums, at no privacy cost but for "
+        "a slightly longer vector. Empty for a clip that stays.",
+        default=None,
+        low=1e-6,
+        high=0.999999,
+    )
+    lowest_clip: float | None = setting(
+        "Smallest clip of any session with clip_quantile; empty means l2_clip / 16.",
+        default=None,
+        low=1e-300,
+        high=1e300,
+        unit="caller's units",
+    )
+    highest_clip: float | None = setting(
+        "Largest clip of any session with clip_quantile; empty means 16 l2_clip.",
+        default=None,
+        low=1e-300,
+        high=1e300,
+        unit="caller's units",
+    )
     selection_rate: str = setting(
         'Part of the vectors that count in a sum, such as "1/10": everybody takes part '
         "and adds noise, and a secret coin of each client decides whether its vector "
@@ -336,11 +358,12 @@ class NoiseSection:
         low=0.0,
         high=0.999999,
     )
-    ladder: int = setting(
+    ladder: int | None = setting(
         "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none; 4 keeps about 1 percent too much where a tenth may be lost, 3 where "
+        "for none. Empty means 4 where clients may be lost and the mechanism allows "
+        "it, which keeps about 1 percent too much where a tenth may be lost, 2 where "
         "three tenths may.",
-        default=0,
+        default=None,
         low=0,
         high=8,
         unit="rungs",
@@ -505,6 +528,20 @@ class ClientSection:
         high=float(_MAX_SECONDS),
         unit="seconds",
     )
+    keep_receipts_days: float = setting(
+        "How long this client's receipts of ended sessions stay in state_dir.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
+    )
     log_level: str = setting(
         "Least severe log line on standard error.",
         default="warning",
@@ -634,6 +671,12 @@ class PolicySection:
         default=None,
         low=1e-3,
         high=1e9,
+    )
+    min_local_noise_multiplier: float = setting(
+        "The same over the longest vector that is not shortened: whatever the unit.",
+        default=0.0,
+        low=0.0,
+        high=1e300,
     )
     min_colluder_fraction: float | None = setting(
         "Part of every roster that the noise must take for colluders. An absolute "

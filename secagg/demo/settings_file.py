@@ -11,9 +11,6 @@ from secagg.profiles import Profile
 
 __all__ = ["DemoPlan", "write_server_settings"]
 
-# Of the ladder: within 2.5 percent of what the losses require.
-_RUNGS: Final = 4
-
 _TEMPLATE: Final = """\
 # Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
 [server]
@@ -46,7 +43,7 @@ rotation = "dft"
 epsilon = {epsilon}
 delta = {delta}
 l2_clip = {l2_clip}
-ladder = {ladder}
+clip_quantile = {clip_quantile}
 
 [rounds]
 advertise_keys = {join_seconds}
@@ -73,8 +70,8 @@ class DemoPlan:
         mechanism: How noise is made.
         round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
+        adaptive_clip: Let the clip follow the median length of the clients' vectors.
         profile: Named threat model.
-        xnoise: Survivors take back noise that no loss has made necessary.
     """
 
     clients: int
@@ -84,8 +81,8 @@ class DemoPlan:
     mechanism: str
     round_seconds: int
     join_seconds: int
+    adaptive_clip: bool = False
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
-    xnoise: bool = False
 
     @property
     def graph(self) -> Graph:
@@ -120,7 +117,6 @@ def write_server_settings(
             steps=planned.steps,
             profile=planned.profile.label,
             enrolment_key=enrolment_key,
-            ladder=_RUNGS if planned.xnoise else 0,
             degree='"auto"' if planned.graph is Graph.K_OUT else 0,
             dimension=DIMENSION,
             clients=planned.clients,
@@ -130,6 +126,7 @@ def write_server_settings(
             epsilon=float(planned.epsilon),
             delta=float(planned.delta),
             l2_clip=L2_CLIP,
+            clip_quantile=0.5 if planned.adaptive_clip else '""',
             round_seconds=planned.round_seconds,
             join_seconds=planned.join_seconds,
         ),

@@ -26,26 +26,39 @@ Nothing in here does input or output.
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
+from dpnoise.events import Adjacency
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
     best_magnitude_epsilon,
     make_randomiser,
 )
-from dpnoise.mechanisms import SessionNoise
-from dpnoise.planning import CurvePoint, Plan, error_curve, plan
+from dpnoise.mechanisms import ClippingSchedule, SessionNoise
+from dpnoise.planning import (
+    CurvePoint,
+    Plan,
+    PlanRequest,
+    error_curve,
+    flag_amplitude_for,
+    plan,
+)
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
     central_gaussian_variance,
     certify,
+    following_terms,
+    offered_terms,
     read_noise_terms,
     selects_in_secret,
     subtract_layers,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
+from secagg.distributed_dp.session_unit import UnitBounds
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
+    "Adjacency",
+    "ClippingSchedule",
     "CurvePoint",
     "DPNoiseError",
     "LocalParameters",
@@ -56,15 +69,20 @@ __all__ = [
     "NoisedTask",
     "ParameterError",
     "Plan",
+    "PlanRequest",
     "PrivacyReport",
     "PrivacyStatement",
     "SessionNoise",
+    "UnitBounds",
     "UnknownEventError",
     "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
     "error_curve",
+    "flag_amplitude_for",
+    "following_terms",
     "make_randomiser",
+    "offered_terms",
     "plan",
     "read_noise_terms",
     "selects_in_secret",

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, cast
 
-from dpnoise.accounting import expected_seconds
+from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
@@ -24,6 +24,7 @@ from dpnoise.mechanisms import (
     check_selection_rate,
     make_mechanism,
 )
+from secagg.distributed_dp.session_unit import UnitBounds
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import MAX_NOISE_BLOCK_BYTES
 
@@ -40,11 +41,10 @@ __all__ = [
 ]
 
 _BLOCK_VERSION: Final = 2
+_LEAST_UNIT: Final = Fraction(1, 1 << 64)  # products stay floats
 # No digits beyond those of a rate, whose denominator is a million at most.
 _RATE: Final = re.compile(r"[1-9][0-9]{0,6}/[1-9][0-9]{0,6}")
 MAX_STEPS: Final = 1_000_000
-# What a client spends on one offer before it says no; plans take a few at most.
-_MAX_ACCOUNTING_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +84,15 @@ class NoiseBlock:
         budget: What the task claims.
         selection_rate: Part of the vectors that count, by secret coins; 1 for all.
         sampler: Digest of how the noise is drawn, in hexadecimal.
+        units: Within which bounds the clip moves from session to session; None for a
+            clip that stays.
     """
 
     mechanism: Mechanism
     budget: NoiseBudget
     selection_rate: Fraction
     sampler: str
+    units: UnitBounds | None = None
 
     @property
     def release(self) -> PrivacyEvent:
@@ -119,7 +122,9 @@ class NoiseBlock:
             "accountant": self.budget.accountant,
         }
         if self.budget.randomiser is not None:
-            entries[_OPTIONAL_KEY] = self.budget.randomiser.to_dict()
+            entries["randomiser"] = self.budget.randomiser.to_dict()
+        if self.units is not None:
+            entries["unit"] = self.units.to_dict()
         return canonical_json(entries)
 
 
@@ -149,7 +154,7 @@ _BLOCK_KEYS: Final = frozenset(
         "accountant",
     }
 )
-_OPTIONAL_KEY: Final = "randomiser"
+_OPTIONAL_KEYS: Final = frozenset({"randomiser", "unit"})
 
 
 @lru_cache(maxsize=64)
@@ -169,10 +174,10 @@ def decode_block(block: bytes) -> NoiseBlock:
         raise bad_block("it is not JSON") from None
     if not is_canonical:
         raise bad_block("it is not in canonical form")
-    if not isinstance(entries, dict) or set(entries) - {_OPTIONAL_KEY} != _BLOCK_KEYS:
+    if not isinstance(entries, dict) or set(entries) - _OPTIONAL_KEYS != _BLOCK_KEYS:
         raise bad_block(
             f"it must have exactly the keys {', '.join(sorted(_BLOCK_KEYS))}, and "
-            f"{_OPTIONAL_KEY} where there is one"
+            f"{' and '.join(sorted(_OPTIONAL_KEYS))} where there are such"
         )
     if entries["version"] != _BLOCK_VERSION:
         raise bad_block(f"its version is not {_BLOCK_VERSION}")
@@ -182,7 +187,7 @@ def decode_block(block: bytes) -> NoiseBlock:
         steps=_whole(entries["steps"], "steps", lowest=1),
         spare=_whole(entries["spare"], "spare", lowest=0),
         accountant=str(entries["accountant"]),
-        randomiser=_randomiser(entries.get(_OPTIONAL_KEY)),
+        randomiser=_randomiser(entries.get("randomiser")),
     )
     encoder, noise = entries["mechanism"], entries["noise"]
     if not isinstance(encoder, dict) or "noise_rule" in encoder:
@@ -198,6 +203,7 @@ def decode_block(block: bytes) -> NoiseBlock:
         budget=budget,
         selection_rate=_rate(entries["selection_rate"]),
         sampler=str(entries["noise_sampler"]),
+        units=_units(entries.get("unit"), mechanism, budget),
     )
     # One description, one block: what is charged is charged to its bytes.
     if read.encode() != block:
@@ -205,20 +211,22 @@ def decode_block(block: bytes) -> NoiseBlock:
     return read
 
 
-def check_cost(block: NoiseBlock) -> None:
+def check_cost(mechanism: Mechanism, accountant: str) -> None:
     """Refuse a block that keeps everybody busy who judges it.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG.
     """
-    accountant = block.budget.accountant
-    release = cast("NoiseEvent", block.mechanism.event())
-    seconds = expected_seconds(release, accountant)
-    if seconds > _MAX_ACCOUNTING_SECONDS:
+    try:
+        release = cast("NoiseEvent", mechanism.event())
+    except DPNoiseError as error:
+        raise bad_block(str(error)) from None
+    cost = accounting_cost(release, accountant)
+    if cost > MAX_ACCOUNTING_COST:
         raise bad_block(
-            f"{accountant} would take about {seconds:.0f} seconds to judge it, at most "
-            f"{_MAX_ACCOUNTING_SECONDS:.0f} are accepted; plan on a coarser grid, or "
-            "name skellam-gdp with the mechanism skellam"
+            f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+            f"{MAX_ACCOUNTING_COST:.2g} are accepted; plan on a coarser grid, or name "
+            "mixture-gdp"
         )
 
 
@@ -245,6 +253,31 @@ def _randomiser(entries: object) -> LocalParameters | None:
         return LocalParameters.from_dict(entries)
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
+
+
+def _units(
+    entries: object, mechanism: Mechanism, budget: NoiseBudget
+) -> UnitBounds | None:
+    """Read how the clip may move; None where it stays."""
+    if entries is None:
+        return None
+    if not mechanism.has_clip_flag:
+        raise bad_block("its clip moves, and no flag tells which vectors fit")
+    if budget.randomiser is not None:
+        raise bad_block("a local randomiser has one clip, which cannot move")
+    try:
+        units = UnitBounds.from_dict(entries)
+    except ValueError as error:
+        raise bad_block(str(error)) from None
+    planned = Fraction(mechanism.parameters.scale_factor)
+    if (
+        not _LEAST_UNIT * planned
+        <= units.lowest
+        <= units.highest
+        <= planned / (_LEAST_UNIT)
+    ):
+        raise bad_block("its clip may move by more than a factor of 2^64")
+    return units
 
 
 def _positive(value: object, name: str, below: float) -> float:

@@ -1,5 +1,6 @@
 """What others than a task's clients ask of a noise block: core, server, verifiers."""
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, Final
 
@@ -7,11 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.errors import DPNoiseError
+from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import bad_block, decode_block
+from secagg.distributed_dp.session_unit import read_unit, unit_terms
 from secagg.distributed_dp.task import NoisedTask
+from secagg.errors import InternalError
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.primitives.modular import subtract_into
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import NoiseRemoval
@@ -19,6 +23,8 @@ from secagg.protocol.outputs import NoiseRemoval
 __all__ = [
     "central_gaussian_variance",
     "certify",
+    "following_terms",
+    "offered_terms",
     "read_noise_terms",
     "selects_in_secret",
     "subtract_layers",
@@ -68,12 +74,28 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
     """
     task = NoisedTask.from_parameters(parameters)
     noise = task.session_noise(sharers)
-    reveals = [noise.removed_layers(d) for d in range(noise.tolerated_losses + 1)]
     return NoiseTerms(
         context=task.noise_context(sharers),
         tolerated_losses=noise.tolerated_losses,
-        reveals=tuple(reveals) if noise.layers else (),
+        reveals=_reveals(noise),
     )
+
+
+def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
+    """Return which layers are taken back, by the number of losses."""
+    if not noise.layers:
+        return ()
+    end = noise.tolerated_losses + 1
+    found: list[tuple[int, ...]] = []
+    # The more are lost the less is taken back: as many changes as there are sums of
+    # layers, whereas the losses may be tens of thousands.
+    while (start := len(found)) < end:
+        here = noise.removed_layers(start)
+        change = bisect_left(
+            range(start, end), x=True, key=lambda d: noise.removed_layers(d) != here
+        )
+        found += [here] * change
+    return tuple(found)
 
 
 def selects_in_secret(parameters: ProtocolParameters) -> bool:
@@ -84,6 +106,60 @@ def selects_in_secret(parameters: ProtocolParameters) -> bool:
     """
     block = parameters.noise_block
     return bool(block) and decode_block(block).selection_rate < 1
+
+
+def offered_terms(parameters: ProtocolParameters, known: bytes) -> bytes:
+    """Return what the next offer of a task says of its session's noise.
+
+    Args:
+        parameters: Of the task.
+        known: What followed from the last sum; b"" before the first one.
+
+    Returns:
+        `known`, or what a task begins with if its block does not allow that any more.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; there is a noise block, and it is malformed.
+    """
+    if not parameters.noise_block:
+        return b""
+    units = decode_block(parameters.noise_block).units
+    if units is None:
+        return b""
+    try:
+        if units.lowest <= read_unit(known) <= units.highest:
+            return known
+    except ValueError:
+        pass  # there was no sum before
+    return unit_terms(units.start)
+
+
+def following_terms(
+    session: SessionDescriptor,
+    residues: npt.NDArray[np.unsignedinteger[Any]],
+    *,
+    inputs: int,
+) -> bytes:
+    """Return what the offer after one says whose session has released a sum.
+
+    Args:
+        session: The offer of the session with the sum.
+        residues: The sum modulo m.
+        inputs: How many vectors it adds up.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; its noise cannot be read.
+    """
+    if not session.parameters.noise_block:
+        return b""
+    task = NoisedTask.of_session(session)
+    if task.units is None or task.unit is None:
+        return b""
+    fitted = task.fitted(residues, inputs=inputs)
+    if fitted is None:
+        raise InternalError("a clip moves only where a flag says which vectors fit")
+    parameters = task.mechanism.parameters
+    return unit_terms(task.units.following(task.unit, parameters, fitted=fitted))
 
 
 def certify(

@@ -13,7 +13,6 @@ from dpnoise.local import reconstruction_probability
 from dpnoise.mechanisms import EVERYBODY
 from secagg.distributed_dp.noise_block import (
     bad_block,
-    check_cost,
     check_sampler,
     decode_block,
     rational_text,
@@ -216,13 +215,11 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         adversary: Against whom.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; the block cannot be used, or is too dear to
-            judge.
+        RemoteProtocolError: BAD_CONFIG; the block cannot be used.
     """
     block = decode_block(noise_block)
     budget = block.budget
     try:
-        check_cost(block)
         # No figure for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)

@@ -15,6 +15,7 @@ from dpnoise.events import Adversary
 from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
 from dpnoise.mechanisms import (
     EVERYBODY,
+    ClippingSchedule,
     Mechanism,
     SessionNoise,
     is_selected,
@@ -26,13 +27,15 @@ from secagg.distributed_dp.noise_block import (
     NoiseBudget,
     bad_block,
     canonical_json,
+    check_cost,
     decode_block,
     rational_text,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport, statement
+from secagg.distributed_dp.session_unit import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.transcript import hash_parts
@@ -66,19 +69,26 @@ class NoisedInput:
 class NoisedTask:
     """A task with distributed noise: protocol parameters and mechanism, joined.
 
-    Build it with `from_plan` (operator) or `from_parameters` (client).
+    Build it with `from_plan` (operator), `from_parameters` (who judges the task) or
+    `of_session` (who encodes or decodes).
 
     Attributes:
         parameters: Of the protocol; their noise block describes the other two.
         mechanism: Encodes vectors and decodes sums.
         budget: What the task claims.
         selection_rate: Part of the vectors that count, by secret coins; 1 for all.
+        units: Within which bounds the clip moves from session to session; None for a
+            clip that stays.
+        unit: Of one session of a task whose clip moves, grid steps per caller's unit;
+            None before one is known, and where the clip stays.
     """
 
     parameters: ProtocolParameters
     mechanism: Mechanism
     budget: NoiseBudget
     selection_rate: Fraction = EVERYBODY
+    units: UnitBounds | None = None
+    unit: Fraction | None = None
 
     @classmethod
     def from_plan(
@@ -88,6 +98,7 @@ class NoisedTask:
         *,
         spare: int = 0,
         randomiser: LocalParameters | None = None,
+        clip: ClippingSchedule | None = None,
     ) -> Self:
         """Join a plan with protocol parameters.
 
@@ -98,6 +109,8 @@ class NoisedTask:
             spare: How many of the plan's steps are spare sessions.
             randomiser: What makes every vector private before it is encoded. The plan
                 must be made for its `output_norm` as `l2_clip`.
+            clip: Lets the clip follow the released sums; None for one that stays. The
+                plan must have a clip flag, see `flag_amplitude_for`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
@@ -123,6 +136,7 @@ class NoisedTask:
                 budget=budget,
                 selection_rate=made.request.selection,
                 sampler=mechanism.sampler_digest.hex(),
+                units=None if clip is None else UnitBounds.of(clip, made.parameters),
             ).encode(),
         )
         return cls.from_parameters(parameters.validate())
@@ -138,15 +152,48 @@ class NoisedTask:
         """
         block = decode_block(parameters.noise_block)
         return cls(
-            parameters, block.mechanism, block.budget, block.selection_rate
+            parameters,
+            block.mechanism,
+            block.budget,
+            block.selection_rate,
+            block.units,
         ).validate()
+
+    @classmethod
+    def of_session(cls, session: SessionDescriptor) -> Self:
+        """Read the noise block of a session, and what its offer adds.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, as `from_parameters`, or if the offer
+                states a unit outside the bounds of its task, or one where there is
+                none (R3.5-3).
+        """
+        task = cls.from_parameters(session.parameters)
+        if task.units is None:
+            if session.noise_terms:
+                raise bad_block("the clip of the task stays, and the offer moves it")
+            return task
+        try:
+            unit = read_unit(session.noise_terms)
+        except ValueError as error:
+            raise bad_block(str(error)) from None
+        bounds = task.units
+        if not bounds.lowest <= unit <= bounds.highest:
+            raise bad_block(
+                f"the session has {float(unit):.6g} grid steps per unit, its task "
+                f"allows {float(bounds.lowest):.6g} to {float(bounds.highest):.6g}"
+            )
+        return replace(task, unit=unit)
 
     def validate(self) -> Self:
         """Return self if protocol and mechanism fit each other.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG, naming the contradiction.
+            RemoteProtocolError: BAD_CONFIG, naming the contradiction, or an accountant
+                that would take too long.
         """
+        # First: nothing that is asked of a task later may keep a client busy.
+        check_cost(self.mechanism, self.budget.accountant)
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
         for holds, complaint in (
@@ -221,6 +268,42 @@ class NoisedTask:
         """Coordinates of the caller's vectors."""
         return self.mechanism.dim
 
+    @property
+    def magnification(self) -> float:
+        """What vectors are multiplied by before they are clipped; 1 if the clip stays.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the clip moves, and this is no session.
+        """
+        if self.units is None:
+            return 1.0
+        if self.unit is None:
+            raise bad_block("its clip moves; the unit stands in the session's offer")
+        return float(self.unit / Fraction(self.mechanism.parameters.scale_factor))
+
+    @property
+    def l2_clip(self) -> float:
+        """Longest vector that is not shortened in this session, caller's units."""
+        return self.mechanism.parameters.l2_clip / self.magnification
+
+    def fitted(
+        self, residues: npt.NDArray[np.unsignedinteger[Any]], *, inputs: int
+    ) -> float | None:
+        """Return the released estimate of the part of the vectors that fitted.
+
+        Args:
+            residues: The sum.
+            inputs: How many vectors it adds up.
+
+        Returns:
+            The estimate, in [0, 1]; None where no flag tells.
+        """
+        if not self.mechanism.has_clip_flag:
+            return None
+        return self.mechanism.decode_clip_flag(
+            residues, num_contributors=inputs, selection_rate=self.selection_rate
+        )
+
     def is_selected(self, secrets: NoiseSecrets) -> bool:
         """Whether this client's vector counts in a session: its secret coin (R3.5-2).
 
@@ -261,6 +344,8 @@ class NoisedTask:
         """
         noise = self.session_noise(secrets.sharers)
         sent, shortened_by = np.asarray(vector), None
+        if self.units is not None:
+            sent = _magnified(sent, self.magnification)
         try:
             if (randomiser := self.randomiser) is not None:
                 shortened_by = randomiser.shortened_by(sent)
@@ -280,7 +365,9 @@ class NoisedTask:
                 str(error), next_step="Correct the vector; nothing of it was sent."
             ) from None
         return NoisedInput(
-            NoisedVector(encoded.residues, self.parameters.noise_block),
+            NoisedVector(
+                encoded.residues, self.parameters.noise_block, secrets.context
+            ),
             shortened_by or encoded.shortened_by,
         )
 
@@ -293,10 +380,11 @@ class NoisedTask:
         and the estimate is their sum over q.  The mean of all is the estimate over the
         number of inputs either way.
         """
+        over = float(self.selection_rate) * self.magnification
         selected = self.mechanism.decode(
             residues, public_seed=_rotation_seed(session_id, self.parameters.suite)
         )
-        return selected / float(self.selection_rate)
+        return selected / over
 
     def session_noise(self, sharers: int) -> SessionNoise:
         """Return what each client of a session adds, as exact rationals (R3.5-1).
@@ -437,7 +525,18 @@ class NoisedTask:
         """The least noise of one client, over all rosters, caller's units."""
         given = self.mechanism.parameters
         least = given.noise_rule.least_variance(given.num_clients)
-        return math.sqrt(self.mechanism.drawn_variance(least)) / given.scale_factor
+        unit = given.scale_factor
+        if self.units is not None:
+            unit = float(self.units.highest)
+        return math.sqrt(self.mechanism.drawn_variance(least)) / unit
+
+    @property
+    def local_noise_multiplier(self) -> float:
+        """The least noise of one client over the longest vector, whatever the units."""
+        given = self.mechanism.parameters
+        least = given.noise_rule.least_variance(given.num_clients)
+        drawn = float(self.mechanism.drawn_variance(least))
+        return math.sqrt(drawn / self.mechanism.l2_clip_squared_steps)
 
     @property
     def graph_delta(self) -> float:
@@ -493,6 +592,14 @@ class NoisedTask:
                     f"each client adds noise of standard deviation "
                     f"{self.local_noise_stddev:.4g}, at least "
                     f"{floors.min_local_noise_stddev:.4g} is demanded"
+                ),
+            ),
+            (
+                self.local_noise_multiplier >= floors.min_local_noise_multiplier,
+                (
+                    f"each client adds {self.local_noise_multiplier:.4g} of the "
+                    f"longest vector as noise, at least "
+                    f"{floors.min_local_noise_multiplier:.4g} is demanded"
                 ),
             ),
         )
@@ -569,6 +676,14 @@ def _insist(*demands: tuple[bool, str]) -> None:
                 next_step="Ask the operator for more noise or fewer steps, or change "
                 "[policy] in the client's settings if that is what you want.",
             )
+
+
+def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float64]:
+    """Multiply a vector; what is no vector of numbers is left to the encoder."""
+    if vector.dtype.kind not in "fiu":
+        return vector
+    with np.errstate(over="ignore"):  # the encoder refuses what is not finite
+        return vector.astype(np.float64) * factor
 
 
 def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:

@@ -463,11 +463,18 @@ def mask_noised(
     """Bind an input that carries its noise share (R5.3-1)."""
     vector = event.vector
     _check_vector(state.facts.parameters, vector)
-    # The row admits no other class; what remains is whose noise it is.
-    block = vector.noise_block if isinstance(vector, NoisedVector) else b""
-    if block != state.facts.parameters.noise_block:
+    if not isinstance(vector, NoisedVector):
+        raise InternalError("the row admits no other class")
+    # What remains is whose noise it is.
+    if vector.noise_block != state.facts.parameters.noise_block:
         raise LocalProtocolError(
             "the vector carries noise of another task than the session's"
+        )
+    if vector.mask_context != state.delivered.ctx2:
+        raise LocalProtocolError(
+            "the vector carries noise of another session, or for other clients, than "
+            "this session's",
+            next_step="Encode the vector with the noise secrets of this session.",
         )
     return _bind(state, vector)
 

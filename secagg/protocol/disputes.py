@@ -46,8 +46,10 @@ def left_out(
     for accuser, accused in pairs:
         opponents.setdefault(accuser, set()).add(accused)
         opponents.setdefault(accused, set()).add(accuser)
-    # Disjoint pairs with a corrupt client in each: there are at least as many.
-    bound = max(colluders, len(_matching(pairs, already)))
+    # Each of disjoint pairs has a corrupt client.  The loop ends at no smaller bound
+    # than their number: whoever is taken out of a greedy matching shortens it by one
+    # pair at most.
+    bound = colluders
     while True:
         proven = {v for v, others in opponents.items() if len(others) > bound} - already
         matched = _matching(pairs, already | proven)

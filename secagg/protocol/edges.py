@@ -153,7 +153,10 @@ class _Hashes:
             "in leaf", self.ctx1, _u32(drawn), _u32(drawer), suite=self.suite
         )
 
-    def in_tree(self, drawn: int, drawers: Sequence[int]) -> MerkleTree:
+    def in_tree(self, drawn: int, drawers: Sequence[int]) -> MerkleTree | None:
+        """Return the tree over who drew a client; None for an empty one."""
+        if not drawers:
+            return None
         leaves = [self.in_leaf(drawn, drawer) for drawer in drawers]
         return MerkleTree(leaves, self.suite, node=_IN_NODE)
 
@@ -161,9 +164,8 @@ class _Hashes:
         """Hash the number of drawers beside their tree, which does not bind it."""
         return hash_parts("in list", _u32(size), top, suite=self.suite)
 
-    def in_list_of(self, drawn: int, drawers: Sequence[int]) -> bytes:
-        top = self.in_tree(drawn, drawers).top if drawers else b""
-        return self.in_list(len(drawers), top)
+    def in_list_of(self, size: int, tree: MerkleTree | None) -> bytes:
+        return self.in_list(size, b"" if tree is None else tree.top)
 
     def leaf(self, index: int, drawn_hash: bytes, in_list: bytes) -> bytes:
         return hash_parts(
@@ -203,7 +205,10 @@ class EdgeTrees:
         root: The edge root, 32 bytes.
     """
 
-    __slots__ = ("_hashes", "_tree", "graph", "lists", "root")
+    __slots__ = (
+        *("_drawn_hashes", "_hashes", "_in_trees", "_tree"),
+        *("graph", "lists", "root"),
+    )
 
     def __init__(
         self,
@@ -220,6 +225,16 @@ class EdgeTrees:
             _drawers(self.lists) if drawers is None else drawers,
         )
         self._hashes: Final = _Hashes(ctx1, suite)
+        # These are read by all who drew a client: kept, they cost the server time that
+        # grows with n k, and not with n k^2.
+        self._drawn_hashes: Final = {
+            index: self._hashes.drawn(edges.listed())
+            for index, edges in self.lists.items()
+        }
+        self._in_trees: Final = {
+            index: self._hashes.in_tree(index, self.graph.dealers(index))
+            for index in self.lists
+        }
         leaves = [self._leaf(index) for index in range(size)]
         self._tree: Final = MerkleTree(leaves, suite, node=_EDGE_NODE)
         self.root: Final = self._hashes.root(size, self._tree.top)
@@ -229,8 +244,10 @@ class EdgeTrees:
             return self._hashes.empty_leaf(index)
         return self._hashes.leaf(
             index,
-            self._hashes.drawn(self.lists[index].listed()),
-            self._hashes.in_list_of(index, self.graph.dealers(index)),
+            self._drawn_hashes[index],
+            self._hashes.in_list_of(
+                len(self.graph.dealers(index)), self._in_trees[index]
+            ),
         )
 
     def published(self, reader: int) -> EdgesPublished:
@@ -249,13 +266,13 @@ class EdgeTrees:
     def _list_proof(self, drawn: int, reader: int) -> ListProof | None:
         if drawn not in self.lists:
             return None
-        drawers = self.graph.dealers(drawn)
+        drawers, tree = self.graph.dealers(drawn), self._in_trees[drawn]
         place = drawers.index(reader)
         return ListProof(
-            drawn_hash=self._hashes.drawn(self.lists[drawn].listed()),
+            drawn_hash=self._drawn_hashes[drawn],
             size=len(drawers),
             place=place,
-            proof=self._hashes.in_tree(drawn, drawers).proof([place]),
+            proof=() if tree is None else tree.proof([place]),
         )
 
 
@@ -282,10 +299,12 @@ class _Reader:
 
     def check_own_leaf(self, shown: EdgesPublished) -> None:
         """R5.9-6: what it drew, and who drew it, is what everybody is shown."""
+        drawers = [each for each, _ in shown.drawers]
+        tree = self.hashes.in_tree(self.index, drawers)
         leaf = self.hashes.leaf(
             self.index,
             self.hashes.drawn(self.own.listed()),
-            self.hashes.in_list_of(self.index, [each for each, _ in shown.drawers]),
+            self.hashes.in_list_of(len(drawers), tree),
         )
         if not self._is_covered(shown.edge_root, {self.index: leaf}, shown.own_proof):
             raise RemoteProtocolError(

@@ -144,10 +144,13 @@ class NoisedVector:
     Attributes:
         residues: Unsigned integers in [0, m), shape (d,), noise included.
         noise_block: The noise block under which the share was drawn.
+        mask_context: ctx2 of the session for whose U2 it was drawn: another U2, or
+            another session of the task, takes other noise.
     """
 
     residues: npt.NDArray[np.unsignedinteger] = field(repr=False)
     noise_block: bytes
+    mask_context: bytes
 
 
 @dataclass(frozen=True, slots=True)

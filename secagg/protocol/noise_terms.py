@@ -68,11 +68,13 @@ class NoiseSecrets:
 
     Attributes:
         sharers: |U2|, which decides how much noise that is.
+        context: ctx2, which covers U2.
         seed: 32 bytes, bound to ctx2: another U2 gets other noise and other rounding.
         layers: The same for each layer of noise, from the g_i of the advert.
     """
 
     sharers: int
+    context: bytes
     seed: SecretBytes = field(repr=False)
     layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
 
@@ -96,6 +98,7 @@ def noise_secrets(
     """
     return NoiseSecrets(
         sharers=sharers,
+        context=context,
         # Component 0 is the noise that stays, and the rounding.
         seed=noise_seed(seed, context=context, component=0, suite=suite),
         layers=tuple(

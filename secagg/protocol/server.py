@@ -282,7 +282,8 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
 
 
 def _is_closed(state: ServerState, which: Round) -> bool:
-    return which < state.ROUND or isinstance(state, Summing | Completed | Failed)
+    # Summing up is no round of its own: it begins when Unmasking is closed.
+    return which < state.ROUND or isinstance(state, Summing)
 
 
 def fork(state: ServerState) -> ServerState:

@@ -9,9 +9,9 @@ import logging
 from typing import Final
 
 from secagg import telemetry
-from secagg.errors import ServiceError
 from secagg.runtime.clock import Clock
 from secagg.storage.book import Book
+from secagg.storage.purging import purge_once
 from secagg.storage.stored import Retention
 
 __all__ = ["purge_regularly"]
@@ -31,11 +31,5 @@ async def purge_regularly(book: Book, policy: Retention, *, clock: Clock) -> Non
         clock: How to wait.
     """
     while True:
-        try:
-            purged = await book.purge(policy)
-        except ServiceError as error:
-            _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
-        else:
-            if purged.keys:
-                _LOG.info("%s count=%d", telemetry.RECEIPTS_PURGED, len(purged.keys))
+        await purge_once(book, policy, _LOG)
         await clock.sleep_until(clock.now() + PURGE_EVERY_SECONDS)

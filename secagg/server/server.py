@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg.distributed_dp import PrivacyReport
+from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers
@@ -65,6 +65,10 @@ class ReleasedSum:
             from a task without noise.  With secret selection it is the estimate of the
             sum of all vectors, so that over `inputs` it is their mean.
         privacy: What the whole task costs its users; None for exact sums.
+        l2_clip: Longest vector that was not shortened, caller's units; None for exact
+            sums.  In tasks with adaptive clipping it moves from sum to sum.
+        fitted: Released estimate of the part of the vectors that were not shortened;
+            None where nobody says.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
         audit: What `secagg sessions verify` judges: anybody can recompute from these
@@ -75,6 +79,8 @@ class ReleasedSum:
     inputs: int
     values: npt.NDArray[Any] = field(repr=False)
     privacy: PrivacyReport | None
+    l2_clip: float | None
+    fitted: float | None
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     receipt: SessionReceipt = field(repr=False)
     audit: bytes = field(repr=False)
@@ -188,13 +194,22 @@ class RunningTask:
         await taken
 
     def _decoded(self, released: SessionSum) -> ReleasedSum:
-        descriptor, noised = released.descriptor, self.prepared.noised
+        descriptor, parameters = released.descriptor, released.descriptor.parameters
+        values: npt.NDArray[Any]
+        clip = fitted = None
+        if not parameters.noise_block:
+            values = decode_integers(released.residues, parameters.modulus)
+        else:
+            task = NoisedTask.of_session(descriptor)
+            values = task.decode(released.residues, session_id=descriptor.session_id)
+            clip = task.l2_clip
+            fitted = task.fitted(released.residues, inputs=released.survivors)
         return ReleasedSum(
             session_number=descriptor.session_number,
             inputs=released.survivors,
-            values=decode_integers(released.residues, descriptor.parameters.modulus)
-            if noised is None
-            else noised.decode(released.residues, session_id=descriptor.session_id),
+            values=values,
+            l2_clip=clip,
+            fitted=fitted,
             privacy=self.prepared.report,
             residues=released.residues,
             receipt=released.receipt,
@@ -289,8 +304,12 @@ class Server:
                 "a server of a network needs state_dir",
                 next_step="Name a directory that survives restarts.",
             )
-        self._listen = None if listen is None else Address.parse(listen)
-        self._health = None if health_listen is None else Address.parse(health_listen)
+        self._listen = None if listen is None else Address.parse(listen, name="listen")
+        self._health = (
+            None
+            if health_listen is None
+            else Address.parse(health_listen, name="health_listen")
+        )
         self._identity = identity
         self._state_dir = state_dir
         self._rollback_mark = rollback_mark

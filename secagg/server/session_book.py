@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from secagg import telemetry
+from secagg.distributed_dp import following_terms, offered_terms
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -217,7 +218,7 @@ class SessionBook:
         while True:
             try:
                 runner = await self._create(
-                    task, number, payload, left_out=left_out, attempt=attempt
+                    task, number, payload, facts, left_out=left_out, attempt=attempt
                 )
             except NumberTakenError as error:
                 number = error.highest + 1
@@ -225,11 +226,12 @@ class SessionBook:
                 runner.count_sessions(allowed=task.allowed, spent=tally.spent)
                 return runner
 
-    async def _create(
+    async def _create(  # noqa: PLR0913 - what a session begins with
         self,
         task: TaskDefinition,
         number: int,
         payload: bytes,
+        facts: TaskFacts,
         *,
         left_out: frozenset[str],
         attempt: int,
@@ -242,6 +244,7 @@ class SessionBook:
             session_end=self._end_of_one_that_opens_now(task),
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
+            noise_terms=offered_terms(task.parameters, facts.noise_terms),
         )
         record = SessionRecord(
             descriptor, task.invited, left_out, attempt, task.revocations
@@ -311,6 +314,7 @@ class SessionBook:
             await self._on_aborted(runner.descriptor, runner.audit().encode())
         known = await self.facts(task_id)
         facts = await self._workers.run(known.after, runner.receipt())
+        facts = replace(facts, noise_terms=await self._terms_after(runner, known))
         await runner.finish(facts.encode())
         self._facts[task_id] = facts
         for identity in sorted(facts.left_out - known.left_out):
@@ -318,6 +322,16 @@ class SessionBook:
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]
+
+    async def _terms_after(self, runner: SessionRunner, known: TaskFacts) -> bytes:
+        """Return what the next offer says of its noise, from what was released."""
+        outcome, descriptor = runner.outcome(), runner.descriptor
+        if not isinstance(outcome, Released) or not descriptor.noise_terms:
+            return known.noise_terms
+        released = await self.load_sum(runner, outcome)
+        return await self._workers.run(
+            following_terms, descriptor, released.residues, inputs=outcome.survivors
+        )
 
     async def _keep(self, session: SessionRunner | EndedSession) -> None:
         """Keep an ended session for latecomers, and let go of the oldest."""

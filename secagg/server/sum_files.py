@@ -71,6 +71,8 @@ class SumFiles:
                 "file": sum_path.name,
                 "audit_receipt": receipt_path.name,
                 "dimension": int(values.shape[0]),
+                "l2_clip": released.l2_clip,
+                "fitted": released.fitted,
                 "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(released.receipt.ring),
                 "graph": self._graph(),
@@ -90,6 +92,8 @@ class SumFiles:
             "budget_delta": noised.budget.delta,
             "sessions_in_budget": noised.budget.sessions,
             "expected_rmse": self._prepared.forecast_rmse,
+            # It counts all layers that survivors may be asked to take back.
+            "expected_rmse_is_upper_bound": noised.parameters.noise_layers > 0,
             "mechanism": noised.mechanism.parameters.to_dict(),
         }
 

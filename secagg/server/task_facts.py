@@ -19,13 +19,14 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import MAX_IDENTITY_BYTES, Released
+from secagg.parameters import MAX_NOISE_TERMS_BYTES
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol.disputes import left_out
 from secagg.server.receipt import SessionReceipt
 
 __all__ = ["TaskFacts"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class TaskFacts:
             is not.
         left_out: Who takes no part in the rest of the task.
         suspended: Who takes no part in the next attempt.
+        noise_terms: What the next offer says of its session's noise, as it follows from
+            the last sum; b"" before the first, and where nothing follows.
     """
 
     sums: int = 0
@@ -47,6 +50,7 @@ class TaskFacts:
     disputes: frozenset[tuple[str, str]] = frozenset()
     left_out: frozenset[str] = frozenset()
     suspended: frozenset[str] = frozenset()
+    noise_terms: bytes = b""
 
     def after(self, receipt: SessionReceipt) -> Self:
         """Return the facts when a session has ended.
@@ -109,6 +113,7 @@ class TaskFacts:
         _put_names(writer, (name for pair in sorted(self.disputes) for name in pair))
         _put_names(writer, sorted(self.left_out))
         _put_names(writer, sorted(self.suspended))
+        writer.blob(self.noise_terms)
         return writer.getvalue()
 
     @classmethod
@@ -128,10 +133,13 @@ class TaskFacts:
             names = _take_names(reader)
             disputes = frozenset(zip(names[::2], names[1::2], strict=True))
             out, suspended = _take_names(reader), _take_names(reader)
+            noise_terms = reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES)
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
             raise _unreadable(str(error)) from None
-        return cls(sums, told, disputes, frozenset(out), frozenset(suspended))
+        return cls(
+            sums, told, disputes, frozenset(out), frozenset(suspended), noise_terms
+        )
 
 
 def _put_names(writer: Writer, names: Iterable[str]) -> None:

@@ -14,18 +14,21 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from secagg.config import ServerSettings
 from secagg.config.rates import parse_rate
 from secagg.distributed_dp import (
+    ClippingSchedule,
     DPNoiseError,
     LocalParameters,
     NoisedTask,
     ParameterError,
     Plan,
+    PlanRequest,
     PrivacyReport,
     best_magnitude_epsilon,
+    flag_amplitude_for,
     make_randomiser,
     plan,
 )
@@ -72,6 +75,8 @@ __all__ = [
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
+# How far an adaptive clip may move from its first value where nobody says.
+_CLIPS_REACH: Final = 16.0
 # Of l2_clip, where nobody says how long vectors are: clips are chosen for the longest.
 _TYPICAL_NORM: Final = 0.2
 
@@ -261,6 +266,7 @@ class PreparedTask:
         *,
         spare: int = 0,
         randomiser: LocalParameters | None = None,
+        clip: ClippingSchedule | None = None,
     ) -> Self:
         """Join a plan of noise with a cohort; takes up to seconds.
 
@@ -272,6 +278,8 @@ class PreparedTask:
                 when they may have shown something.
             randomiser: What makes every vector private before it is encoded, in case
                 masks are broken.  Plan for its `output_norm` as `l2_clip`.
+            clip: Lets the clip follow the released sums.  Plan with the
+                `clip_flag_amplitude` that `secagg.flag_amplitude_for` says.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
@@ -281,7 +289,7 @@ class PreparedTask:
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
         noised = NoisedTask.from_plan(
-            made, protocol, spare=spare, randomiser=randomiser
+            made, protocol, spare=spare, randomiser=randomiser, clip=clip
         )
         check_transportable(noised.parameters)
         return cls(
@@ -456,7 +464,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
             next_step="Set both.",
         )
     randomiser = local_randomiser(settings)
-    return plan(
+    asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
         l2_clip=noise.l2_clip or 0.0
@@ -483,6 +491,26 @@ def plan_noise(settings: ServerSettings) -> Plan:
         ladder=noise.ladder,
         accountant=noise.accountant,
         rotation=noise.rotation,
+    )
+    if noise.clip_quantile is not None:
+        asked["clip_flag_amplitude"] = flag_amplitude_for(PlanRequest(**asked))
+    return plan(**asked)
+
+
+def adaptive_clip(settings: ServerSettings) -> ClippingSchedule | None:
+    """Return how the clip follows the sums; None for one that stays.
+
+    Raises:
+        DPNoiseError: The clips contradict each other.
+    """
+    noise = settings.noise
+    if noise.clip_quantile is None or noise.l2_clip is None:
+        return None
+    return ClippingSchedule(
+        l2_clip=noise.l2_clip,
+        lowest_clip=noise.lowest_clip or noise.l2_clip / _CLIPS_REACH,
+        highest_clip=noise.highest_clip or noise.l2_clip * _CLIPS_REACH,
+        target_quantile=noise.clip_quantile,
     )
 
 
@@ -530,6 +558,7 @@ def _work_out(
         protocol,
         spare=spare_sessions(settings),
         randomiser=local_randomiser(settings),
+        clip=adaptive_clip(settings),
     )
     expected = made.estimate_mse + noised.randomiser_mse
     return RememberedTask(noised.parameters, math.sqrt(expected))

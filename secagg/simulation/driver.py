@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.distributed_dp import read_noise_terms, subtract_layers
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, InternalError
 from secagg.messages import Envelope, Round, Upload
 from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
@@ -92,8 +92,8 @@ class InProcessSession:
 
     Attributes:
         parameters: Of the session.
-        inputs: One vector per client: residues, or with noise for a task that
-            demands it.
+        inputs: One vector per client: residues, or for a task that demands noise
+            what makes one with its share for a ctx2.
         policy: What all clients insist on; None lets them accept everything.
         session_number: Of the task.
         aggregator: Name of the server.
@@ -105,7 +105,7 @@ class InProcessSession:
     """
 
     parameters: ProtocolParameters
-    inputs: Sequence[Residues | NoisedVector]
+    inputs: Sequence[Residues | Callable[[bytes], NoisedVector]]
     policy: ClientPolicy | None = None
     session_number: int = 1
     aggregator: str = "aggregator"
@@ -245,8 +245,12 @@ class InProcessSession:
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
         """Hand a client its vector."""
-        given = self.inputs[number]
-        vector = given if isinstance(given, NoisedVector) else PlainVector(given)
+        given, state = self.inputs[number], self.clients[number]
+        if not callable(given):
+            return self.to_client(number, InputReady(PlainVector(given)))
+        if not isinstance(state, client.ReadyForInput):
+            raise InternalError("noise is drawn when the set U2 is known")
+        vector = given(state.delivered.ctx2)
         return self.to_client(number, InputReady(vector))
 
     def message(self, number: int, output: ClientOutput) -> Received | None:

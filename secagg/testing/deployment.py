@@ -315,12 +315,14 @@ class Deployment:
 
     def _input(self, number: int) -> MakeInput:
         def make(
-            descriptor: SessionDescriptor, _: bytes, __: NoiseSecrets
+            descriptor: SessionDescriptor, _: bytes, secrets: NoiseSecrets
         ) -> PlainVector | NoisedVector:
             vector = one_hot_input(number, descriptor.parameters)
             block = descriptor.parameters.noise_block
+            if not block:
+                return PlainVector(vector)
             # Its noise share is nothing, so that a sum still says who is in it.
-            return NoisedVector(vector, block) if block else PlainVector(vector)
+            return NoisedVector(vector, block, secrets.context)
 
         return make
 

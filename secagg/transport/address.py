@@ -26,8 +26,12 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, *, name: str = "address") -> Self:
         """Read ``host:port``.
+
+        Args:
+            text: What somebody wrote.
+            name: Where, for the complaint: a setting or an argument.
 
         Raises:
             ServiceError: BAD_SETTINGS; says what was expected.
@@ -43,7 +47,7 @@ class Address:
             or (":" in bare and not is_bracketed)
         ):
             raise ServiceError(
-                f"expected host:port, not {text[:80]!r}",
+                f"{name}: expected host:port, not {text[:80]!r}",
                 code=ErrorCode.BAD_SETTINGS,
                 next_step="Write 127.0.0.1:7000, aggregator.example:7000 or "
                 "[::1]:7000.",

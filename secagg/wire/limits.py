@@ -24,6 +24,7 @@ from secagg.parameters import (
     MAX_DIMENSION,
     MAX_MODULUS,
     MAX_NOISE_BLOCK_BYTES,
+    MAX_NOISE_TERMS_BYTES,
     MAX_TAIL_BYTES,
     MAX_TASK_ID_BYTES,
     ProtocolParameters,
@@ -73,10 +74,10 @@ NOISE_SEED_BYTES: Final = 32
 MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 41
 
 # Two names with their lengths, session number, nonce, end, payload hash and the fixed
-# part of the parameters, 87 bytes, around what varies.
+# part of the parameters, 87 bytes, around what varies; four are a length of its own.
 MAX_DESCRIPTOR_BYTES: Final = (
     4 + MAX_AGGREGATOR_BYTES + 4 + MAX_TASK_ID_BYTES + 8 + 32 + 8 + 4 + 32
-) + (87 + MAX_NOISE_BLOCK_BYTES + MAX_TAIL_BYTES)
+) + (91 + MAX_NOISE_TERMS_BYTES + MAX_NOISE_BLOCK_BYTES + MAX_TAIL_BYTES)
 
 # Error details travel in trailing metadata, of which gRPC takes 8 KiB by default.
 MAX_DETAIL_BYTES: Final = 4096

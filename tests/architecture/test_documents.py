@@ -120,8 +120,9 @@ def test_the_python_of_the_guide_for_embedders_runs(capsys):
     together = {}  # later blocks use what earlier ones have made
     for block in blocks:
         exec(compile(block, path.name, "exec"), together)
-    first, *others = capsys.readouterr().out.splitlines()
+    first, second, *others = capsys.readouterr().out.splitlines()
     assert first == "0 + 1 + 2 = [3 3 3 3]"
+    assert second == "signed by all: [3 3 3 3]"
     assert len(others) == 3
 
 
@@ -135,6 +136,15 @@ def test_the_python_of_the_page_on_local_privacy_runs(capsys):
     assert readers.startswith("against readers of the sums: epsilon 8")
     assert error.endswith("0.48")
     assert float(chance.rpartition(" ")[2]) < 1e-90
+
+
+def test_the_python_of_the_page_on_bayesian_accounting_runs(capsys):
+    text = (ROOT / "docs" / "bayesian-accounting.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "bayesian-accounting.md", "exec"), {})
+    everybody, drawn = capsys.readouterr().out.splitlines()
+    assert everybody.startswith("everybody: epsilon")
+    assert drawn.startswith("client drawn at random: epsilon")
 
 
 def unit(role: str) -> str:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from secagg.client.program import client_policy, privacy_floors
 from secagg.config import (
     ClientSettings,
     ServerSettings,
     load_client_settings,
     load_server_settings,
 )
+from secagg.distributed_dp import NoisedTask
+from secagg.parameters import SessionDescriptor
+from secagg.server.task_setup import prepare_task
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "config"
 KINDS = {"server": ServerSettings, "client": ClientSettings}
@@ -28,10 +32,37 @@ def keys_of(kind):
     }
 
 
-@pytest.mark.parametrize("size", ["minimal", "full"])
+@pytest.mark.parametrize("size", ["minimal", "full", "malicious"])
 @pytest.mark.parametrize("role", ["server", "client"])
 def test_every_sample_is_accepted_by_its_program(role, size):
     LOADERS[role](CONFIG / f"{role}.{size}.toml", environment={})
+
+
+@pytest.mark.parametrize("size", ["minimal", "malicious"])
+def test_the_samples_of_a_server_and_its_clients_fit_together(size):
+    client = LOADERS["client"](CONFIG / f"client.{size}.toml", environment={}).settings
+    served = LOADERS["server"](
+        CONFIG / f"server.{size}.toml",
+        environment={},
+        overrides=["enrolment.revocations="],  # a file of the deployment
+    ).settings
+    assert client.client.task == served.task.id
+    assert client.enrolment.enrolment_key == served.enrolment.enrolment_key
+    parameters = prepare_task(served).parameters
+    offer = SessionDescriptor(
+        aggregator=client.client.aggregator or "aggregator",
+        task_id=served.task.id,
+        session_number=1,
+        server_nonce=bytes(32),
+        session_end=1_800_000_000,
+        payload_hash=b"",
+        parameters=parameters,
+    )
+    client_policy(client).check(offer)
+    task = NoisedTask.from_parameters(parameters)
+    floors = privacy_floors(client)
+    task.check_noise(floors)
+    task.check(floors, report=task.report())
 
 
 @pytest.mark.parametrize("role", ["server", "client"])

@@ -14,7 +14,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import grpc
@@ -56,8 +56,7 @@ from secagg.server.task_facts import TaskFacts
 from secagg.simulation.driver import accepting, identity_of
 from secagg.simulation.enrolled import issued_to, simulated_trust
 from secagg.storage import journal
-from secagg.storage.change import Record, Role
-from secagg.storage.stored import StoredSession
+from secagg.storage.change import Record
 from secagg.testing.cohorts import (
     RecordedSession,
     any_noise,
@@ -65,6 +64,7 @@ from secagg.testing.cohorts import (
     parameters_for,
     sparse_parameters_for,
 )
+from secagg.testing.stored_header import stored_header
 from secagg.transport import status
 from secagg.wire.calls import CALLS, Blob, BlobChunk, Reference, UploadStatus, Wait
 from secagg.wire.packing import BadVectorError, pack, unpack
@@ -242,7 +242,7 @@ def played(name):
     parameters = CASES[name]
     vectors = [one_hot(n, 4, MODULUS) for n in range(parameters.max_clients)]
     if block := parameters.noise_block:
-        vectors = [NoisedVector(vector, block) for vector in vectors]
+        vectors = [partial(NoisedVector, vector, block) for vector in vectors]
     session = WatchedSession(parameters, vectors, read_noise=any_noise)
     for which in rounds_of(parameters.profile):
         session.play(which)
@@ -266,28 +266,6 @@ def messages(kind):
 
 def offers():
     return tuple(played(name).descriptor.encode() for name in CASES)
-
-
-def stored(header):
-    return StoredSession(
-        key="k",
-        role=Role.SERVER,
-        task="t",
-        peer="",
-        number=1,
-        header=header,
-        records=(),
-        sequence=0,
-        chain=b"",
-        round=0,
-        opened=None,
-        deadline=None,
-        seconds_left=None,
-        receipt=None,
-        spent=False,
-        restored=False,
-        timeline="",
-    )
 
 
 def records(events):
@@ -475,7 +453,8 @@ def _receipts(session):
         ),
         "server's receipt": of_storage(SessionReceipt.decode, (receipt.encode(),)),
         "server's header": of_storage(
-            lambda data: SessionRecord.decode(stored(data)), (record.encode_header(),)
+            lambda data: SessionRecord.decode(stored_header(data)),
+            (record.encode_header(),),
         ),
         "task's facts": of_storage(TaskFacts.decode, (facts.encode(),)),
     }

@@ -15,9 +15,9 @@ from secagg.server.session_record import SessionRecord
 from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
-from secagg.storage.change import Record, Role
-from secagg.storage.stored import StoredSession
+from secagg.storage.change import Record
 from secagg.testing.cohorts import parameters_for
+from secagg.testing.stored_header import stored_header
 
 DESCRIPTOR = SessionDescriptor(
     aggregator="aggregator",
@@ -60,28 +60,6 @@ def as_record(data):
     return Record(int.from_bytes(data[:2], "big"), None, data[2:])
 
 
-def stored(header):
-    return StoredSession(
-        key="k",
-        role=Role.SERVER,
-        task="t",
-        peer="",
-        number=1,
-        header=header,
-        records=(),
-        sequence=0,
-        chain=b"",
-        round=0,
-        opened=None,
-        deadline=None,
-        seconds_left=None,
-        receipt=None,
-        spent=False,
-        restored=False,
-        timeline="",
-    )
-
-
 @contextlib.contextmanager
 def only_storage_errors():
     codes = []
@@ -102,7 +80,7 @@ def only_storage_errors():
         lambda data: journal.decode_evidence(as_record(data)),
         SessionReceipt.decode,
         RememberedTask.decode,
-        lambda data: SessionRecord.decode(stored(data)),
+        lambda data: SessionRecord.decode(stored_header(data)),
         TaskFacts.decode,
     ],
     ids=[
@@ -145,4 +123,4 @@ def test_a_session_header_survives_storage():
         record = SessionRecord(
             DESCRIPTOR, invited, frozenset({"out", "b"}), 3, b"a list"
         )
-        assert SessionRecord.decode(stored(record.encode_header())) == record
+        assert SessionRecord.decode(stored_header(record.encode_header())) == record

@@ -479,10 +479,14 @@ def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
     assert type(state) is client.ReadyForNoisedInput
     with pytest.raises(LocalProtocolError):
         session.to_client(0, InputReady(PlainVector(session.inputs[0])))
-    with pytest.raises(LocalProtocolError, match="another task"):
-        session.to_client(
-            0, InputReady(NoisedVector(session.inputs[0], b"other noise"))
-        )
+    ctx2 = state.delivered.ctx2
+    for block, context, complaint in (
+        (b"other noise", ctx2, "another task"),
+        (b"noise", bytes(32), "another session"),
+    ):
+        given = NoisedVector(session.inputs[0], block, context)
+        with pytest.raises(LocalProtocolError, match=complaint):
+            session.to_client(0, InputReady(given))
     assert session.clients[0] is state
 
 

@@ -1,5 +1,7 @@
 """A39: a whole deployment at DEBUG, with failures in every part, shows no secret.
 
+In every profile.
+
 Real clients and a real aggregator over mutual TLS, journals in SQLite, uploads on disk,
 noise from the real sampler; asyncio in debug mode describes every callback.  Everything
 that anybody could read afterwards is gathered: log records with tracebacks, standard
@@ -22,15 +24,17 @@ import numpy as np
 import pytest
 
 from secagg import telemetry
+from secagg.client.enrolment import EnrolledClient
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner, ClientSettings, SessionOutcome
 from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.messages import Round
-from secagg.parameters import ProtocolParameters
+from secagg.parameters import Graph
 from secagg.policy import ClientPolicy
 from secagg.primitives.kdf import noise_seed
 from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.profiles import Profile
 from secagg.protocol import client
 from secagg.protocol.client_rounds import _own_secrets
 from secagg.protocol.client_states import ReadyForInput
@@ -40,6 +44,12 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
+from secagg.server.task_setup import Cohort
+from secagg.simulation.enrolled import (
+    TRUST_DOMAIN,
+    identity_in_simulation,
+    published_in_simulation,
+)
 from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
@@ -65,7 +75,13 @@ from secagg.wire.calls import (
 CLIENTS, DIM = 4, 24
 LOST = 3  # fails before its upload
 UPLOADING = Round.MASKED_INPUT_COLLECTION
-POLICY = ClientPolicy(min_survivors=3, min_clients=3)
+POLICY = ClientPolicy(
+    profiles=frozenset(Profile),
+    graphs=frozenset(Graph),
+    min_graph_bits=1,
+    min_survivors=3,
+    min_clients=3,
+)
 
 
 class Heard(logging.Handler):
@@ -137,7 +153,7 @@ class CorruptingLink(LyingConnection):
 @pytest.fixture(name="identities", scope="module")
 def _identities(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pki")
-    authority = Authority.create("sums.example")
+    authority = Authority.create(TRUST_DOMAIN)
     authority.issued().write(directory, "ca")
     authority.issue_server("aggregator", ["127.0.0.1"]).write(directory, "server")
     for number in range(CLIENTS):
@@ -154,7 +170,7 @@ def _identities(tmp_path_factory):
     }
 
 
-def noised_task():
+def noised_task(profile):
     made = plan(
         clients=CLIENTS,
         dimension=DIM,
@@ -167,16 +183,15 @@ def noised_task():
     )
     return NoisedTask.from_plan(
         made,
-        ProtocolParameters(
-            modulus=4,
-            dimension=1,
+        Cohort(
+            profile=profile,
+            enrolment=published_in_simulation() if profile.has_identities else None,
+            degree=3 if profile is Profile.MALICIOUS_SERVER_SPARSE else 0,
+            graph_bits=1,
             min_clients=CLIENTS,
             max_clients=CLIENTS,
-            threshold=3,
             min_survivors=3,
-            max_dropouts=1,
-            max_losses=1,
-        ),
+        ).parameters(dimension=1, modulus=4),
     )
 
 
@@ -188,10 +203,11 @@ def vector_of(number):
 class Run:
     """One deployment, and everything that it showed."""
 
-    def __init__(self, directory, identities):
+    def __init__(self, directory, identities, profile):
         self.directory, self.identities = directory, identities
+        self.profile = profile
         self.heard, self.clock = Heard(), ManualClock(date=time.time())
-        self.task = noised_task()
+        self.task = noised_task(profile)
         self.books = {
             n: RecordingBook(directory / f"client {n}.db") for n in range(CLIENTS)
         }
@@ -275,6 +291,7 @@ class Run:
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
                     workers=workers,
+                    enrolment=self.enrolled(number),
                     on_progress=lambda p: self.heard.text.append(repr(p)),
                 )
                 try:
@@ -291,6 +308,11 @@ class Run:
                     self.heard.text += [repr(ending), repr(runner)]
                     break
         workers.close()
+
+    def enrolled(self, number):
+        if not self.profile.has_identities:
+            return None
+        return EnrolledClient(identity_in_simulation(f"c{number}", number + 1))
 
     async def probe(self, connection):
         """Calls that are refused, one of each kind."""
@@ -336,6 +358,9 @@ class Run:
                 f"{name} of client {number}": secret
                 for name, secret in self.secrets_of(number)
             }
+            if self.profile.has_identities:
+                key = self.enrolled(number).identity.key
+                found[f"identity key of client {number}"] = key.seed().reveal()
         for path in sorted(self.identities_directory.glob("*.key")):
             lines = path.read_text().splitlines()[1:-1]
             found[f"private key {path.stem}"] = base64.b64decode("".join(lines))[-32:]
@@ -343,7 +368,9 @@ class Run:
 
     def secrets_of(self, number):
         header, *records = self.books[number].stored
-        offered = decode_offer(header).offered
+        own = self.enrolled(number)
+        files = None if own is None else own.identity
+        offered = decode_offer(header).resumed(files, None)
         yield "seed", offered.seed.reveal()
         state = client.start(read_noise_terms)
         for event in (offered, *map(decode_client_event, records)):
@@ -400,12 +427,12 @@ def assert_clean(text, secrets):
             assert rendering not in text, name
 
 
-@pytest.fixture(name="run", scope="module")
-def _run(identities, tmp_path_factory):
+@pytest.fixture(name="run", scope="module", params=Profile, ids=lambda p: p.label)
+def _run(request, identities, tmp_path_factory):
     directory, loaded = identities
-    run = Run(tmp_path_factory.mktemp("state"), loaded)
+    run = Run(tmp_path_factory.mktemp("state"), loaded, request.param)
     run.identities_directory = directory
-    with printed_to(directory / "printed") as path:
+    with printed_to(directory / f"printed {request.param}") as path:
         os.write(2, b"heard on descriptor 2")
         run.go()
     run.printed = path.read_text()
@@ -454,6 +481,7 @@ def test_nothing_that_was_shown_holds_a_secret(run):
     secrets = run.secrets()
     kinds = {name.split(" of ")[0].split(" from ")[0] for name in secrets}
     assert {"seed", "masking key", "noise seed", "key share", "encoded vector"} <= kinds
+    assert ("identity key" in kinds) is run.profile.has_identities
     assert len(secrets) > 20 * CLIENTS
     text = "\n".join(run.heard.text)
     text += "\n".join(

@@ -1,6 +1,7 @@
 """What U2 settles about the noise: in ctx2, and judged at both ends."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -31,7 +32,7 @@ def session_of(read_noise=any_noise):
     vectors = [one_hot(number, 8, MODULUS) for number in range(CLIENTS)]
     return ObservedSession(
         PARAMETERS,
-        [NoisedVector(vector, BLOCK) for vector in vectors],
+        [partial(NoisedVector, vector, BLOCK) for vector in vectors],
         read_noise=read_noise,
     )
 

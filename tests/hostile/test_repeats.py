@@ -1,11 +1,12 @@
 """What was said once may be said again in any later state, and means nothing new."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from secagg.errors import ErrorCode
-from secagg.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Aborted, Envelope, Fate, Released, Round, Shares
 from secagg.protocol import client, server
 from secagg.protocol.events import (
     AbortRequested,
@@ -55,7 +56,7 @@ class WatchedSession(RecordedSession):
 def vector_of(parameters, number):
     residues = one_hot(number, 4, parameters.modulus)
     block = parameters.noise_block
-    return NoisedVector(residues, block) if block else residues
+    return partial(NoisedVector, residues, block) if block else residues
 
 
 def played(name, rounds=None):
@@ -110,7 +111,8 @@ def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
         for kind in (client.ReadyForInput, client.Masked)
     )
     given = session.inputs[0]
-    vector = given if isinstance(given, NoisedVector) else PlainVector(given)
+    ctx2 = ready.delivered.ctx2
+    vector = given(ctx2) if callable(given) else PlainVector(given)
     again = step(session, masked, InputReady(vector))
     assert again.is_repeat
     assert [type(output) for output in again.outputs] == [MaskAndUpload]
@@ -142,10 +144,34 @@ def test_a_sum_that_could_be_known_is_thrown_away_on_purpose_only():
     summing = server.step(session.server_state, RoundClosed(Round.UNMASKING)).state
     assert isinstance(summing, server.Summing)
     assert not server.is_round_full(summing)
+    late = Received(Envelope(Shares, b"late"), "client-00009")
+    with pytest.raises(RemoteProtocolError) as caught:
+        server.step(summing, late)
+    assert caught.value.code is ErrorCode.DEADLINE
     thrown = AbortRequested(ErrorCode.CANCELLED, "meant", discard_unmasked=True)
     ended = server.step(summing, thrown).state
     assert isinstance(ended, server.Failed)
     assert ended.was_unmasked
+
+
+@EVERY
+def test_from_when_on_a_session_is_paid_for(name):
+    # PROTOCOL §5.6: where the server is not believed, an input that has left stays
+    # charged; where it is, nothing is unmasked before U3 is fixed.
+    session = RecordedSession(
+        CASES[name],
+        [vector_of(CASES[name], n) for n in range(CLIENTS)],
+        read_noise=any_noise,
+    )
+    spent = {}
+    for which in rounds_of(CASES[name].profile):
+        spent[which] = server.spends_session(session.server_state)
+        session.play(which)
+        session.close(which)
+    first = Round.MASKED_INPUT_COLLECTION
+    if not CASES[name].profile.has_identities:
+        first = Round.UNMASKING
+    assert [which for which, is_spent in spent.items() if is_spent] == [first]
 
 
 @pytest.mark.parametrize("joined", [3, 4])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from secagg.audit.receipt import Outcome
+from secagg.audit.verifier import verify_receipt
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 ENVIRONMENT = {
@@ -39,7 +43,7 @@ async def main(config, vector, before, *overrides):
         authority=settings.tls.ca,
         role=Role.CLIENT,
     )
-    source = FileInput(Path(vector))
+    source = FileInput(Path(vector), state_dir=settings.client.state_dir)
     address = Address.parse(settings.client.server)
     async with GrpcConnection(address, identity=identity) as connection, Client(
         PausingConnection(
@@ -182,6 +186,7 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
     # The noise is announced; sixteen entries stray more than eight deviations with
     # a probability below 1e-13.
     assert np.abs(released - true).max() < 8 * report["privacy"]["expected_rmse"]
+    assert report["privacy"]["expected_rmse_is_upper_bound"] is False
     received = np.load(programs.directory / "received-2.npy")
     np.testing.assert_array_equal(received, released)
     receipt = (programs.directory / "sums" / "receipt-1.bin").read_bytes()
@@ -214,14 +219,20 @@ def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs, before
 
 
 @pytest.mark.slow
-def test_kill_9_while_clients_join_loses_nothing(programs):
-    server = programs.server()
+def test_a_full_disk_and_kill_9_while_clients_join_lose_nothing(programs):
+    server = programs.server("server.log_level=info")
     first = programs.client(1)
     wait_for(first, "joining")
+    # From here on the server's disk takes nothing: what it cannot keep it refuses.
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    second = programs.client(2)
+    assert "client-2" in wait_for(
+        server, "AdvertiseKeys identity=client-2 code=STORAGE_FAILED"
+    )
     server.send_signal(signal.SIGKILL)
     server.wait(PATIENCE_SECONDS)
     server = programs.server()
-    for client in [first, programs.client(2), programs.client(3)]:
+    for client in [first, second, programs.client(3)]:
         finish(client)
     finish(server)
     np.testing.assert_array_equal(
@@ -311,6 +322,12 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
     for client in [*others, programs.client(3, kind="x")]:
         finish(client)
     assert "aborted" in finish(server)
+    # Session 1 has left a receipt on either side; the third client was killed in it.
+    for path in ("received-1.receipt-1.bin", "received-2.receipt-1.bin"):
+        verdict = verify_receipt((programs.directory / path).read_bytes())
+        assert verdict.receipt.outcome is Outcome.ABORTED
+        assert verdict.descriptor.session_number == 1
+        assert verdict.clients == 3
     released = np.load(programs.directory / "sums" / "sum-2.npy")
     np.testing.assert_array_equal(
         np.load(programs.directory / "received-3.npy"), released

@@ -29,8 +29,8 @@ KEYS = {
     "extra",
     [
         [],
-        ["--profile", "malicious-server", "--xnoise"],
-        ["--profile", "malicious-server-sparse", "--xnoise"],
+        ["--profile", "malicious-server"],
+        ["--profile", "malicious-server-sparse"],
     ],
     ids=["honest-curious-server", "malicious-server", "malicious-server-sparse"],
 )

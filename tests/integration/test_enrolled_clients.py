@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
-from secagg.errors import ErrorCode, ServiceError
+from secagg.client.after_error import Next, Reach, after_error
+from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.messages import Envelope, Quorum, Roster, Survivors
 from secagg.profiles import MaliciousTail
 from secagg.simulation import identity_of
@@ -32,6 +33,7 @@ from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,
+    GetOffer,
     GetUpdate,
     RevealShares,
     SignConsistency,
@@ -164,6 +166,40 @@ def test_another_list_than_the_offer_names_ends_it():
     )
     assert endings[1].code is ErrorCode.BAD_CREDENTIAL
     assert isinstance(endings[0], SessionOutcome)
+
+
+class Withholding(LyingConnection):
+    """Says that the list will come later, however long it is asked for."""
+
+    def __init__(self, inner, asked):
+        super().__init__(inner, {})
+        self.asked = asked
+
+    async def call(self, request):
+        if isinstance(request, FetchChunk):
+            self.asked.append(request)
+            raise ServiceError("not now", code=ErrorCode.OVERLOADED)
+        if self.asked and isinstance(request, GetOffer):
+            raise ServiceError("it has left", code=ErrorCode.TASK_OVER)
+        return await super().call(request)
+
+
+def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
+    asked = []
+    deployment, endings = deploy(
+        published=published_in_simulation(3, 99, 100),
+        tamper=lambda n, link: Withholding(link, asked) if n == 1 else link,
+        settings=ClientSettings(offer_seconds=5000.0),
+        sessions=2,
+    )
+    assert [released.survivors for released in deployment.sums] == [CLIENTS - 1] * 2
+    error = endings[1]
+    assert isinstance(error, SessionAbortedError)
+    assert error.code is ErrorCode.BAD_CREDENTIAL
+    assert "revocation list 3" in str(error)
+    assert "not now" in str(error)
+    # It costs an attempt, so that nobody is kept asking for ever.
+    assert after_error(error, Reach.JOINED) is Next.NEXT_ATTEMPT
 
 
 @pytest.mark.parametrize(

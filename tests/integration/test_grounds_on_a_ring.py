@@ -78,11 +78,11 @@ def test_a_client_that_forgot_its_ring_claims_no_certainty():
         assert outcomes[4].is_certain
 
 
-@pytest.mark.parametrize("worst_case_safe", [True, False])
+@pytest.mark.parametrize(("worst_case_safe", "ladder"), [(True, 0), (False, 2)])
 def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
-    tmp_path, worst_case_safe
+    tmp_path, worst_case_safe, ladder
 ):
-    noised = NoisedTask.from_parameters(with_noise(SAFE))
+    noised = NoisedTask.from_parameters(with_noise(SAFE, ladder=ladder))
     prepared = PreparedTask(noised.parameters, noised, noised.report(), 0.1)
     receipt, _ = run(SAFE)
     ring = RingRisk(50.0, math.inf, worst_case_safe=worst_case_safe)
@@ -103,6 +103,9 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
     assert report["privacy"]["grounds"] == f"{word}, with 9.09e-12 added to delta"
     doubt = "" if worst_case_safe else ", with 9.09e-13 added to delta"
     assert report["privacy"]["grounds_of_session"] == word + doubt
+    # Where survivors may take noise back, the sum may have less of it than is stated.
+    assert report["privacy"]["expected_rmse"] == 0.1
+    assert report["privacy"]["expected_rmse_is_upper_bound"] is (ladder > 0)
     assert report["receipt"]["ring"] == {
         "holder_bits": 50.0,
         "cut_bits": None,

@@ -20,46 +20,13 @@ ENVIRONMENT = {
 PATIENCE_SECONDS = 120
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
-SERVER = """
-[server]
-listen = "127.0.0.1:0"
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/server.pem"
-key = "pki/server.key"
-[task]
-id = "t"
-[vector]
-dimension = 4
-[cohort]
-min_clients = 3
-max_clients = 3
-min_survivors = 3
-[noise]
-epsilon = 8.0
-delta = 1e-5
-l2_clip = 1.0
-"""
-CLIENT = """
-[client]
-server = "127.0.0.1:1"
-task = "t"
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/client-1.pem"
-key = "pki/client-1.key"
-[policy]
-max_epsilon = 8.0
-max_delta = 1e-5
-"""
-
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, settings_texts):
     """Starts `secagg` in a process group of its own; leaves nothing behind."""
     assert main(["pki", "init", str(tmp_path / "pki"), "--clients", "1"]) == 0
-    (tmp_path / "server.toml").write_text(SERVER)
-    (tmp_path / "client.toml").write_text(CLIENT)
+    for role, text in settings_texts.items():
+        (tmp_path / f"{role}.toml").write_text(text)
     np.save(tmp_path / "x.npy", np.zeros(4))
     started = []
 

@@ -64,8 +64,8 @@ SURVIVORS: Final = HERE / "survivors.toml"
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
 MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
-PATIENCE_SECONDS: Final = 15
-"""A run may take twenty times what its tests took before, and this."""
+PATIENCE_SECONDS: Final = 30
+"""A run may take eight times what its tests took before, and this."""
 MOST_BYTES: Final = 4 << 30
 """A loop that never ends may also fill the memory; this much of it."""
 CHUNK: Final = 16
@@ -134,22 +134,20 @@ class Reach:
         site = (mutant.file, mutant.number)
         if self.acts_at_import(mutant):
             site = (mutant.file, MODULE)
-        found = [test for test, sites in self.sites.items() if site in sites]
-        home = Path(mutant.file).stem
-        found.sort(
-            key=lambda test: (
-                f"test_{home}" not in test,
-                self.seconds[test] > 1,
-                len(self.sites[test]),
-                test,
-            ),
+        home = f"test_{Path(mutant.file).stem}"
+        # The quick ones, so that as many as possible fit, and what is written for it.
+        found = sorted(
+            (test for test, sites in self.sites.items() if site in sites),
+            key=lambda test: (home not in test, self.seconds[test], test),
         )
         seconds = accumulate(self.seconds[test] for test in found)
-        return [
+        affordable = [
             test
             for test, total in zip(found, seconds, strict=True)
             if total < MOST_SECONDS
         ]
+        affordable.sort(key=lambda test: (home not in test, len(self.sites[test])))
+        return affordable
 
 
 class _Observer:
@@ -224,7 +222,7 @@ class _Judge:
                 continue
             # A name that holds the order of a set may be another one today.
             chosen = [items[test] for test in trial.tests if test in items]
-            patience = PATIENCE_SECONDS + 20 * trial.seconds
+            patience = PATIENCE_SECONDS + 8 * trial.seconds
             try:
                 verdict = _in_child(lambda: self._meet(trial, chosen), patience)  # noqa: B023 - called at once
             except TimeoutError:
@@ -391,7 +389,13 @@ def _chunks(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
 
 def _try(trials: Sequence[Trial]) -> list[str | None]:
     """Return which test has caught each mutant."""
-    found: list[str | None] = _in_child(lambda: _judged(trials))
+    patience = None
+    if trials[0].acts_at_import:  # then it is alone, and may never end before a test
+        patience = 2 * PATIENCE_SECONDS + 8 * trials[0].seconds
+    try:
+        found: list[str | None] = _in_child(lambda: _judged(trials), patience)
+    except TimeoutError:
+        return [TIMED_OUT]
     return found
 
 

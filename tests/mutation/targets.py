@@ -62,6 +62,7 @@ TESTS: Final = (
             "test_enrolment_vectors.py",
             "test_protocol_vectors.py",
             "test_session_vectors.py",
+            "server/test_audit_receipts.py",
         )
     ),
     "tests/hostile",

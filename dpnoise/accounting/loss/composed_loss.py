@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from dpnoise.accounting.loss.dominating_pair import DominatingPair
+from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
 from dpnoise.floats import FloatArray
 
 __all__ = ["DELTA_FLOOR", "TRANSFORM_ASSUMPTION", "ComposedLoss"]
@@ -37,7 +37,6 @@ DELTA_FLOOR: Final = 1e-12
 """No delta below this is quoted: the curves that go in end not far beneath it."""
 
 _TRANSFORM_ERROR: Final = 8.0 * 2.0**-52
-_LOSS_ERROR: Final = 2.0**-46
 _LONGEST: Final = 1 << 21  # 16 MiB of float64; a coarser grid beyond it stays sound
 _ABOVE: Final = math.log(1e-8)  # of delta, left to Chernoff's bound above the window
 _BELOW: Final = math.log(1e-11)  # of the tilted law, on either side of the window
@@ -100,7 +99,7 @@ class ComposedLoss:
         Returns:
             The bound, at least `DELTA_FLOOR` and at most 1.
         """
-        loss = max(0.0, epsilon - self._releases * _LOSS_ERROR)
+        loss = max(0.0, epsilon - self._releases * LOSS_ERROR)
         if not self._parts:
             return min(1.0, max(self._infinite, DELTA_FLOOR))
         tilt = self._chernoff_tilt(lambda theta: self._log_moment(theta) - theta * loss)
@@ -133,7 +132,7 @@ class ComposedLoss:
         tilt = self._chernoff_tilt(chernoff)
         window = self._window(tilt, max(0.0, chernoff(tilt)), log_delta)
         found = self._curve(window).epsilon(remaining)
-        return found + self._releases * _LOSS_ERROR if found > 0.0 else 0.0
+        return found + self._releases * LOSS_ERROR if found > 0.0 else 0.0
 
     def _log_moment(self, theta: float) -> float:
         """Return log E[e^(θ·loss)] of the finite part, from the atoms."""

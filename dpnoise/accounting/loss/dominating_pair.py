@@ -26,7 +26,7 @@ import numpy.typing as npt
 from dpnoise.errors import CertificateError
 from dpnoise.floats import FloatArray
 
-__all__ = ["DominatingPair", "Indices"]
+__all__ = ["LOSS_ERROR", "DominatingPair", "Indices"]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -35,7 +35,8 @@ _INFLATION: Final = 1.0 + 1e-8
 twice returns the curve with a relative error of at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
-_LOSS_ERROR: Final = 2.0**-46
+LOSS_ERROR: Final = 2.0**-46
+"""How far the loss of an atom may be off, nats."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +166,7 @@ class DominatingPair:
             at = float(self.losses[first - 1]) if first else 0.0
         else:
             at = math.log((float(upper[first]) - allowed) / float(lower[first]))
-        return max(0.0, at + _LOSS_ERROR) if at > 0.0 else 0.0
+        return max(0.0, at + LOSS_ERROR) if at > 0.0 else 0.0
 
     @property
     def mean_and_variance(self) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR, TRANSFORM_ASSUMPTION
-from dpnoise.accounting.loss.dominating_pair import DominatingPair
+from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
 from dpnoise.accounting.loss.gaussian_pld import ComposedLossAccountant
 from dpnoise.accounting.loss.lattice_pair import (
     LARGEST_VARIANCE,
@@ -120,7 +120,8 @@ class LatticePLDAccountant(ComposedLossAccountant):
         only = self._only_pair()
         if only is None:
             return super()._delta_of_exact_noise(epsilon)
-        both = max(only.delta(epsilon), only.reversed.delta(epsilon))
+        loss = max(0.0, epsilon - LOSS_ERROR)
+        both = max(only.delta(loss), only.reversed.delta(loss))
         return min(1.0, max(both, DELTA_FLOOR))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:

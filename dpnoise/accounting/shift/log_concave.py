@@ -92,10 +92,11 @@ def discrete_gaussian_sum_shift(
     if plain >= 1.0:
         return math.inf
     least = 1.0 - plain
-    inside = (1.0 - 0.5 * bent / least) ** 2 - plain * bent / (least * least)
-    if not (bent < 2.0 * least and inside > 0.0):
+    # 1 − ((1 − Q/2a)² − RQ/a²), which may be far below the spacing of floats near 1.
+    missing = bent / least * (1.0 - 0.25 * bent / least + plain / least)
+    if not (bent < 2.0 * least and missing < 1.0):
         return math.inf
-    curvature = 1.0 / (num_noise_shares * variance) - math.log(inside)
+    curvature = 1.0 / (num_noise_shares * variance) - math.log1p(-missing)
     return lower_branch(curvature * _MARGIN)
 
 

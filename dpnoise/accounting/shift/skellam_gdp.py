@@ -98,7 +98,11 @@ def gaussian_equivalent(
     Raises:
         CertificateError: A certificate failed; a defect.
     """
-    sensitivity = adjacency.sensitivity_factor * release.l2_sensitivity * _MARGIN
+    factor = adjacency.sensitivity_factor
+    if isinstance(release, SkellamEvent) and release.unsigned:
+        # ‖x − y‖² = ‖x‖² + ‖y‖² − 2x·y, and x·y is at least 0.
+        factor = math.sqrt(factor)
+    sensitivity = factor * release.l2_sensitivity * _MARGIN
     if isinstance(release, GaussianEvent):
         if sensitivity == 0.0:
             return GaussianEquivalent(math.inf, 0.0, "Gaussian")
@@ -142,7 +146,8 @@ def _skellam_bound(
 ) -> ShiftBound:
     largest = math.floor(sensitivity)
     if release.linf_sensitivity is not None:
-        factor = round(adjacency.sensitivity_factor)
+        # Two entries that are at least 0 differ by no more than the larger.
+        factor = 1 if release.unsigned else round(adjacency.sensitivity_factor)
         largest = min(largest, factor * release.linf_sensitivity)
     variance = release.aggregate_noise_variance
     if variance >= _LEAST_VARIANCE:

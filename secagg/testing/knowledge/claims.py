@@ -12,7 +12,8 @@
 Where the server is not trusted, three more, from which the others follow:
 
 7. Authentic: an honest client deals only to adverts that their clients have sent.
-8. One signature: an honest client signs one set U3.
+8. One signature: an honest client signs one set U3.  Whose identity key is stolen is no
+   honest client in this and in the others of the three.
 9. Agreed: honest clients answer for one set U3, which as many of them have signed as
    a quorum has beside the colluders.
 
@@ -280,7 +281,7 @@ def _authentic(facts: Facts) -> Iterator[Violation]:
         strange = {
             advert.identity
             for advert in view.adverts.values()
-            if advert.identity not in facts.seeds
+            if not facts.can_sign_as(advert.identity)
             and advert
             not in facts.adverts.get((view.session.session_id, advert.identity), ())
         }
@@ -299,7 +300,7 @@ def _one_signature(facts: Facts) -> Iterator[Violation]:
         key = (roster.session, roster.identity(signed.signer))
         sets.setdefault(key, set()).add((signed.view.ctx2, signed.survivors))
     for (session, name), several in sets.items():
-        if len(several) > 1 and name not in facts.seeds:
+        if len(several) > 1 and not facts.can_sign_as(name):
             yield Violation(
                 Claim.ONE_SIGNATURE,
                 (name,),
@@ -324,7 +325,7 @@ def _agreed(facts: Facts) -> Iterator[Violation]:
                 for each in facts.signed
                 if (each.view.ctx2, each.survivors) == (ctx2, survivors)
                 for name in [each.view.roster.identity(each.signer)]
-                if name not in facts.seeds
+                if not facts.can_sign_as(name)
             }
             if len(signers) + parameters.colluders < parameters.quorum:
                 lines.append(

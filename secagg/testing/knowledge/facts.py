@@ -228,6 +228,7 @@ class Facts:
     Attributes:
         rosters: Every usable roster that somebody was told.
         seeds: Seeds of the corrupt clients, by name.
+        stolen: Clients whose identity keys the adversary has; see `identity_key`.
         bundles: Sealed bundles that reached the server.
         vectors: Distinct masked inputs that reached the server.
         answers: Distinct answers that reached the server.
@@ -240,6 +241,7 @@ class Facts:
     def __init__(self) -> None:
         self.rosters: list[RosterView] = []
         self.seeds: dict[str, list[SecretBytes]] = {}
+        self.stolen: set[str] = set()
         self.bundles: list[SealedBundles] = []
         self.vectors: list[MaskedVector] = []
         self.answers: list[Answer] = []
@@ -277,6 +279,18 @@ class Facts:
             seed: Of one of its sessions; call again for the next one's.
         """
         self.seeds.setdefault(identity, []).append(seed)
+
+    def identity_key(self, identity: str) -> None:
+        """Give the adversary what a client signs with, and nothing of its sessions.
+
+        Who has it can sign anything in that client's name: it counts as a colluder
+        (PROTOCOL §2.1).  What its owner masks stays as honest as the owner is.
+        """
+        self.stolen.add(identity)
+
+    def can_sign_as(self, identity: str) -> bool:
+        """Whether a signature of a client may be the adversary's."""
+        return identity in self.seeds or identity in self.stolen
 
     def disk(
         self, identity: str, when: str, contents: bytes, *, seed: SecretBytes

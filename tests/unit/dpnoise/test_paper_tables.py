@@ -23,6 +23,9 @@ SCRIPTS = (
     "aga21_figure4",
     "bao22_federated_noise",
     "bao22_figure1",
+    "bho18_figure4",
+    "bho18_table1",
+    "tf19_table1",
 )
 LARGEST_PICTURE = 150_000
 TWO_PERCENT = 0.02
@@ -40,6 +43,7 @@ def load(name):
 def test_the_list_of_scripts_is_complete():
     found = {path.stem for path in PAPERS.glob("*_figure*.py")}
     found |= {path.stem for path in PAPERS.glob("*_noise.py")} - {"required_noise"}
+    found |= {path.stem for path in PAPERS.glob("*_table?.py")}
     assert found == set(SCRIPTS)
 
 
@@ -79,6 +83,37 @@ def test_a_table_alone_needs_no_plot_library(tmp_path, monkeypatch):
     arguments = ["--tiny", "--table-only", "--out", str(tmp_path)]
     assert load("reproduction").run(script.reproduce, "", arguments) == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+
+
+def test_a_caller_sets_numbers_of_its_own_and_misspells_none(tmp_path, capsys):
+    script, run = load("bho18_table1"), load("reproduction").run
+    here = ["--tiny", "--table-only", "--out", str(tmp_path)]
+    own = ["--set", "dimensions=50,60", "--set", "epsilons=3"]
+    assert run(script.reproduce, "", [*here, *own]) == 0
+    table = json.loads((tmp_path / "bho18_table1.json").read_text(encoding="utf-8"))
+    drawn = [row for row in table["rows"] if not row["data"]]
+    assert [(row["dim"], row["epsilon"]) for row in drawn] == [(50, 3.0), (60, 3.0)]
+    assert run(script.reproduce, "", [*here, "--set", "dimension=50"]) == 2
+    assert "it has dimensions, epsilons" in capsys.readouterr().err
+    assert run(script.reproduce, "", [*here, "--set", "dimensions=many"]) == 2
+
+
+def test_the_probabilities_of_the_published_table_come_out():
+    script = load("bho18_table1")
+    for (data, epsilon), printed in script.PUBLISHED.items():
+        dim = {name: size for name, size, _ in script.TABLE}[data]
+        row = script.row(dim, epsilon)
+        assert row["published p"] == pytest.approx(printed, abs=6e-4)
+        # Sound, and never better than the best cap at the same level.
+        assert row["published, exact epsilon"] <= epsilon
+        assert row["error ratio"] >= 0.999
+        tail = scipy.special.betainc(
+            (dim - 1) / 2, (dim - 1) / 2, (1 - row["published edge"]) / 2
+        )
+        chance = row["published p"]
+        if tail > 0.0:
+            exact = math.log(chance / (1 - chance)) + math.log((1 - tail) / tail)
+            assert row["published, exact epsilon"] == pytest.approx(exact, rel=1e-6)
 
 
 def test_the_unproven_mixture_curve_appears_only_on_request():

@@ -13,13 +13,17 @@ from secagg.errors import (
     RemoteProtocolError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Envelope, Fate, Upload
+from secagg.messages import Aborted, Envelope, Fate, Quorum, Round, Upload
 from secagg.parameters import ProtocolParameters
 from secagg.plain_sums import encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.profiles import Profile
 from secagg.protocol import client
+from secagg.simulation.driver import accepting
+from secagg.simulation.enrolled import membership_of
+from secagg.testing.cohorts import signing_parameters_for, sparse_parameters_for
 from secagg.wire.packing import packed_size
 
 NAMES = ("ann", "bob", "cleo", "dan")
@@ -94,7 +98,7 @@ class Session:
     def round(self):
         self.hub.close_round()
         for name, one in self.people.items():
-            news = self.hub.news_for(name)
+            news = self.hub.news_for(name, after=one.round)
             self.heard[name].append(news)
             self.carry(name, one.receive(news))
 
@@ -110,6 +114,72 @@ def test_the_sum_is_exact():
     np.testing.assert_array_equal(session.run(), [0 + 1 + 2 + 3] * DIMENSION)
     assert all(one.is_over for one in session.people.values())
     assert isinstance(session.people["ann"].state, client.Completed)
+
+
+ENROLLED = {
+    "signed": signing_parameters_for(4, dimension=DIMENSION),
+    "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
+}
+
+
+def enrolled(name, session, **changes):
+    parameters, number = session.parameters, NAMES.index(name)
+    return ClientCore(
+        session,
+        name,
+        aggregator="hub",
+        now=NOW,
+        seed=seed_of(name),
+        policy=accepting(parameters),
+        make_input=lambda _: encode_integers(np.full(DIMENSION, number), parameters),
+        **({"membership": membership_of(name, 1 + number)} | changes),
+    )
+
+
+@pytest.mark.parametrize("parameters", ENROLLED.values(), ids=ENROLLED)
+def test_the_sum_of_the_enrolled_is_exact_in_every_profile(parameters):
+    assert {one.profile for one in ENROLLED.values()} == {
+        profile for profile in Profile if profile.has_identities
+    }
+    session = Session(enrolled, parameters)
+    np.testing.assert_array_equal(session.run(), [0 + 1 + 2 + 3] * DIMENSION)
+    assert all(one.is_over for one in session.people.values())
+
+
+def test_who_was_away_while_the_others_signed_is_shown_the_sets_first():
+    session = Session(enrolled, ENROLLED["signed"])
+    session.join()
+    for _ in range(2):
+        session.round()
+    away = session.people.pop("dan")
+    assert away.round is Round.MASKED_INPUT_COLLECTION
+    for _ in range(2):
+        session.round()  # the others sign, and answer
+    before = session.hub.news_for("dan")
+    assert Envelope(Quorum, before[1:]).open()
+    assert before[0] == Quorum.KIND
+    for _ in range(2):
+        away.receive(session.hub.news_for("dan", after=away.round))
+    assert away.round is Round.UNMASKING
+
+
+def test_who_has_no_place_among_the_enrolled_takes_no_part():
+    offer = hub_of(ENROLLED["signed"]).session
+    with pytest.raises(RemoteProtocolError) as caught:
+        enrolled("ann", offer, membership=None).join()
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_who_was_revoked_is_not_let_in():
+    hub = hub_of(ENROLLED["signed"], revoked=frozenset({2}))
+    for name in ("ann", "bob"):
+        (advert,) = enrolled(name, hub.session).join()
+        if name == "ann":
+            hub.receive(name, advert)
+            continue
+        with pytest.raises(RemoteProtocolError) as caught:
+            hub.receive(name, advert)
+        assert caught.value.code is ErrorCode.BAD_CREDENTIAL
 
 
 def test_a_client_that_is_lost_is_left_out():

@@ -1,19 +1,30 @@
 """The join: noised tasks, their blocks, and what a client's privacy policy refuses."""
 
+import inspect
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 
+import secagg
 from secagg.distributed_dp import (
     NoisedTask,
     PrivacyReport,
+    SessionNoise,
     plan,
     read_noise_terms,
 )
-from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.distributed_dp.reader import _reveals
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
 from secagg.messages import Round
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
@@ -21,11 +32,13 @@ from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol import client
+from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import parameters_for, with_noise
 
 CLIENTS, DIM = 6, 20
+CONTEXT = bytes(32)
 
 
 def made_plan(**overrides):
@@ -41,6 +54,7 @@ def made_plan(**overrides):
         "steps": 3,
         "min_survivors": 4,
         "colluders": 1,
+        "ladder": 0,
     }
     return plan(**(fields | overrides))
 
@@ -106,16 +120,21 @@ def encoded(task, session_id):
         task.encode(
             row,
             session_id=session_id,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32)),
         ).vector
         for number, row in enumerate(vectors())
     ]
 
 
+def as_if_for_its_u2(vectors):
+    """Return what makes vectors of a session of those that were drawn for none."""
+    return [partial(NoisedVector, each.residues, each.noise_block) for each in vectors]
+
+
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
     blank = InProcessSession(task.parameters, [zeros(32, 1 << 18)] * CLIENTS)
     inputs = encoded(task, blank.descriptor.session_id)
-    session = InProcessSession(task.parameters, inputs)
+    session = InProcessSession(task.parameters, as_if_for_its_u2(inputs))
     result = run_session(session, {5: Round.MASKED_INPUT_COLLECTION})
     assert result.survivors == (0, 1, 2, 3, 4)
     clean = zeros(32, 1 << 18)
@@ -138,7 +157,7 @@ def test_a_restarted_client_encodes_the_same_residues(task):
 
 
 def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
-    secrets = NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32))
+    secrets = NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32))
     row = vectors()[0]
     for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
         made = task.encode(factor * row, session_id=b"s" * 32, secrets=secrets)
@@ -163,7 +182,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         task.encode(
             vector,
             session_id=b"s" * 32,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(b"n" * 32)),
+            secrets=NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32)),
         )
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert str(caught.value)
@@ -384,12 +403,11 @@ def test_a_certificate_follows_from_the_sets():
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
-    """The mechanism is built, and states no release: found by whoever judges it."""
+    """The mechanism is built, and states no release: found before it is judged."""
     mechanism = json.loads(task.parameters.noise_block)["mechanism"]
     lying = mechanism | {"rounding_bias": 5e-324}
-    offered = NoisedTask.from_parameters(with_block(task, mechanism=lying))
     with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:
-        offered.check(LENIENT)
+        NoisedTask.from_parameters(with_block(task, mechanism=lying))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -423,7 +441,8 @@ def test_readers_of_the_sums_get_the_unsampled_composition(task):
 
 
 def test_the_noised_vector_goes_through_the_noised_row_only(task):
-    session = InProcessSession(task.parameters, encoded(task, b"s" * 32))
+    given = as_if_for_its_u2(encoded(task, b"s" * 32))
+    session = InProcessSession(task.parameters, given)
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
         session.play(which)
         session.close(which)
@@ -432,12 +451,51 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
 
 
 def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
-    offered = NoisedTask.from_parameters(
-        with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
-    )
-    with pytest.raises(RemoteProtocolError, match="seconds to judge") as caught:
-        offered.check(LENIENT)
+    dear = with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
+    with pytest.raises(RemoteProtocolError, match="cells to judge") as caught:
+        NoisedTask.from_parameters(dear)
     assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize("ladder", [0, 2])
+def test_reveals_are_found_by_their_changes_and_are_those_of_every_loss(
+    ladder, monkeypatch
+):
+    clients = 60_000 if ladder else 40
+    parameters = with_noise(
+        parameters_for(clients, dimension=8, threshold=clients * 2 // 3), ladder=ladder
+    )
+    noise = NoisedTask.from_parameters(parameters).session_noise(clients)
+    asked = []
+    honest = SessionNoise.removed_layers
+
+    def counting(self, losses):
+        asked.append(losses)
+        return honest(self, losses)
+
+    monkeypatch.setattr(SessionNoise, "removed_layers", counting)
+    reveals = _reveals(noise)
+    assert len(asked) < 200
+    if not ladder:
+        assert reveals == ()
+        return
+    assert len(reveals) == noise.tolerated_losses + 1
+    changes = [d for d in range(1, len(reveals)) if reveals[d] != reveals[d - 1]]
+    for d in {0, len(reveals) - 1, *range(0, len(reveals), 997), *changes}:
+        assert reveals[d] == honest(noise, d)
+        assert d == 0 or reveals[d - 1] == honest(noise, d - 1)
+
+
+def test_a_program_gets_errors_of_this_package_from_the_planner():
+    asked = {"clients": 20, "dimension": 4, "l2_clip": 1.0, "delta": 1e-6}
+    with pytest.raises(LocalProtocolError, match="epsilon") as caught:
+        secagg.plan(**asked, epsilon=-1.0)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    with pytest.raises(ServiceError) as caught:
+        secagg.plan(**asked, epsilon=1.0, mechanism="ddgauss", accountant="skellam-gdp")
+    assert caught.value.code is ErrorCode.INFEASIBLE
+    # What people see at the call are the planner's own parameters.
+    assert "l2_clip" in inspect.signature(secagg.plan).parameters
 
 
 # --- secret selection -----------------------------------------------------------------
@@ -450,7 +508,7 @@ def _selecting():
 
 
 def secrets_for(number):
-    return NoiseSecrets(CLIENTS, SecretBytes(bytes([number]) * 32))
+    return NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32))
 
 
 def test_a_selection_is_in_the_block_and_in_every_figure(selecting):

@@ -112,7 +112,10 @@ def test_numbers_that_describe_no_graph_promise_nothing():
         odds = log_set_apart(clients=9, degree=degree, colluders=2, losses=1)
         assert odds.tolist() == [0, 0, 0, 0, -math.inf]
     # Nobody is left to stand apart.
-    assert log_set_apart(clients=9, degree=4, colluders=5, losses=4)[0] == -math.inf
+    for degree in (0, 4):
+        for losses in (3, 4, 6, 20):
+            odds = log_set_apart(clients=9, degree=degree, colluders=5, losses=losses)
+            assert odds.tolist() == [-math.inf, -math.inf]
 
 
 def test_more_edges_fewer_colluders_and_fewer_losses_do_no_harm():
@@ -137,6 +140,16 @@ def test_a_judgement_names_the_least_that_its_odds_allow(k, c, losses, bits):
     most = judged.corrupt_holders
     assert bits_of(log_corrupt_holders(**cohort, threshold=most + 1)) >= bits
     assert most == 0 or bits_of(log_corrupt_holders(**cohort, threshold=most)) < bits
+
+
+def test_odds_that_are_exactly_as_demanded_will_do():
+    cohort = {"clients": 200, "degree": 30, "colluders": 20}
+    holders = bits_of(log_corrupt_holders(**cohort, threshold=9))
+    judged = judge_edges(**cohort, losses=40, demanded_bits=holders)
+    assert judged.corrupt_holders == 8
+    apart = bits_of(log_set_apart(**cohort, losses=40)[3])
+    judged = judge_edges(**cohort, losses=40, demanded_bits=apart)
+    assert (judged.set_apart, judged.cut_bits) == (2, apart)
 
 
 def test_a_threshold_exceeds_the_shares_that_a_set_and_the_colluders_hold():

@@ -16,7 +16,8 @@ from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.entropy import SystemEntropy
 from secagg.profiles import HonestTail
 from secagg.simulation import LossPlan, simulate_session
-from secagg.simulation.driver import InProcessSession
+from secagg.simulation.driver import InProcessSession, identity_of
+from secagg.testing.cohorts import signing_parameters_for, sparse_parameters_for
 
 
 def parameters(clients, degree):
@@ -55,6 +56,44 @@ def test_a_session_moves_exactly_what_is_announced(clients, degree):
 
 
 @pytest.mark.parametrize(
+    ("configured", "kind"),
+    [
+        (signing_parameters_for(13, dimension=10, modulus=1 << 16), Graph.COMPLETE),
+        (
+            sparse_parameters_for(40, dimension=10, modulus=1 << 16, degree=12),
+            Graph.K_OUT,
+        ),
+    ],
+    ids=["complete", "drawn"],
+)
+def test_a_session_that_is_signed_moves_what_is_announced(configured, kind):
+    clients = configured.max_clients
+    graph = GraphChoice(
+        graph=kind,
+        degree=configured.degree,
+        threshold=2,
+        max_threshold=2,
+        quorum=configured.quorum,
+    )
+    costs = simulate_session(
+        configured, clients=clients, losses=LossPlan({}), entropy=SystemEntropy()
+    ).costs
+    announced, vector = key_traffic(graph, clients=clients), 20
+    names = len(identity_of(0)) - len("client-01017")
+    up = costs.bytes_up - clients * (vector + names)
+    # A bitmap of those who share takes a byte for every eight, begun ones too.
+    assert abs(up - clients * announced.up) <= clients
+    offer = InProcessSession(configured, [], task_id="simulation").descriptor
+    ending = len(Released(Fate.INCLUDED, bytes(32), vector, clients, 0).encode())
+    down = costs.bytes_down - clients * (ending + len(offer.encode()))
+    down -= clients * clients * names
+    if kind is Graph.COMPLETE:
+        assert down == clients * announced.down
+    else:
+        assert 0.8 * clients * announced.down <= down <= clients * announced.down
+
+
+@pytest.mark.parametrize(
     ("clients", "at_most"), [(1000, 30 << 20), (10_000, 512 << 20)]
 )
 def test_a_cohort_on_a_ring_reads_what_it_needs_and_not_n_squared(clients, at_most):
@@ -79,5 +118,5 @@ def test_sparse_graphs_cost_less_and_signatures_more():
     )
     complete = key_traffic(full, clients=2000)
     assert ring.up < drawn.up < complete.up
-    # A quorum of 1051 signatures outweighs what the graph saves on bundles.
+    # The signatures of 2000 outweigh what the graph saves on bundles.
     assert ring.down < complete.down < drawn.down

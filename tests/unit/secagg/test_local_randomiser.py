@@ -47,6 +47,7 @@ def made():
         mechanism="skellam",
         accountant="skellam-gdp",
         bits=24,
+        ladder=0,
     )
 
 
@@ -77,7 +78,9 @@ async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
 
 def test_what_is_encoded_is_what_the_randomiser_draws(task):
     noised = task.noised
-    secrets = NoiseSecrets(sharers=4, seed=SecretBytes(b"s" * 32), layers=())
+    secrets = NoiseSecrets(
+        sharers=4, context=bytes(32), seed=SecretBytes(b"s" * 32), layers=()
+    )
     session_id = b"i" * 32
     vector = np.arange(DIM) * 3.0
     given = noised.encode(vector, session_id=session_id, secrets=secrets)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from secagg import messages
 from secagg.enrolment.credential import Credential
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
@@ -28,6 +29,7 @@ from secagg.messages import (
     Shares,
     Survivors,
     Upload,
+    is_neighbourhood,
 )
 from secagg.primitives.canonical import Writer
 from secagg.profiles import Profile, RoundDeadlines
@@ -121,6 +123,13 @@ def frame(**changes):
     return replace(whole, **changes).encode()
 
 
+def twice_the_same_index():
+    head = Writer().u8(1).u32(9).u32(3).blob(b"g" * 32).u32(2)
+    for _ in range(2):
+        head.u32(3).blob(ADVERT.encode())
+    return head.u32(0).getvalue()
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -132,6 +141,7 @@ def frame(**changes):
         frame(size=65_536),
         b"\2" + frame()[1:],
         frame(proof=(b"h" * 32,) * 10),
+        twice_the_same_index(),
     ],
     ids=[
         "descending",
@@ -142,6 +152,7 @@ def frame(**changes):
         "n beyond all",
         "third form",
         "more hashes than adverts",
+        "one index twice",
     ],
 )
 def test_a_roster_without_order_or_bound_is_refused(data):
@@ -163,6 +174,43 @@ def test_a_quorum_counts_everybody_once(data):
     """R5.5-1"""
     with pytest.raises(RemoteProtocolError) as caught:
         Quorum.decode(data)
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def test_as_many_as_a_roster_can_have_are_read_and_no_more(monkeypatch):
+    assert RosterFrame.decode(frame(size=65_535)).size == 65_535
+    monkeypatch.setattr(messages, "MAX_CLIENTS", 2)
+    rows = tuple((index, b"a" * 64) for index in range(3))
+    assert len(Quorum.decode(Quorum(rows[:2]).encode())) == 2
+    with pytest.raises(RemoteProtocolError, match="at most 2 are possible"):
+        Quorum.decode(Quorum(rows).encode())
+
+
+def test_which_form_a_roster_has_is_asked_of_rosters_alone():
+    assert is_neighbourhood(Envelope.of(NEIGHBOURHOOD))
+    assert not is_neighbourhood(Envelope.of(Roster((ADVERT,))))
+    assert not is_neighbourhood(Envelope(Survivors, b"\1"))
+
+
+@pytest.mark.parametrize("drawn", [(3, 3), (4, 3)])
+def test_nobody_is_drawn_twice(drawn):
+    # R5.9-3
+    with pytest.raises(RemoteProtocolError) as caught:
+        Edges.decode(Edges(drawn, b"s" * 64).encode())
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def test_nothing_follows_the_keys_of_an_advert():
+    keys = ADVERT.key_part() + b"\0"
+    data = Writer().blob(ADVERT.id_part()).blob(keys).blob(ADVERT.signature)
+    with pytest.raises(RemoteProtocolError) as caught:
+        Advert.decode(data.getvalue())
+    assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+def test_a_complaint_is_about_a_bundle():
+    with pytest.raises(RemoteProtocolError) as caught:
+        Complaint.decode(Complaint(ErrorCode.DEADLINE, 7).encode())
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.neighbors import CompleteGraph, sharing_graph
-from secagg.testing.cohorts import parameters_for
+from secagg.protocol.neighbors import CompleteGraph, DrawnGraph, sharing_graph
+from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
 
 def ring(size=20, degree=6, seed=b"g" * 32):
@@ -23,6 +23,14 @@ def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
         assert all(index in graph.mask_peers(other) for other in near)
         assert [graph.place(index, other) for other in near] == list(range(6))
         assert graph.count_holders(index, frozenset(near[:4])) == 4
+
+
+def test_where_clients_draw_nobody_has_neighbours_before_they_have():
+    parameters = sparse_parameters_for(5, dimension=1, degree=4)
+    graph = sharing_graph(parameters, 5, b"")
+    assert isinstance(graph, DrawnGraph)
+    assert not graph.has_common_holders
+    assert graph == DrawnGraph({}, {})
 
 
 def test_the_places_of_neighbours_are_ascending_wherever_the_ring_begins():

@@ -111,6 +111,7 @@ def test_offers(case):
         server_nonce=bytes_of(fields, "server_nonce"),
         session_end=fields["session_end"],
         payload_hash=bytes_of(fields, "payload_hash"),
+        noise_terms=fields["noise_terms"].encode(),
         parameters=ProtocolParameters(
             tail=HonestTail(numbers["graph_bits"])
             if trust is None

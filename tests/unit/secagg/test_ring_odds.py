@@ -162,11 +162,19 @@ def test_what_cannot_happen_is_minus_infinity():
 def test_numbers_that_describe_no_ring_promise_nothing():
     """Settings and offers are judged by all rules, also when one has failed."""
     assert log_corrupt_holders(clients=9, degree=8, threshold=4, colluders=9) == 0
-    assert log_corrupt_holders(clients=9, degree=10, threshold=4, colluders=5) == 0
-    assert log_short_of_holders(clients=9, degree=10, threshold=4, losses=0) == 0
+    for degree in (9, 10):
+        ring = {"clients": 9, "degree": degree, "threshold": 4}
+        assert log_corrupt_holders(**ring, colluders=5) == 0
+        # However many holders there are, three of them are not four.
+        assert log_corrupt_holders(**ring, colluders=3) == -math.inf
+        assert log_short_of_holders(**ring, losses=0) == 0
     assert bits_of(log_short_of_holders(clients=9, degree=4, threshold=2, losses=90)
                    ) == 0  # fmt: skip
-    assert bits_of(log_planned_cut(clients=9, degree=4, colluders=90, losses=9)) == 0
+    everybody = log_planned_cut(clients=9, degree=4, colluders=9, losses=0)
+    assert everybody == pytest.approx(math.log(9 * 4 / 2))
+    for colluders, losses in ((90, 9), (5, 5)):
+        bad = {"colluders": colluders, "losses": losses}
+        assert log_planned_cut(clients=9, degree=4, **bad) == everybody
 
 
 def test_bits_are_the_negative_binary_logarithm():

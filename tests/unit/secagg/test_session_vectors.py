@@ -171,8 +171,10 @@ class VectorClient:
         values = [int(entry) for entry in self.row["input"]]
         residues = np.array(values, word_dtype(self.parameters.modulus))
         block = self.parameters.noise_block
-        given = NoisedVector(residues, block) if block else PlainVector(residues)
-        return self.step(InputReady(given))
+        if not block:
+            return self.step(InputReady(PlainVector(residues)))
+        ctx2 = self.state.delivered.ctx2
+        return self.step(InputReady(NoisedVector(residues, block, ctx2)))
 
 
 def rounds_of(session):

@@ -84,9 +84,17 @@ def parameters(**changes: Any) -> ref.Parameters:
 
 def offer(task_id: str = "task", **changes: Any) -> ref.Offer:
     payload_hash = changes.pop("payload_hash", b"")
+    noise_terms = changes.pop("noise_terms", b"")
     rules = parameters(**changes)
     return ref.Offer(
-        "sums-1", task_id, 7, counting(0, 32), SESSION_END, payload_hash, rules
+        "sums-1",
+        task_id,
+        7,
+        counting(0, 32),
+        SESSION_END,
+        payload_hash,
+        rules,
+        noise_terms,
     )
 
 
@@ -126,6 +134,9 @@ def offers() -> list[dict[str, Any]]:
             colluders=30,
             graph_bits=40,
         ),
+        "noise whose unit is the session's": offer(
+            noise_block=NOISE_BLOCK, noise_terms=b'{"unit":"2048/3"}'
+        ),
         "largest modulus": offer(modulus=2**62, dim=2**30),
         "server that may lie, revocations": offer(trust=TRUST, **SIGNED),
         "server that may lie, no revocations": offer(
@@ -142,6 +153,7 @@ def offers() -> list[dict[str, Any]]:
             "server_nonce": made.server_nonce.hex(),
             "session_end": made.session_end,
             "payload_hash": made.payload_hash.hex(),
+            "noise_terms": made.noise_terms.decode(),
             "parameters": vars(rules)
             | {
                 "modulus": str(rules.modulus),

@@ -333,6 +333,7 @@ class Offer:
     session_end: int
     payload_hash: bytes
     parameters: Parameters
+    noise_terms: bytes = b""
 
     def encode(self) -> bytes:
         return (
@@ -342,21 +343,23 @@ class Offer:
             + self.server_nonce
             + u64(self.session_end)
             + blob(self.payload_hash)
+            + blob(self.noise_terms)
             + self.parameters.encode()
         )
 
     @staticmethod
     def decode(data: bytes) -> "Offer":
         decoder = Decoder(data)
-        offer = Offer(
+        before = (
             decoder.text(255, least=1),
             decoder.text(256, least=1),
             decoder.number(8),
             decoder.take(32),
             decoder.number(8),
             decoder.blob_or_nothing(32),
-            Parameters.decode(decoder),
         )
+        noise_terms = decoder.blob(256)
+        offer = Offer(*before, Parameters.decode(decoder), noise_terms)
         decoder.end()
         if offer.session_number >= 2**63 or offer.session_end >= 2**63:
             raise Refused(BAD_CONFIG)
@@ -398,7 +401,11 @@ def digest(suite: int, usage: str, *parts: bytes) -> bytes:
 def configuration_hash(offer: Offer) -> bytes:
     parameters = offer.parameters
     return digest(
-        parameters.suite, "configuration", parameters.encode(), offer.payload_hash
+        parameters.suite,
+        "configuration",
+        parameters.encode(),
+        offer.payload_hash,
+        offer.noise_terms,
     )
 
 

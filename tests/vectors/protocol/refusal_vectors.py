@@ -55,6 +55,8 @@ def malformed_offers(run: Run) -> Iterator[tuple[str, bytes, int]]:
     raw[named] = (other, ref.BAD_ENCODING)
     long = replace(run.offer.parameters, noise_block=bytes(4097)).encode()
     raw["R3.1-1 noise block too long"] = (good[:head] + long, ref.BAD_ENCODING)
+    long = replace(run.offer, noise_terms=bytes(257)).encode()
+    raw["R3.1-1 noise terms too long"] = (long, ref.BAD_ENCODING)
     for name, size in (("empty", 0), ("of two bytes", 2), ("beyond 512 bytes", 513)):
         long = good[:-5] + ref.blob(bytes(size))
         raw[f"R3.1-1 tail {name}"] = (long, ref.BAD_ENCODING)

@@ -33,8 +33,9 @@ from dpnoise.events import (
 DELTA = 1e-5
 COUNTER = SkellamEvent(1, Fraction(12), 1.0, 1.0, 1)
 SKELLAM = SkellamEvent(4096, Fraction(5000), 20.0)
-MIXTURE = SkellamMixtureEvent(64, Fraction(2000), 25.0, 1.0)
-CLIPPED = SkellamMixtureClippedEvent(64, Fraction(2000), 25.0, 1)
+MIXTURE = SkellamMixtureEvent(64, Fraction(200), 4.0, 0.5)
+SMALL = SkellamEvent(64, Fraction(200), 2.0)
+CLIPPED = SkellamMixtureClippedEvent(64, Fraction(200), 4.0, 1)
 DISCRETE = DiscreteGaussianEvent(4096, Fraction(5000), 20.0)
 COINS = BinomialEvent(4096, 20_000, 20.0, 400.0, 20)
 GAUSSIAN = GaussianEvent(64, 500.0, 5.0)
@@ -44,8 +45,8 @@ EVENTS = {
     "skellam": SKELLAM,
     "rounded": MIXTURE,
     "rounded, many": Repeated(MIXTURE, 3),
-    "rounded and integer": Composed((MIXTURE, SKELLAM)),
-    "rounded, integer and Gaussian": Composed((MIXTURE, SKELLAM, GAUSSIAN)),
+    "rounded and integer": Composed((MIXTURE, SMALL)),
+    "rounded, integer and Gaussian": Composed((MIXTURE, SMALL, GAUSSIAN)),
     "clipped": CLIPPED,
     "discrete": DISCRETE,
     "Gaussian": GAUSSIAN,

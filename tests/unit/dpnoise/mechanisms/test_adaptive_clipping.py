@@ -194,13 +194,13 @@ def test_no_sequence_of_answers_drives_the_clip_out_of_its_bounds():
     assert schedule.l2_clip == 0.5
 
 
-def test_a_new_clip_changes_neither_the_release_nor_its_privacy():
-    before = flagged()
-    schedule = ClippingSchedule(l2_clip=2.0, lowest_clip=0.5, highest_clip=4.0)
-    after = schedule.scaled(before)
-    assert after.l2_clip == 2.0
-    assert after.clip_flag_amplitude == 1.0
-    assert make_mechanism(after).event() == make_mechanism(before).event()
+def test_a_unit_brings_a_vector_of_the_clip_to_the_norm_that_was_planned():
+    """64 steps, to twelve significant bits, whatever the clip."""
+    for clip, unit in ((1.0, 64), (2.0, 32), (0.5, 128), (3.0, Fraction(21.333))):
+        found = ClippingSchedule.unit_of(clip, flagged())
+        assert float(found) == pytest.approx(float(unit), rel=2.0**-12)
+        assert float(found) * clip == pytest.approx(64.0, rel=2.0**-12)
+        assert found.numerator.bit_length() <= 12
 
 
 @pytest.mark.parametrize(

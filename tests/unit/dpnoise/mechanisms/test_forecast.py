@@ -12,7 +12,7 @@ from dpnoise.mechanisms.forecast import (
     mixture_clip_effect,
     normal_tail,
     rounding_variance,
-    wrap_error,
+    wrap_effect,
 )
 
 
@@ -38,24 +38,45 @@ def test_rounding_variance_of_wide_coordinates_is_a_sixth():
     assert rounding_variance(100.0) == pytest.approx(1.0 / 6.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("stddev", [2.0, 5.0, 20.0, 100.0])
-def test_wrap_error_is_the_mean_square_of_the_displacement(stddev):
+@pytest.mark.parametrize("stddev", [2.0, 5.0, 20.0, 63.0, 65.0, 100.0])
+def test_the_wrap_effect_is_that_of_rounding_to_multiples_of_the_modulus(stddev):
     modulus = 32
     nodes = np.linspace(-12.0, 12.0, 2_000_001) * stddev
     weights = np.exp(-0.5 * (nodes / stddev) ** 2)
     weights /= weights.sum()
     displacement = modulus * np.rint(nodes / modulus)
-    probability, found = wrap_error(stddev, modulus)
-    assert found == pytest.approx(float(weights @ displacement**2), rel=1e-4)
-    assert probability == pytest.approx(
+    found = wrap_effect(stddev, modulus)
+    assert found.displacement == pytest.approx(
+        float(weights @ displacement**2), rel=1e-4
+    )
+    assert found.overlap == pytest.approx(
+        float(weights @ (nodes * displacement)), rel=1e-4
+    )
+    assert found.probability == pytest.approx(
         float(weights @ (np.abs(nodes) > modulus / 2)), rel=1e-3
     )
 
 
 def test_a_sum_far_wider_than_the_modulus_is_no_gain():
     # A wrapped error is bounded by the modulus; it must not look better than noise.
-    _, displacement = wrap_error(1e3, 16)
-    assert displacement > 0.9 * 1e6
+    useless, useful = _forecast(modulus=16), _forecast()
+    assert useless.expected_mse < useful.expected_mse
+    assert useless.judged_mse > useful.judged_mse
+
+
+@pytest.mark.parametrize("modulus", [24, 64, 100, 300])
+def test_the_expected_error_of_a_modulus_that_is_too_small_is_the_true_one(modulus):
+    found = _forecast(modulus=modulus, sum_norm_steps=320.0)
+    error, signal = 400.0 + 100 * rounding_variance(0.25), 320.0**2 / 1024
+    total = error + signal
+    # Given the sum, the error is normal about its share of it.
+    nodes = np.linspace(-12.0, 12.0, 400_001)
+    weights = np.exp(-0.5 * nodes * nodes)
+    weights /= weights.sum()
+    sums = nodes * math.sqrt(total)
+    mean = sums * error / total - modulus * np.rint(sums / modulus)
+    expected = error * signal / total + float(weights @ mean**2)
+    assert found.expected_mse == pytest.approx(expected / 64.0, rel=1e-4)
 
 
 def test_the_mixture_clip_leaves_vectors_within_the_bound_alone():
@@ -94,7 +115,8 @@ def _forecast(**changes):
         "scale_factor": 8.0,
         "modulus": 1 << 12,
         "num_clients": 100,
-        "total_noise_variance": 400.0,
+        "noise_variance": 400.0,
+        "most_noise_variance": 400.0,
         "sum_norm_steps": 80.0,
         "flatness": 1.0,
         "rounding": Rounding.STOCHASTIC,
@@ -112,7 +134,7 @@ def test_the_parts_of_a_forecast_add_up():
 
 
 def test_a_wider_modulus_never_forecasts_a_larger_error():
-    errors = [_forecast(modulus=1 << bits).expected_mse for bits in range(6, 20)]
+    errors = [_forecast(modulus=1 << bits).judged_mse for bits in range(6, 20)]
     assert errors == sorted(errors, reverse=True)
 
 

@@ -1,5 +1,6 @@
 """The secret coin: exact, private, the same in a replay, no shorter way if lost."""
 
+import gc
 import hashlib
 import sys
 from fractions import Fraction
@@ -128,11 +129,13 @@ def calls_of(action):
         if event in {"call", "c_call"}:
             seen.append((event, frame.f_code.co_qualname, frame.f_lineno))
 
+    gc.disable()  # whoever listens to its collections would be seen, too
     sys.setprofile(note)
     try:
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return seen
 
 

@@ -22,6 +22,7 @@ DELTA = 1e-5
 PUBLIC = bytes(32)
 
 
+@functools.cache
 def planned(**changes):
     given = {
         "clients": 20,

@@ -18,7 +18,7 @@ from dpnoise.errors import (
 )
 from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import MechanismParameters, make_mechanism
-from dpnoise.planning import error_curve, plan
+from dpnoise.planning import PlanRequest, error_curve, plan
 
 BASE = {
     "clients": 100,
@@ -76,7 +76,7 @@ def test_the_plan_is_json_with_the_keys_of_the_interface(mechanism):
 
 
 def test_one_share_is_the_required_noise_over_the_shares_that_count():
-    made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10)
+    made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10, ladder=0)
     exact = made.noise_variance / 69
     share = made.parameters.noise_rule.session(100).base
     assert exact <= share <= exact + Fraction(1, 1 << 20)
@@ -89,12 +89,38 @@ def test_one_share_is_the_required_noise_over_the_shares_that_count():
 def test_losses_and_colluders_cost_noise_and_do_not_change_what_is_required():
     careless = paper_plan("skellam", bits=18, scale_factor=100.0)
     careful = paper_plan(
-        "skellam", bits=18, scale_factor=100.0, min_survivors=60, colluders=10
+        "skellam", bits=18, scale_factor=100.0, min_survivors=60, colluders=10, ladder=0
     )
     assert careful.noise_variance == careless.noise_variance
     assert careful.forecast.noise_mse / careless.forecast.noise_mse == pytest.approx(
         99.0 / 49.0, rel=1e-5
     )
+
+
+@pytest.mark.parametrize("min_survivors", [60, 70, 90])
+def test_noise_for_losses_that_did_not_happen_is_in_no_figure(min_survivors):
+    careless = paper_plan("skellam", bits=18, scale_factor=100.0)
+    made = paper_plan(
+        "skellam", bits=18, scale_factor=100.0, min_survivors=min_survivors
+    )
+    assert made.parameters.noise_rule.ladder == 4
+    ratio = made.forecast.noise_mse / careless.forecast.noise_mse
+    assert 1.0 <= ratio <= (1.025 if min_survivors >= 70 else 1.045)
+    assert made.to_dict()["expected_mse"] == made.forecast.expected_mse
+    # The modulus has room for the noise of whoever takes nothing back.
+    assert made.forecast.sum_stddev > 1.02 * careless.forecast.sum_stddev
+
+
+def test_a_ladder_is_planned_only_where_it_takes_something_back():
+    for changes in (
+        {},
+        {"min_survivors": 100},
+        {"min_survivors": 80, "loss_fraction": 0.0},
+    ):
+        made = paper_plan("skellam", bits=18, scale_factor=100.0, **changes)
+        assert made.parameters.noise_rule.ladder == 0
+    made = paper_plan("ddgauss", bits=18, scale_factor=100.0, min_survivors=80)
+    assert made.parameters.noise_rule.ladder == 0
 
 
 def test_the_central_gaussian_is_the_analytic_one():
@@ -209,15 +235,16 @@ def test_no_other_scale_has_an_error_smaller_by_a_percent(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", PAPERS)
-def test_without_bits_the_fewest_that_cost_at_most_a_twentieth_are_taken(mechanism):
+def test_without_bits_the_fewest_that_cost_a_fiftieth_of_the_best_are_taken(mechanism):
+    # These accountants ask for far more than 1.05 times the central Gaussian.
     made = paper_plan(mechanism)
-    best = paper_plan(mechanism, bits=30).forecast.expected_mse
-    assert made.forecast.expected_mse <= 1.055 * best
+    best = paper_plan(mechanism, bits=30).forecast.judged_mse
+    assert made.forecast.judged_mse <= 1.021 * best
     try:
         fewer = paper_plan(mechanism, bits=made.parameters.bits - 1)
     except ParameterError:
         return
-    assert fewer.forecast.expected_mse > 1.045 * best
+    assert fewer.forecast.judged_mse > 1.018 * best
 
 
 @pytest.mark.parametrize("mechanism", PAPERS)
@@ -321,6 +348,7 @@ def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
         steps=5,
         min_survivors=20,
         colluders=1,
+        ladder=0,
     )
     # Sound accountants need more than the central Gaussian, and 25/18 of it arrives.
     assert made.forecast.expected_mse > made.gaussian_mse * 25 / 18
@@ -368,16 +396,18 @@ def test_the_error_curve_falls_with_the_bits_and_passes_near_the_plan():
     made = paper_plan("skellam", bits=16)
     points = error_curve(made, bits=range(2, 22))
     errors = [point.expected_mse for point in points]
-    # Golden sections end within 1e-9 of their minimum.
+    # What is minimised counts the noise that wrapping cuts off as well.
     for wider, narrower in zip(errors[1:], errors, strict=False):
-        assert wider <= narrower * (1.0 + 1e-9)
+        assert wider <= narrower * (1.0 + 1e-7)
     here = next(point for point in points if point.bits == 16)
     assert here.expected_mse == pytest.approx(made.forecast.expected_mse, rel=0.01)
     assert points[0].bits > 2  # no misleading points where nothing fits
 
 
 def test_the_counted_error_is_the_error_with_just_the_required_noise():
-    made = paper_plan("skellam", bits=18, scale_factor=100.0, min_survivors=60)
+    made = paper_plan(
+        "skellam", bits=18, scale_factor=100.0, min_survivors=60, ladder=0
+    )
     arriving = 100 * made.parameters.noise_rule.session(100).base
     surplus = float(arriving - made.noise_variance)
     assert made.counted_mse == pytest.approx(
@@ -385,21 +415,77 @@ def test_the_counted_error_is_the_error_with_just_the_required_noise():
     )
 
 
+@pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
+def test_noise_can_be_taken_back_wherever_somebody_may_be_lost(mechanism):
+    """By default, and as far as the mechanism's noise can."""
+    rungs = 4 if mechanism == "skellam" else 0
+    for losses, expected in (
+        ({"min_survivors": 60}, rungs),
+        ({"min_survivors": 60, "loss_fraction": 0.1}, rungs),
+        ({"min_survivors": 60, "loss_fraction": 0.0}, 0),
+        ({"min_survivors": 99, "loss_fraction": 0.009}, 0),
+        ({}, 0),
+        ({"min_survivors": 60, "ladder": 0}, 0),
+    ):
+        request = PlanRequest(**(BASE | {"mechanism": mechanism} | losses))
+        assert request.noise_rule(Fraction(9)).ladder == expected
+
+
 @pytest.mark.parametrize("ladder", [0, 4])
-def test_noise_that_is_taken_back_is_no_error_of_a_session_without_losses(ladder):
+def test_noise_that_is_taken_back_is_no_error(ladder):
     made = paper_plan(
         "skellam", bits=18, scale_factor=100.0, min_survivors=60, ladder=ladder
     )
     session = made.parameters.noise_rule.session(100)
     removed = sum(session.layers[layer] for layer in session.removed_layers(0))
-    assert made.mse_without_losses == pytest.approx(
-        made.forecast.expected_mse - float(100 * removed) / 100.0**2, rel=1e-9
-    )
+    kept = 100 * (session.upload - removed)
+    assert made.forecast.noise_mse == pytest.approx(float(kept) / 100.0**2, rel=1e-9)
     # 59 of 100 shares count without a ladder; with one, all but one, give or take 2 %.
-    surplus = 100 * (session.upload - removed) / made.noise_variance
+    surplus = kept / made.noise_variance
     assert float(surplus) == pytest.approx(100 / (99 if ladder else 59), rel=0.02)
-    assert made.to_dict()["expected_mse_without_losses"] == made.mse_without_losses
-    assert "without losses" in str(made)
+
+
+def test_a_plan_says_in_words_what_it_promises():
+    made = paper_plan(
+        "skellam",
+        bits=18,
+        scale_factor=100.0,
+        min_survivors=60,
+        loss_fraction=0.3,
+        colluder_fraction=0.1,
+        steps=2,
+    )
+    assert made.in_words == (
+        f"ε {made.epsilon_server:.4g} at δ 1e-05 over 2 steps against the server "
+        "(proven, skellam-paper); holds for any roster from 60 to 100 of which at "
+        "least 60 and 70 % remain and at most 10 % collude."
+    )
+    assert made.to_dict()["in_words"] == made.in_words
+    assert made.in_words in str(made)
+    alone = paper_plan("skellam", bits=18, scale_factor=100.0, colluders=3)
+    assert alone.in_words.endswith(
+        "holds for a roster of 100 of which nobody is lost and at most 3 collude."
+    )
+    central = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
+    assert "readers of the sums, not against the server" in central.in_words
+
+
+def test_every_accountant_that_was_asked_stands_in_the_plan_with_its_figure():
+    made = plan(**BASE, bits=10, scale_factor=16.0)
+    first, *others = made.accountants_tried
+    assert first.name == made.accountant
+    assert first.epsilon == made.epsilon_server
+    assert others
+    for other in others:
+        event = make_mechanism(made.parameters).event()
+        account = make_accountant(other.name, adversary=Adversary.SERVER)
+        assert other.epsilon == account.compose(event).epsilon(1e-5)
+        assert other.epsilon > first.epsilon
+    shown = made.to_dict()["accountants_tried"]
+    assert [each["name"] for each in shown] == [
+        each.name for each in made.accountants_tried
+    ]
+    assert dict(made.table())["accountants tried"].count(" s)") == len(shown)
 
 
 def test_a_plan_is_a_value():
@@ -412,7 +498,7 @@ def test_a_plan_prints_as_a_table_for_people():
     made = paper_plan("skellam", bits=18, steps=3)
     assert repr(made).startswith("Plan(request=PlanRequest(")
     lines = str(made).splitlines()
-    assert len(lines) == len(made.table()) + len(made.notes)
+    assert len(lines) == len(made.table()) + 1 + len(made.notes)
     assert lines[0] == f"{'mechanism':<21}  skellam, accountant skellam-paper"
     assert any(line.startswith("steps") and line.endswith(" 3") for line in lines)
     wrapped = dict(made.table())["wrapped entries"]

@@ -84,7 +84,9 @@ def test_survivors_must_outnumber_colluders_by_two():
 def test_the_noise_of_everybody_counts_but_losses_colluders_and_the_user():
     request = PlanRequest(**(GOOD | {"colluders": 10, "min_survivors": 80}))
     assert request.counted_shares == 69
-    assert request.sent_draws == 100
+    # Losses are tolerated, so a base and five layers are drawn by default.
+    assert request.sent_draws == 600
+    assert PlanRequest(**GOOD).sent_draws == 100
     assert request.surplus_factor == pytest.approx(100 / 69)
     assert PlanRequest(**GOOD).counted_shares == 99
 

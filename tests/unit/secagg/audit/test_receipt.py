@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secagg.audit import receipt as module
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, RosterCommitment
 from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -89,6 +90,20 @@ def test_a_part_of_a_receipt_is_none(receipt, data):
 def test_a_certificate_has_a_limit():
     long = AuditReceipt(offer=b"", outcome=Outcome.ABORTED, certificate=bytes(65537))
     assert "65536" in refusal(long.encode())
+
+
+def test_a_receipt_has_a_limit(monkeypatch):
+    longest = AuditReceipt(offer=b"offer", outcome=Outcome.ABORTED)
+    longer = AuditReceipt(offer=b"offers", outcome=Outcome.ABORTED)
+    monkeypatch.setattr(module, "MAX_RECEIPT_BYTES", len(longest.encode()))
+    assert AuditReceipt.decode(longest.encode()) == longest
+    assert "it has more than" in refusal(longer.encode())
+
+
+def test_a_committed_ring_has_a_whole_seed():
+    view = RosterCommitment(8, b"t" * 32, b"g" * 31)
+    short = AuditReceipt(offer=b"", view=view, outcome=Outcome.ABORTED)
+    assert "32 bytes" in refusal(short.encode())
 
 
 def test_more_disputes_than_bytes_take_no_memory():

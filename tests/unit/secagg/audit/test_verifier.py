@@ -4,15 +4,20 @@ from dataclasses import replace
 import pytest
 
 from dpnoise.mechanisms import NoiseRule
-from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode
+from secagg.messages import Roster, Round
 from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import SessionDescriptor
-from secagg.primitives.transcript import hash_parts
+from secagg.primitives.modular import zeros
+from secagg.primitives.transcript import encode_set, hash_parts
 from secagg.protocol.noise_terms import NoiseTerms
+from secagg.simulation.driver import InProcessSession
+from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
+CLIENTS = 12
 FILE = read_vectors("receipts")
 KEY, LIST = bytes.fromhex(FILE["enrolment_key"]), bytes.fromhex(FILE["revocations"])
 GOOD = [row for row in FILE["receipts"] if row["success"]]
@@ -79,11 +84,15 @@ def judged(data, **given):
     return verify_receipt(data, **({"enrolment_key": KEY, "revocations": LIST} | given))
 
 
-def step_of(data, **given):
+def flaw_of(data, **given):
     with pytest.raises(ReceiptError) as refused:
         judged(data, **given)
     assert str(refused.value).startswith(refused.value.step)
-    return refused.value.step
+    return refused.value
+
+
+def step_of(data, **given):
+    return flaw_of(data, **given).step
 
 
 @pytest.mark.parametrize("row", GOOD, **by_name)
@@ -110,7 +119,9 @@ def test_every_byte_counts(row):
     data = data_of(row)
     for place in range(0, len(data), 11):
         broken = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
-        assert step_of(broken) in {Step.ENCODING, Step.DIGEST}
+        flaw = flaw_of(broken)
+        assert flaw.step in {Step.ENCODING, Step.DIGEST}
+        assert flaw.code is ErrorCode.BAD_ENCODING
 
 
 def signed():
@@ -119,7 +130,9 @@ def signed():
 
 def test_a_session_of_enrolled_clients_is_judged_by_the_key_that_they_pin():
     for key in (None, bytes(32)):
-        assert step_of(signed(), enrolment_key=key) is Step.CREDENTIALS
+        flaw = flaw_of(signed(), enrolment_key=key)
+        assert flaw.step is Step.CREDENTIALS
+        assert flaw.code is ErrorCode.BAD_CREDENTIAL
 
 
 def test_without_the_list_revoked_credentials_pass_and_the_list_must_be_the_offers():
@@ -141,8 +154,91 @@ def test_signatures_are_about_a_set():
         judged(replace(receipt, survivors=b"", **over).encode())
 
 
-def test_a_flaw_has_the_code_of_the_rule_that_is_broken():
-    row = next(row for row in BAD if row["name"] == "one signature short")
-    with pytest.raises(ReceiptError) as refused:
-        judged(data_of(row))
-    assert refused.value.code == ErrorCode.NO_QUORUM
+CODES = {
+    "one signature short": ErrorCode.NO_QUORUM,
+    "no quorum for a sum": ErrorCode.NO_QUORUM,
+    "a quorum that nobody asked for": ErrorCode.NO_QUORUM,
+    "a quorum without U3": ErrorCode.NO_QUORUM,
+    "U3 without U2": ErrorCode.BAD_ENCODING,
+    "too few clients": ErrorCode.ROSTER_TOO_SMALL,
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_flaw_has_the_code_of_the_rule_that_is_broken(name):
+    row = next(row for row in BAD if row["name"] == name)
+    assert flaw_of(data_of(row)).code == CODES[name]
+
+
+def test_a_set_is_a_set_of_somebody():
+    row = next(row for row in BAD if row["name"] == "U2 without a view")
+    assert "no roster" in str(flaw_of(data_of(row)))
+
+
+def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
+    # R5.2-1
+    row = next(row for row in GOOD if row["name"] == "disputes")
+    receipt = AuditReceipt.decode(data_of(row))
+    first, *others = Roster.decode(receipt.view).adverts
+    layered = replace(first, noise_commitments=(b"c" * 32,))
+    view = Roster((layered, *others)).encode()
+    flaw = flaw_of(replace(receipt, view=view).encode())
+    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_ENCODING)
+
+
+def test_before_anybody_has_drawn_nothing_covers_edges():
+    parameters = sparse_parameters_for(5, dimension=1, degree=4)
+    session = InProcessSession(parameters, [zeros(1, 1 << 20)] * 5)
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    over = AuditReceipt(
+        offer=session.descriptor.encode(),
+        view=session.server_state.cohort.roster.encode(),
+        outcome=Outcome.ABORTED,
+        code=ErrorCode.CANCELLED,
+    )
+    key = parameters.tail.trust.enrolment_key
+    pinned = {"enrolment_key": key, "revocations": None}
+    assert judged(over.encode(), **pinned).finding is Finding.NO_SUM
+    drawn = replace(over, sharers=encode_set(range(5), 5))
+    assert step_of(drawn.encode(), **pinned) is Step.VIEW
+
+
+@pytest.mark.parametrize("pair", [(99, 0), (0, 99), (1, 1)])
+def test_a_dispute_is_between_two_clients_of_the_roster(pair):
+    row = next(row for row in GOOD if row["name"] == "disputes")
+    receipt = AuditReceipt.decode(data_of(row))
+    other = replace(receipt, disputes=(Dispute(*pair, 10),))
+    assert flaw_of(other.encode()).step is Step.OUTCOME
+
+
+@pytest.mark.parametrize("lost_neighbours", [3, 4])
+def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbours):
+    # R5.3-9, and R5.8-1: the code that clients run
+    parameters = parameters_for(
+        CLIENTS,
+        dimension=4,
+        threshold=2,
+        degree=4,
+        min_clients=CLIENTS,
+    )
+    session = InProcessSession(parameters, [zeros(4, 1 << 20)] * CLIENTS)
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    cohort = session.server_state.cohort
+    lost = frozenset(cohort.graph.mask_peers(0)[:lost_neighbours])
+    everybody = frozenset(range(CLIENTS))
+    over = AuditReceipt(
+        offer=session.descriptor.encode(),
+        view=cohort.roster.encode(),
+        sharers=encode_set(everybody, CLIENTS),
+        survivors=encode_set(everybody - lost, CLIENTS),
+        outcome=Outcome.ABORTED,
+        code=ErrorCode.TOO_FEW_ANSWERS,
+    )
+    if lost_neighbours < 4:
+        assert judged(over.encode()).survivors == everybody - lost
+        return
+    flaw = flaw_of(over.encode())
+    assert flaw.step is Step.SETS
+    assert flaw.code is ErrorCode.TOO_MANY_DROPOUTS

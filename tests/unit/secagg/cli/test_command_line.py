@@ -238,6 +238,10 @@ PLAN_KEYS = {
     "share_at_smallest",
     "share_at_largest",
     "noise_overhead",
+    "linf_bound",
+    "loss_fraction",
+    "accountants_tried",
+    "in_words",
     "scale_factor",
     "modulus",
     "expected_mse",
@@ -289,6 +293,34 @@ def test_plan_prints_how_many_entries_wrap(capsys):
     assert "expected per sum" in capsys.readouterr().out
 
 
+def test_plan_takes_the_adjacency_and_the_length_of_the_sum(capsys):
+    words = [*PLAN, "--epsilon", "2", "--mechanism", "skellam", "--json"]
+    results = []
+    for rest in (
+        ["--scale-factor", "200"],
+        ["--scale-factor", "200", "--adjacency", "replace-one"],
+        ["--scale-factor", "200", "--sum-l2-norm", "1"],
+        ["--scale-factor", "200", "--bits", "8", "--max-wrap-probability", "1"],
+    ):
+        assert main([*words, *rest]) == 0
+        results.append(last_line(capsys))
+    plain, replaced, shorter, wrapped = results
+    assert (plain["adjacency"], replaced["adjacency"]) == ("zero-out", "replace-one")
+    assert replaced["noise_variance"] > 3.9 * plain["noise_variance"]
+    assert shorter["bits"] < plain["bits"]
+    assert wrapped["wrap_probability"] > 0.01
+
+
+def test_plan_says_what_to_do_where_no_accountant_has_a_theorem(capsys):
+    words = [*PLAN, "--epsilon", "2", "--adjacency", "replace-one", "--json"]
+    assert main(words) == exit_code_of(ErrorCode.INFEASIBLE)
+    assert "replace-one" in error_of(capsys)["message"]
+    assert main([*words, "--adjacency", "remove"]) == exit_code_of(
+        ErrorCode.BAD_SETTINGS
+    )
+    assert "zero-out" in error_of(capsys)["message"]
+
+
 def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
     words = ["--epsilon", "2", "--sampling-rate", "0.1", "--json"]
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
@@ -305,6 +337,8 @@ def test_plan_counts_a_secret_selection_against_both_adversaries(capsys):
         assert main([*words, "--steps", "5", *rest]) == 0
         results.append(last_line(capsys))
     everyone, tenth, same = results
+    for each in results:
+        each.pop("accountants_tried")  # they took other times
     assert tenth == same
     assert (everyone["selection_rate"], tenth["selection_rate"]) == ("1", "1/10")
     assert tenth["gaussian_mse"] < everyone["gaussian_mse"]
@@ -371,6 +405,13 @@ def test_an_impossible_budget_is_refused(epsilon, capsys):
     error = error_of(capsys)
     assert "epsilon" in error["message"]
     assert error["next_step"]
+
+
+def test_an_accountant_without_a_theorem_for_the_mechanism_is_refused(capsys):
+    words = ["--epsilon", "2", "--mechanism", "binomial", "--accountant", "zcdp"]
+    words.append("--json")
+    assert main([*PLAN, *words]) == exit_code_of(ErrorCode.INFEASIBLE)
+    assert "--accountant" in error_of(capsys)["next_step"]
 
 
 def test_too_few_bits_are_refused_with_the_nearest_that_work(capsys):
@@ -532,46 +573,11 @@ def test_pki_adds_a_server_and_clients_to_an_authority(tmp_path, capsys):
 
 
 @pytest.fixture
-def deployment(tmp_path, capsys):
+def deployment(tmp_path, capsys, settings_texts):
     assert main(["pki", "init", str(tmp_path / "pki"), "--clients", "1"]) == 0
-    (tmp_path / "server.toml").write_text(
-        """
-[server]
-listen = "127.0.0.1:0"
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/server.pem"
-key = "pki/server.key"
-[task]
-id = "t"
-[vector]
-dimension = 4
-[cohort]
-min_clients = 3
-max_clients = 3
-min_survivors = 3
-[noise]
-mechanism = "skellam"
-epsilon = 8.0
-delta = 1e-5
-l2_clip = 1.0
-"""
-    )
-    (tmp_path / "client.toml").write_text(
-        """
-[client]
-server = "127.0.0.1:1"
-task = "t"
-wait_seconds = 0.0
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/client-1.pem"
-key = "pki/client-1.key"
-[policy]
-max_epsilon = 8.0
-max_delta = 1e-5
-"""
-    )
+    (tmp_path / "server.toml").write_text(settings_texts["server"])
+    soon = settings_texts["client"].replace("[tls]", "wait_seconds = 0.0\n[tls]")
+    (tmp_path / "client.toml").write_text(soon)
     np.save(tmp_path / "x.npy", np.zeros(4))
     capsys.readouterr()
     return tmp_path

@@ -9,42 +9,14 @@ from secagg.cli.preflight import client_checks, server_checks
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode
 
-SERVER = """
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/server.pem"
-key = "pki/server.key"
-[task]
-id = "t"
-[vector]
-dimension = 4
-[cohort]
-min_clients = 3
-max_clients = 3
-min_survivors = 3
-[noise]
-mechanism = "skellam"
-epsilon = 8.0
-delta = 1e-5
-l2_clip = 1.0
-"""
-CLIENT = """
-[client]
-server = "127.0.0.1:1"
-task = "t"
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/client-1.pem"
-key = "pki/client-1.key"
-[policy]
-max_epsilon = 8.0
-max_delta = 1e-5
-"""
+LOAD = {"client": load_client_settings, "server": load_server_settings}
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory):
+def pki(tmp_path_factory, settings_texts):
     directory = tmp_path_factory.mktemp("checks")
+    for role, text in settings_texts.items():
+        (directory / f"{role}.toml").write_text(text)
     tree = str(directory / "pki")
     assert main(["pki", "init", tree, "--clients", "2", "--json"]) == 0
     assert main(["pki", "enrol", "init", str(directory / "other")]) == 0
@@ -63,12 +35,12 @@ def other_key(pki, capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])["enrolment_key"]
 
 
-def checks_of(pki, load, text, section):
-    path = pki / "settings.toml"
+def checks_of(pki, role, section):
+    path, text = pki / "settings.toml", (pki / f"{role}.toml").read_text()
     lines = "\n".join(f'{name} = "{value}"' for name, value in section.items())
     path.write_text(f"{text}\n[enrolment]\n{lines}\n")
-    settings = load(path, environment={}).settings
-    if load is load_server_settings:
+    settings = LOAD[role](path, environment={}).settings
+    if role == "server":
         checks = server_checks(settings)
     else:
         checks = client_checks(settings, describe_input=str, outputs={})
@@ -81,17 +53,17 @@ def client(pki, key, **changes):
         "credential": "pki/identities/client-1/credential.bin",
         "enrolment_key": key,
     }
-    return checks_of(pki, load_client_settings, CLIENT, section | changes)
+    return checks_of(pki, "client", section | changes)
 
 
 def server(pki, key, **changes):
     section = {"enrolment_key": key}
-    return checks_of(pki, load_server_settings, SERVER, section | changes)
+    return checks_of(pki, "server", section | changes)
 
 
 def test_without_settings_nothing_is_looked_at(pki):
-    assert checks_of(pki, load_client_settings, CLIENT, {}) == []
-    assert checks_of(pki, load_server_settings, SERVER, {}) == []
+    assert checks_of(pki, "client", {}) == []
+    assert checks_of(pki, "server", {}) == []
 
 
 def test_an_identity_that_fits_its_certificate_is_described(pki, key):

@@ -27,6 +27,7 @@ from secagg.profiles import RoundDeadlines
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.spool import MemorySpool
+from secagg.storage.stored import Retention
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.pausing_connection import PausingConnection
@@ -440,6 +441,23 @@ async def test_a_client_knows_in_which_sum_its_vector_is(aggregator):
         async with Serving(aggregator, COHORT):
             await asyncio.gather(one.contribute([1] * DIMENSION), *others)
         assert await one.last_part() == TakenPart(session_number=1, inputs=3)
+
+
+async def test_receipts_stay_no_longer_than_the_owner_keeps_them(aggregator):
+    gone_at_once = Retention(keep_receipts_days=0.0)
+    async with (
+        client(aggregator, given=WAIVER, retention=gone_at_once) as one,
+        Serving(aggregator, COHORT, sessions=2),
+    ):
+        for number in (1, 2):
+            others = [
+                contribute(aggregator, name, [1] * DIMENSION, given=WAIVER)
+                for name in NAMES[1:]
+            ]
+            await asyncio.gather(one.contribute([1] * DIMENSION), *others)
+            assert await one.receipt(number) is not None
+        # The first one went when the second session was asked for.
+        assert await one.receipt(1) is None
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def noised(rate):
         steps=4,
         selection_rate=rate,
         min_survivors=CLIENTS - 1,
+        ladder=0,
     )
     cohort = parameters_for(
         CLIENTS,

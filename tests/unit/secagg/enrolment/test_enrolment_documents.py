@@ -145,6 +145,12 @@ def test_a_request_that_was_changed_is_refused(change):
     assert caught.value.code is ErrorCode.BAD_SIGNATURE
 
 
+def test_a_key_that_is_no_point_of_the_curve_is_named_as_such():
+    stranger = dataclasses.replace(REQUEST, identity_key=bytes([2] + 31 * [0]))
+    with pytest.raises(RemoteProtocolError, match="no point of the curve"):
+        stranger.check()
+
+
 @pytest.mark.parametrize("serials", [(2, 2), (7, 2)])
 def test_serials_out_of_order_are_refused(serials):
     data = dataclasses.replace(LIST, serials=serials).signed_by(ISSUER).encode()

@@ -3,6 +3,7 @@ from hashlib import sha256
 
 import pytest
 
+from secagg.enrolment import revocation
 from secagg.enrolment import rules as module
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.revocation import (
@@ -279,6 +280,11 @@ def test_another_list_is_refused(data, changes, complaint):
     error = refusal(read, data, **changes)
     assert error.code is ErrorCode.BAD_CREDENTIAL
     assert complaint in str(error)
+
+
+def test_a_list_of_exactly_the_limit_is_read(monkeypatch):
+    monkeypatch.setattr(revocation, "MAX_REVOCATION_BYTES", len(LIST.encode()))
+    assert read(LIST.encode()) == LIST
 
 
 # --- what an offer says of enrolment --------------------------------------------------

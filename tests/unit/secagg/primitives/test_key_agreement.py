@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from nacl.bindings import crypto_scalarmult
 
+from secagg.primitives import key_agreement
 from secagg.primitives.entropy import SeededEntropy, SystemEntropy
 from secagg.primitives.key_agreement import (
     BadPublicKeyError,
@@ -60,6 +61,14 @@ def test_second_encodings_of_a_point_are_refused(pair, point):
         pair.agree(bytes.fromhex(point))
 
 
+def test_a_secret_of_zeros_is_refused_whatever_the_list_says(monkeypatch, pair):
+    # R6-1: the library's own look stands behind the list of points.
+    monkeypatch.setattr(key_agreement, "_LOW_ORDER", frozenset())
+    for point in VECTORS["low_order"]:
+        with pytest.raises(BadPublicKeyError, match="secret is zero"):
+            pair.agree(bytes.fromhex(point))
+
+
 def test_every_encoding_of_a_listed_point_gives_zero_in_another_library():
     key = SystemEntropy().token(32)
     for point in VECTORS["low_order"]:
@@ -74,7 +83,7 @@ def test_every_encoding_of_a_listed_point_gives_zero_in_another_library():
 def test_keys_of_another_length_are_refused(pair, size):
     with pytest.raises(BadPublicKeyError, match="32 bytes"):
         pair.agree(bytes([9] * size))
-    with pytest.raises(ValueError, match="32 bytes"):
+    with pytest.raises(ValueError, match="a private key has 32 bytes"):
         KeyPair.from_private_bytes(SecretBytes(bytes(size)))
 
 

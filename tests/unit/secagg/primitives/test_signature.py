@@ -57,6 +57,12 @@ def test_wrong_lengths_of_keys_are_refused(identity, signature):
         verify(bytes(identity), b"", bytes(signature))
 
 
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_seeds_of_another_length_are_refused(size):
+    with pytest.raises(ValueError, match="an identity seed has 32 bytes"):
+        IdentityKey.from_bytes(SecretBytes(bytes(size)))
+
+
 def test_a_stored_identity_signs_the_same(key):
     again = IdentityKey.from_bytes(key.seed())
     assert again.public_bytes == key.public_bytes

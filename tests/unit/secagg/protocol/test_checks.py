@@ -269,9 +269,12 @@ def test_nobody_signs_or_is_judged_without_a_credential():
 @pytest.mark.parametrize("noise_block", [b"", b"block"])
 def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
     def vector(of):
-        return NoisedVector(of, noise_block) if noise_block else PlainVector(of)
+        if not noise_block:
+            return PlainVector(of)
+        ctx2 = session.clients[0].delivered.ctx2
+        return NoisedVector(of, noise_block, ctx2)
 
-    fitting = vector(np.full(4, (1 << 20) - 1, np.uint32))
+    fitting = np.full(4, (1 << 20) - 1, np.uint32)
     session = InProcessSession(
         replace(PARAMETERS, noise_block=noise_block),
         [fitting] * CLIENTS,
@@ -286,7 +289,7 @@ def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
         session.to_client(0, InputReady(vector(residues)))
     assert caught.value.code is ErrorCode.BAD_INPUT
     assert session.clients[0] is before
-    session.to_client(0, InputReady(fitting))
+    session.to_client(0, InputReady(vector(fitting)))
     assert isinstance(session.clients[0], Masked)
 
 

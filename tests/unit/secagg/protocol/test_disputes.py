@@ -91,3 +91,8 @@ def test_who_accuses_many_that_deal_garbage_is_not_taken_for_corrupt():
         garbage = {(f"h{i}", f"x{k}") for i in range(9) for k in range(dealers)}
         out = left_out(garbage, colluders=0)
         assert out == {f"x{k}" for k in range(dealers)}
+
+
+def test_as_many_as_may_be_corrupt_are_enough_to_leave_out():
+    # One client with two opponents is the one colluder; nobody goes beside it.
+    assert left_out({("x", "h0"), ("x", "h1")}, colluders=1) == {"x"}

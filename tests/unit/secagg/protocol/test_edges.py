@@ -336,7 +336,8 @@ def test_nobody_is_drawn_by_itself_or_by_a_stranger(drawer):
     drawers = tuple(sorted([*SHOWN.drawers, (drawer, LISTS[1])], key=lambda d: d[0]))
     shown = replace(SHOWN, drawers=drawers)
     hashes = TREES._hashes
-    in_list = hashes.in_list_of(0, [each for each, _ in drawers])
+    tree = hashes.in_tree(0, [each for each, _ in drawers])
+    in_list = hashes.in_list_of(len(drawers), tree)
     leaf = hashes.leaf(0, hashes.drawn(LISTS[0].listed()), in_list)
     root = hashes.proven_root(SIZE, {0: leaf}, SHOWN.own_proof)
     assert code_of(replace(shown, edge_root=root), own=LISTS[0]) is ErrorCode.BAD_EDGES

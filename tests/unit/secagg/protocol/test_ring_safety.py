@@ -368,3 +368,12 @@ def test_nobody_left_and_everybody_corrupt_promise_nothing():
     ring[:] = False
     ring[[0, 1, 11]] = True
     assert cannot_be_cut(ring, degree=4, colluders=0)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_nothing_cuts_a_ring_on_which_everybody_is_a_neighbour(size):
+    """Numbers that describe no ring are judged, too, and raise nothing."""
+    living = np.ones(size, np.bool_)
+    for colluders in (0, 1, size):
+        assert cannot_be_cut(living, degree=8, colluders=colluders)
+        assert log_cut(living, degree=8, colluders=colluders) == -math.inf

@@ -35,8 +35,13 @@ from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.server.server import Server
 from secagg.server.session_facts import SessionFacts
 from secagg.server.task_setup import Cohort, PreparedTask
-from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import parameters_for, sparse_parameters_for, with_noise
+from secagg.simulation import InProcessSession, identity_of, run_session
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
 from secagg.wire.packing import packed_size
 
 # The block of the session with noise describes no mechanism that we could draw.
@@ -263,24 +268,49 @@ def test_what_a_receipt_holds_are_no_secrets():
     }
 
 
-class SessionWithLayers(InProcessSession):
-    """Clients that take back noise, and the facts of their server."""
+class SessionWithFacts(InProcessSession):
+    """A session and the facts of its server."""
 
-    def __init__(self, clients):
-        self.task = NoisedTask.from_parameters(self.parameters_of(clients))
-        self.facts = None
-        super().__init__(self.task.parameters, [None] * clients)
+    def __post_init__(self):
+        super().__post_init__()
         self.facts = SessionFacts(self.descriptor, frozenset())
-
-    def parameters_of(self, clients):
-        plain = parameters_for(clients, dimension=8, threshold=4, min_survivors=4)
-        return with_noise(plain, ladder=2)
 
     def step_server(self, event):
         before, outputs = self.server_state, super().step_server(event)
         if type(before) is not type(self.server_state):
             self.facts.enter(before, self.server_state, outputs, seconds=1.0)
         return outputs
+
+
+@pytest.mark.parametrize(
+    ("silent_in", "lost_in"),
+    [
+        ({Round.CONSISTENCY_CHECK}, Round.CONSISTENCY_CHECK),
+        ({Round.UNMASKING}, Round.UNMASKING),
+        ({Round.CONSISTENCY_CHECK, Round.UNMASKING}, Round.CONSISTENCY_CHECK),
+    ],
+)
+def test_who_is_silent_to_the_end_is_lost_once(silent_in, lost_in):
+    parameters = signing_parameters_for(5, dimension=2)
+    session = SessionWithFacts(parameters, [np.zeros(2, np.uint32)] * 5)
+    for which in rounds_of(parameters.profile):
+        session.play(which, range(1 if which in silent_in else 0, 5))
+        session.close(which)
+    assert session.total is not None
+    lost = [(each.identity, each.round) for each in session.facts.dropped]
+    assert lost == [(identity_of(0), lost_in)]
+
+
+class SessionWithLayers(SessionWithFacts):
+    """Clients that take back noise."""
+
+    def __init__(self, clients):
+        self.task = NoisedTask.from_parameters(self.parameters_of(clients))
+        super().__init__(self.task.parameters, [None] * clients)
+
+    def parameters_of(self, clients):
+        plain = parameters_for(clients, dimension=8, threshold=4, min_survivors=4)
+        return with_noise(plain, ladder=2)
 
     def supply_input(self, number):
         seed = SecretBytes(self.seed_of(number))
@@ -364,10 +394,8 @@ def stating(certificate, **lies):
         {"noise_required": "1/1"},
         {"colluders": 0, "noise_total": "1000000/1"},
         {"removed": [], "given": []},
-        {"given": [7]},
-        {"given": [6, 6, True]},
-        {"given": [6, 6, -1]},
-        {"given": [6, 6, 8]},
+        {"given": []},
+        {"given": 7},
         {"given": None},
         {"sharers": 7},
     ],
@@ -379,6 +407,24 @@ def test_no_certificate_says_more_than_there_is(layered, lies):
     assert claimed != layered.certificate
     with pytest.raises(ReceiptError) as refused:
         verify_receipt(replace(layered, certificate=claimed).encode(), certify=certify)
+    assert refused.value.step is Step.CERTIFICATE
+
+
+@pytest.mark.parametrize(
+    ("count", "holds"), [(0, True), (7, True), (8, False), (-1, False), (True, False)]
+)
+def test_a_layer_is_subtracted_from_survivors_and_no_more_of_them(
+    layered, count, holds
+):
+    made = certify(layered_parameters(layered), 8, 8, 7)
+    # All that follows from the count is as it says.
+    claimed = replace(made, given=(count,) * len(made.removed)).encode()
+    data = replace(layered, certificate=claimed).encode()
+    if holds:
+        assert verify_receipt(data, certify=certify).receipt.certificate == claimed
+        return
+    with pytest.raises(ReceiptError, match="more than 7 survivors") as refused:
+        verify_receipt(data, certify=certify)
     assert refused.value.step is Step.CERTIFICATE
 
 

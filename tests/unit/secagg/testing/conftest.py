@@ -67,7 +67,10 @@ class ObservedSession(observed_session.ObservedSession):
     def supply_input(self, number):
         """Hand a client its vector, with a noise share of nothing if one is wanted."""
         block, vector = self.parameters.noise_block, self.inputs[number]
-        given = NoisedVector(vector, block) if block else PlainVector(vector)
+        given = PlainVector(vector)
+        if block:
+            ctx2 = self.clients[number].delivered.ctx2
+            given = NoisedVector(vector, block, ctx2)
         return self.to_client(number, InputReady(given))
 
     def ask(self, holders: Iterable[int], survivors: Iterable[int]) -> None:

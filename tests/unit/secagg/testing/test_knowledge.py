@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round, Survivors
-from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.entropy import SeededEntropy, SystemEntropy
+from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.transcript import encode_set
 from secagg.profiles import Profile
-from secagg.protocol import client_rounds
+from secagg.protocol import client, client_rounds
+from secagg.protocol.membership import signed_advert
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (
@@ -577,3 +579,56 @@ def test_losses_and_colluders_show_at_most_the_honest_part_of_u3(
     if result.total is not None:
         assert found
     assert len(check(session.facts, charged=session.charged)) == len(found)
+
+
+# --- what is signed -------------------------------------------------------------------
+
+
+def substituted(observe, *victims, clients=7, **parameters):
+    """A session in which the server signs adverts of its own in others' names."""
+    session = observe(clients, is_signed=True, colluders=1, **parameters)
+    session.reach(Round.ADVERTISE_KEYS)
+    adverts = [session.clients[number].advert for number in range(clients)]
+    for victim in victims:
+        state = session.clients[victim]
+        keys = [KeyPair.generate(SystemEntropy()).public_bytes for _ in range(2)]
+        adverts[victim] = signed_advert(
+            replace(adverts[victim], encryption_key=keys[0], masking_key=keys[1]),
+            state.member,
+            ctx0=state.facts.ctx0,
+            suite=session.parameters.suite,
+        )
+    honest = [number for number in range(clients) if number not in victims]
+    for number in honest:
+        for output in session.tell(number, Roster(tuple(adverts))):
+            session.message(number, output)
+    assert all(isinstance(session.clients[n], client.Shared) for n in honest)
+    return session
+
+
+def test_who_has_an_identity_key_counts_as_its_client(observe):
+    """PROTOCOL §2.1: its owner is a colluder as far as signatures go."""
+    session = substituted(observe, 2)
+    with pytest.raises(ForbiddenKnowledgeError) as caught:
+        session.check()
+    assert {found.claim for found in caught.value.violations} == {Claim.AUTHENTIC}
+    session.facts.identity_key(identity_of(2))
+    assert session.check() == ()
+    # The key of one is not the key of another.
+    more = substituted(observe, 2, 3)
+    more.facts.identity_key(identity_of(2))
+    with pytest.raises(ForbiddenKnowledgeError):
+        more.check()
+
+
+def test_stolen_keys_beyond_the_colluders_leave_no_quorum(observe):
+    session = observe(7, is_signed=True, colluders=1)
+    session.reach(Round.MASKED_INPUT_COLLECTION)
+    session.sign(range(5), range(5))  # 2Q > 7 + 1
+    session.check()
+    session.facts.identity_key(identity_of(0))  # the one that is counted on
+    session.check()
+    session.facts.identity_key(identity_of(1))
+    with pytest.raises(ForbiddenKnowledgeError) as caught:
+        session.check()
+    assert {found.claim for found in caught.value.violations} == {Claim.AGREED}

@@ -28,8 +28,8 @@ def test_an_address_reads_and_writes_as_people_write_it(text, host, port):
     ],
 )
 def test_anything_else_is_a_setting_to_correct(text):
-    with pytest.raises(ServiceError, match="expected host:port") as caught:
-        Address.parse(text)
+    with pytest.raises(ServiceError, match=r"client\.server: expected host") as caught:
+        Address.parse(text, name="client.server")
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "127.0.0.1:7000" in caught.value.next_step
 

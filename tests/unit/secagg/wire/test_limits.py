@@ -6,6 +6,7 @@ from secagg.messages import MAX_IDENTITY_BYTES, Advert, Roster
 from secagg.parameters import (
     MAX_CLIENTS,
     MAX_NOISE_BLOCK_BYTES,
+    MAX_NOISE_TERMS_BYTES,
     MAX_TASK_ID_BYTES,
     ProtocolParameters,
     SessionDescriptor,
@@ -74,6 +75,7 @@ def test_the_largest_descriptor_fits():
         session_end=1_800_000_600,
         payload_hash=bytes(32),
         parameters=parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
+        noise_terms=bytes(MAX_NOISE_TERMS_BYTES),
     )
     assert len(descriptor.encode()) <= limits.MAX_DESCRIPTOR_BYTES
 

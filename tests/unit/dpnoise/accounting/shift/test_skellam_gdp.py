@@ -1,5 +1,6 @@
 """Gaussian shifts of Skellam noise against exact privacy-loss distributions."""
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -131,6 +132,22 @@ def test_replace_one_doubles_the_shift():
     double = SkellamEvent(16, Fraction(5000), 14.0)
     replaced = account(event, adjacency=Adjacency.REPLACE_ONE)
     assert replaced.epsilon(1e-5) == account(double).epsilon(1e-5)
+
+
+def test_vectors_without_negative_entries_differ_by_a_root_of_two():
+    signed = SkellamEvent(64, Fraction(500), 5.0, 25.0, 2)
+    unsigned = dataclasses.replace(signed, unsigned=True)
+    longer = SkellamEvent(64, Fraction(500), 5.0 * math.sqrt(2.0), 50.0, 2)
+    replaced = account(unsigned, adjacency=Adjacency.REPLACE_ONE)
+    assert replaced.epsilon(1e-6) == pytest.approx(account(longer).epsilon(1e-6))
+    assert account(unsigned).epsilon(1e-6) == account(signed).epsilon(1e-6)
+    # Never below the exact loss of one person who moves: +1 and −1.
+    moved = dataclasses.replace(unsigned, l2_sensitivity=1.0, linf_sensitivity=1)
+    exact = make_accountant(
+        "lattice-pld", adversary=Adversary.SERVER, adjacency=Adjacency.REPLACE_ONE
+    ).compose(moved)
+    stated = account(moved, adjacency=Adjacency.REPLACE_ONE)
+    assert exact.epsilon(1e-6) <= stated.epsilon(1e-6) <= 1.05 * exact.epsilon(1e-6)
 
 
 def test_short_integer_vectors_are_zero_and_free():

@@ -1,0 +1,305 @@
+"""Tables I, II and IV of [TF19]: learning under noise, and what it costs whom.
+
+All clients send a clipped gradient in every round, and one Gaussian noise is added to
+their sum: so much that everybody has the (ε, δ) of the publication after all rounds.
+Beside that figure stand those for a client, or an example, that is drawn at random:
+
+* as published: one factor for each round (Theorem 1), Student's interval (5);
+* by Hölder's inequality, with the population known or estimated without assumptions;
+* what all but a twentieth of the clients lose, without assumption on the population.
+
+Data and model are others than the publication's (`digit_clients`); the split is the
+same, two shards of one digit for each client. Table III needs other pictures.
+"""
+
+import math
+import os
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from digit_clients import MODEL_SIZE, Digits, gradient, make_digits, spread
+from figure import Curve, Figure, Panel
+from numpy.typing import NDArray
+from reproduction import Options, Reproduction, run
+
+from dpnoise.accounting.bayesian import (
+    BayesianAccountant,
+    Interval,
+    Level,
+    SampledGaussian,
+    typical_epsilon,
+    upper_mean,
+)
+from dpnoise.accounting.bayesian.accountant import ORDERS
+from dpnoise.accounting.gaussian import analytic_gaussian_stddev
+
+COHORTS: Final = ((100, 8.0, 1e-3), (1000, 3.0, 1e-5), (10_000, 1.0, 1e-6))
+PUBLISHED: Final = {
+    # clients: baseline, accuracy DP and BDP, epsilon BDP; not i.i.d., then i.i.d.
+    100: ((97, 78, 88, 4.0), (97, 86, 92, 2.0)),
+    1000: ((98, 95, 96, 1.5), (98, 97, 97, 1.0)),
+    10_000: ((99, 96, 97, 0.6), (99, 97, 98, 0.5)),
+}
+ROUNDS: Final = 30
+EXAMPLES: Final = 10
+CLIP: Final = 3.0
+STEP: Final = 2.0
+TYPICAL: Final = 0.05
+SEED: Final = 20191122
+# No gradient of the log loss of one picture is longer: pixels lie in [0, 1].
+LONGEST_EXAMPLE: Final = math.sqrt(2.0 * 65.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One run: what was reached, and how far everybody moved each sum.
+
+    Attributes:
+        baseline: Accuracy without noise.
+        accuracy: With it.
+        clients: Distances of clients, shape (rounds, clients).
+        examples: Distances of examples, shape (rounds, clients, examples).
+    """
+
+    baseline: float
+    accuracy: float
+    clients: NDArray[np.float64]
+    examples: NDArray[np.float64]
+
+
+def reproduce(options: Options) -> Reproduction:
+    """Compute the table and the picture."""
+    (rounds,) = options.numbers("rounds", (3 if options.tiny else ROUNDS,))
+    (clip,) = options.numbers("clip", (CLIP,))
+    cohorts = COHORTS[:1] if options.tiny else COHORTS
+    wanted = options.numbers("clients", [clients for clients, _, _ in cohorts])
+    rows: list[dict[str, object]] = []
+    for clients, epsilon, delta in COHORTS:
+        if clients not in wanted:
+            continue
+        stddev = analytic_gaussian_stddev(epsilon, delta, clip * math.sqrt(rounds))
+        for iid in (False, True):
+            run_of = _train(clients, int(rounds), clip, stddev, iid=iid)
+            rows.append(
+                {
+                    "clients": clients,
+                    "iid": iid,
+                    "delta": delta,
+                    "baseline": run_of.baseline,
+                    "accuracy": run_of.accuracy,
+                    **_clients_of(run_of, clip, stddev, delta),
+                    **_examples_of(run_of, stddev, delta),
+                }
+            )
+    return Reproduction(
+        name="tf19_table1",
+        stated={
+            "clients, epsilon and delta for everybody": COHORTS,
+            "printed: baseline, DP, BDP in percent, epsilon of BDP": [
+                [clients, *values] for clients, values in PUBLISHED.items()
+            ],
+        },
+        assumed={
+            "data": "digits of scikit-learn, softmax of 650 weights",
+            "examples of a client": EXAMPLES,
+            "rounds": rounds,
+            "clip": clip,
+            "step": STEP,
+            "participation": "everybody in every round",
+        },
+        rows=rows,
+        findings=_findings(rows),
+        figure=_figure(rows),
+    )
+
+
+def _train(
+    clients: int, rounds: int, clip: float, stddev: float, *, iid: bool
+) -> Training:
+    generator = np.random.default_rng((SEED, clients, iid))
+    digits: Digits = make_digits(generator)
+    places = spread(digits, clients, EXAMPLES, generator, iid=iid)
+    inputs, labels = digits.inputs[places], digits.labels[places]
+    noisy, plain = np.zeros(MODEL_SIZE), np.zeros(MODEL_SIZE)
+    lengths, examples = [], []
+    for _ in range(rounds):
+        plain -= STEP * _clipped(gradient(plain, inputs, labels), clip)[0].mean(axis=0)
+        updates, norms = _clipped(gradient(noisy, inputs, labels), clip)
+        lengths.append(norms)
+        if clients == COHORTS[0][0]:  # Table IV has the smallest cohort alone
+            # Clipping lengthens no difference: an example's part is its own gradient.
+            examples.append(_example_norms(noisy, inputs, labels) / EXAMPLES)
+        total = updates.sum(axis=0) + generator.normal(0.0, stddev, MODEL_SIZE)
+        noisy = noisy - STEP * total / clients
+    return Training(
+        digits.accuracy(plain),
+        digits.accuracy(noisy),
+        np.array(lengths),
+        np.array(examples),
+    )
+
+
+def _clipped(
+    updates: NDArray[np.float64], clip: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    norms = np.linalg.norm(updates, axis=1)
+    factors = np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+    return updates * factors[:, None], np.minimum(norms, clip)
+
+
+def _example_norms(
+    model: NDArray[np.float64], inputs: NDArray[np.float64], labels: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Norms of the gradients of single examples: errors of the scores times inputs."""
+    scores = inputs @ model.reshape(10, 65).T
+    scores -= scores.max(axis=2, keepdims=True)
+    shares = np.exp(scores)
+    shares /= shares.sum(axis=2, keepdims=True)
+    shares -= np.eye(10)[labels]
+    return np.asarray(np.linalg.norm(shares, axis=2) * np.linalg.norm(inputs, axis=2))
+
+
+def _clients_of(
+    trained: Training, clip: float, stddev: float, delta: float
+) -> dict[str, object]:
+    rounds = len(trained.clients)
+    noise = SampledGaussian(stddev)
+    figures: dict[str, object] = {}
+    for name, interval in (
+        ("Hoelder, known", Interval.EVERYBODY),
+        ("Hoelder, estimated", Interval.BOUNDED),
+    ):
+        made = BayesianAccountant(
+            release_noise=noise,
+            l2_clip=clip,
+            rounds=rounds,
+            level=Level.CLIENT,
+            failure=delta / 10,
+            interval=interval,
+        )
+        for distances in trained.clients:
+            made.add_release(distances)
+        stated = made.statement(delta)
+        figures["everybody"] = stated.worst_case.epsilon
+        figures[name] = stated.epsilon
+    figures["as published"] = published_epsilon(noise, trained.clients, delta)
+    # The order that suits the worst case, fixed before the first release.
+    order = math.sqrt(2.0 * stddev**2 * -math.log(delta) / (rounds * clip**2))
+    totals = (order + 1.0) * (trained.clients**2).sum(axis=0) / (2.0 * stddev**2)
+    figures["all but a twentieth"] = typical_epsilon(
+        totals, order=order, delta=delta, share=TYPICAL
+    )
+    return figures
+
+
+def _examples_of(trained: Training, stddev: float, delta: float) -> dict[str, object]:
+    """Table IV: the same noise, counted for single examples of any client."""
+    if not trained.examples.size:
+        return {}
+    made = BayesianAccountant(
+        release_noise=SampledGaussian(stddev),
+        l2_clip=LONGEST_EXAMPLE / EXAMPLES,
+        rounds=len(trained.examples),
+        level=Level.INSTANCE_PARALLEL,
+        failure=delta / 10,
+        interval=Interval.EVERYBODY,
+    )
+    for release in trained.examples:
+        made.add_release(list(release))
+    stated = made.statement(delta)
+    return {
+        "an example, everybody": stated.worst_case.epsilon,
+        "an example, Hoelder": stated.epsilon,
+    }
+
+
+def published_epsilon(
+    noise: SampledGaussian, distances: NDArray[np.float64], delta: float
+) -> float:
+    """Evaluate Theorem 1 and the interval (5) of [TF19]; it bounds nothing.
+
+    Args:
+        noise: Of every round.
+        distances: Shape (rounds, people).
+        delta: Of which the intervals take a tenth.
+    """
+    failure = delta / 10 / len(distances)
+    epsilons = []
+    for order in ORDERS:
+        total = 0.0
+        for each in distances:
+            costs = noise.costs((order,), each)[0]
+            top = float(costs.max())
+            mean = upper_mean(
+                np.exp(costs - top), failure=failure, interval=Interval.STUDENT
+            )
+            total += top + math.log(mean)
+        epsilons.append((total - math.log(0.9 * delta)) / order)
+    return min(epsilons)
+
+
+_CURVES: Final = (
+    ("everybody", "gaussian"),
+    ("as published", "other"),
+    ("Hoelder, known", "ours"),
+    ("Hoelder, estimated", "ours-rdp"),
+    ("all but a twentieth", "skellam"),
+)
+
+
+def _figure(rows: list[dict[str, object]]) -> Figure:
+    panels = []
+    for iid in (False, True):
+        mine = [row for row in rows if row["iid"] is iid]
+        x = [float(str(row["clients"])) for row in mine]
+        panels.append(
+            Panel(
+                title="clients alike" if iid else "two digits for each client",
+                curves=[
+                    Curve(
+                        name,
+                        family,
+                        x,
+                        [float(str(row[name])) for row in mine],
+                        broken=name == "as published",
+                    )
+                    for name, family in _CURVES
+                ],
+                x_label="clients",
+                y_label="ε after all rounds",
+                log_x=True,
+                x_ticks=x,
+            )
+        )
+    return Figure("One noise, five figures ([TF19] Tables I and II)", panels, 2)
+
+
+def _findings(rows: list[dict[str, object]]) -> list[str]:
+    found = []
+    for row in rows:
+        numbers = {key: float(str(value)) for key, value in row.items() if key != "iid"}
+        kind = "i.i.d." if row["iid"] else "not i.i.d."
+        sentence = (
+            f"{row['clients']} clients, {kind}: {100 * numbers['accuracy']:.1f} percent"
+            f" ({100 * numbers['baseline']:.1f} without noise); epsilon "
+            f"{numbers['everybody']:.3g} for everybody, "
+            f"{numbers['as published']:.3g} as published, "
+            f"{numbers['Hoelder, known']:.3g} by Hoelder with everybody known, "
+            f"{numbers['Hoelder, estimated']:.3g} estimated, "
+            f"{numbers['all but a twentieth']:.3g} for all but a twentieth"
+        )
+        if "an example, everybody" in numbers:
+            sentence += (
+                f"; an example {numbers['an example, everybody']:.3g} for everybody, "
+                f"{numbers['an example, Hoelder']:.3g} by Hoelder"
+            )
+        found.append(sentence)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(run(reproduce, __doc__))

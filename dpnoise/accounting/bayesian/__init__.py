@@ -1,0 +1,25 @@
+"""What a person drawn from a population loses on average: never instead of a bound.
+
+* A figure of this package holds for a person drawn at random. Other people, the ones
+  far from the rest first, may lose up to the worst case, which stands beside it always.
+* Nothing that plans, encodes, adds or refuses noise imports this package.
+"""
+
+from dpnoise.accounting.bayesian.accountant import (
+    BayesianAccountant,
+    Level,
+    PopulationStatement,
+)
+from dpnoise.accounting.bayesian.divergence import SampledGaussian
+from dpnoise.accounting.bayesian.interval import Interval, upper_mean
+from dpnoise.accounting.bayesian.typical import typical_epsilon
+
+__all__ = [
+    "BayesianAccountant",
+    "Interval",
+    "Level",
+    "PopulationStatement",
+    "SampledGaussian",
+    "typical_epsilon",
+    "upper_mean",
+]

@@ -1,0 +1,291 @@
+"""Bayesian accounting: the loss of a person drawn at random, over several releases.
+
+One person i is drawn from the population, uniformly and apart from all noise, and loses
+L. With D_t(i) the divergence of release t and T releases planned,
+
+    E e^(λL) = E_i Π_t e^(λD_t(i)) ≤ Π_t (E_i e^(TλD_t(i)))^(1/T)        (Hölder)
+
+so that c_t(λ) = (1/T)·log E_i e^(TλD_t(i)) adds up, and P(L ≥ ε) ≤ δ for
+ε = min over λ of (Σ_t c_t(λ) − log δ)/λ, by Markov's inequality. λ is fixed by the
+costs, and every order's estimate counts towards `failure`, so that choosing is free.
+
+[TF19] Theorem 1 has the product of E_i e^(λD_t(i)) in its place, as if another person
+were drawn for every release. That is wrong where people differ: one person is far away
+in all releases. Only the form above is here.
+
+What the argument asks for, and no computation can check:
+
+* Exchangeable people: "drawn at random" says nothing about anybody in particular.
+* A population that stays: people of later releases are those that were estimated.
+* Distances that do not follow earlier noise. Training breaks this a little: who was
+  picked out by the noise of one step may move more in the next. `typical_epsilon` needs
+  neither this nor a number of releases.
+
+[TF19] Theorem 2 is Markov's inequality; its Remark 2 holds of integer noise too, whose
+divergences may be handed in as `costs`.
+"""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+
+from dpnoise.accounting.accountant import check_delta
+from dpnoise.accounting.bayesian.divergence import SampledGaussian
+from dpnoise.accounting.bayesian.interval import Interval, upper_mean
+from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.statement import PrivacyStatement
+from dpnoise.errors import InputError, ParameterError
+from dpnoise.events import Adversary, GaussianEvent, PoissonSampled, Repeated
+from dpnoise.floats import FloatArray
+
+__all__ = ["ORDERS", "BayesianAccountant", "Level", "PopulationStatement"]
+
+ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+"""The orders λ; few, because the failure probability is divided among them."""
+
+_MAX_ROUNDS: Final = 1_000_000
+_LABEL: Final = (
+    "holds on average over a population assumed exchangeable and stationary, whose "
+    "distances do not follow earlier noise; it says nothing about an atypical person"
+)
+
+
+class Level(enum.StrEnum):
+    """Whose loss it is, and how the costs of clients are put together."""
+
+    CLIENT = "client"
+    """A client drawn from all; the whole clipped update is its distance."""
+
+    INSTANCE_SEQUENTIAL = "instance-sequential"
+    """A record drawn from all; costs of clients are added. The rate batch/records of
+    all holds only while nobody knows which client has the record: for a client that is
+    known, use its own rate and the parallel form."""
+
+    INSTANCE_PARALLEL = "instance-parallel"
+    """A record drawn from those of any one client, at that client's own rate; the
+    largest cost of a client counts."""
+
+    JOINT = "joint"
+    """A client, under the noise that clients added for their instances: see
+    `SampledGaussian.of_shares`. One step per release only."""
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether costs are estimated client by client."""
+        return self in {Level.INSTANCE_SEQUENTIAL, Level.INSTANCE_PARALLEL}
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationStatement:
+    """A figure for a person drawn at random, never without the one for everybody.
+
+    It is no `PrivacyStatement`: nothing that asks for one takes it.
+
+    Attributes:
+        level: Whose loss it is.
+        epsilon: Bound on the loss of a person drawn at random, nats.
+        delta: Probability that it fails, over the person, the noise and the sample that
+            it was estimated from.
+        releases: How many were counted.
+        interval: How means were estimated.
+        worst_case: The same releases for anybody at the clip, at the same delta.
+    """
+
+    level: Level
+    epsilon: float
+    delta: float
+    releases: int
+    interval: Interval
+    worst_case: PrivacyStatement
+
+    def lines(self) -> tuple[str, str]:
+        """Say both figures, the one for everybody first."""
+        stated = self.worst_case
+        everybody = (
+            f"everybody: epsilon {stated.epsilon:.4g}, delta {stated.delta:.3g} "
+            f"({stated.accountant}; {stated.status})"
+        )
+        drawn = (
+            f"{self.level} drawn at random: epsilon {self.epsilon:.4g}, delta "
+            f"{self.delta:.3g}, after {self.releases} releases; {_LABEL}"
+        )
+        if self.interval is Interval.STUDENT:
+            drawn += "; by Student's interval, which fails where rare people are far"
+        return everybody, drawn
+
+    def to_dict(self) -> dict[str, object]:
+        """Return both figures as JSON values."""
+        return {
+            "everybody": self.worst_case.to_dict(),
+            "drawn_at_random": {
+                "level": self.level.value,
+                "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",
+                "delta": self.delta,
+                "releases": self.releases,
+                "interval": self.interval.value,
+                "holds": _LABEL,
+            },
+        }
+
+
+class BayesianAccountant:
+    """Adds up what releases cost a person drawn at random.
+
+    Args:
+        release_noise: Of every release, and how often a person is in it.
+        l2_clip: Largest distance, in the unit of the noise; enforced, not estimated.
+        rounds: T, how many releases are planned. It enters every cost and cannot be
+            changed afterwards.
+        level: Whose loss it is.
+        failure: Probability that some estimate is too low, over all rounds, orders and
+            clients together, in (0, 1). It is added to delta. Unused, and not added,
+            with `Interval.EVERYBODY`.
+        interval: How means are estimated.
+
+    Raises:
+        ParameterError: A number is out of range.
+    """
+
+    def __init__(  # noqa: PLR0913  # what a claim about a population rests on
+        self,
+        *,
+        release_noise: SampledGaussian,
+        l2_clip: float,
+        rounds: int,
+        level: Level,
+        failure: float,
+        interval: Interval = Interval.BOUNDED,
+    ) -> None:
+        if not 1 <= rounds <= _MAX_ROUNDS:
+            raise ParameterError(
+                f"rounds must lie between 1 and {_MAX_ROUNDS}, got {rounds!r}",
+                parameter="rounds",
+                value=rounds,
+            )
+        if not 0.0 < l2_clip < math.inf:
+            raise ParameterError(
+                f"l2_clip must be greater than 0, got {l2_clip!r}",
+                parameter="l2_clip",
+                value=l2_clip,
+            )
+        self._failure = check_delta(failure)
+        self._noise, self._clip, self._rounds = release_noise, l2_clip, rounds
+        self._level, self._interval = level, interval
+        self._releases = 0
+        self._spent = np.zeros(len(ORDERS))
+        self._most = release_noise.costs(ORDERS, np.array([l2_clip]))[:, 0]
+
+    def add_release(self, distances: FloatArray | Sequence[FloatArray]) -> Self:
+        """Count one release.
+
+        Args:
+            distances: How far each person of the sample moves the sum, none farther
+                than `l2_clip`: one vector for the levels `client` and `joint`, one
+                vector for every client for levels of instances.
+
+        Returns:
+            This accountant.
+
+        Raises:
+            InputError: A distance exceeds the clip, or the vectors do not fit the
+                level.
+            ParameterError: All planned rounds were counted before.
+        """
+        if self._releases == self._rounds:
+            raise ParameterError(
+                f"{self._rounds} rounds were planned, and all costs were divided by "
+                "that number; plan more of them from the beginning",
+                parameter="rounds",
+                value=self._rounds,
+            )
+        is_one = isinstance(distances, np.ndarray)
+        if is_one == self._level.has_groups:
+            raise InputError(
+                f"level {self._level} takes "
+                + ("one vector for every client" if is_one else "one vector")
+            )
+        groups = [distances] if isinstance(distances, np.ndarray) else list(distances)
+        if not groups:
+            raise InputError("there are no distances")
+        costs = np.stack([self._estimate(group, len(groups)) for group in groups])
+        is_added = self._level is Level.INSTANCE_SEQUENTIAL
+        self._spent += costs.sum(axis=0) if is_added else costs.max(axis=0)
+        self._releases += 1
+        return self
+
+    def statement(self, delta: float) -> PopulationStatement:
+        """State what was spent, for a person drawn at random and for everybody.
+
+        Args:
+            delta: Probability of both figures to fail, in (0, 1), more than `failure`.
+
+        Raises:
+            ParameterError: It is not.
+        """
+        certain = self._interval is Interval.EVERYBODY
+        left = check_delta(delta) - (0.0 if certain else self._failure)
+        if left <= 0.0:
+            raise ParameterError(
+                f"of a delta of {delta!r} the estimates already take {self._failure!r}",
+                parameter="delta",
+                value=delta,
+            )
+        worst = self._worst_case(delta)
+        orders = np.array(ORDERS, dtype=np.float64)
+        epsilon = float(np.min((self._spent - math.log(left)) / orders))
+        return PopulationStatement(
+            level=self._level,
+            epsilon=max(0.0, epsilon) if self._releases else 0.0,
+            delta=delta,
+            releases=self._releases,
+            interval=self._interval,
+            worst_case=worst,
+        )
+
+    def _estimate(self, distances: FloatArray, groups: int) -> FloatArray:
+        """Bound c_t(λ) for all orders."""
+        if distances.size and float(distances.max()) > self._clip * (1.0 + 2.0**-40):
+            raise InputError(
+                "a distance exceeds the clip, which is what bounds the others' too"
+            )
+        costs = self._rounds * self._noise.costs(ORDERS, distances)
+        most = self._rounds * self._most
+        failure = self._failure / (self._rounds * len(ORDERS) * groups)
+        return np.array(
+            [
+                self._cost(cost, float(top), failure) / self._rounds
+                for cost, top in zip(costs, most, strict=True)
+            ]
+        )
+
+    def _cost(self, costs: FloatArray, most: float, failure: float) -> float:
+        """Bound log E e^cost, from costs in [0, most]."""
+        top = most if self._interval is Interval.BOUNDED else float(costs.max())
+        if top == 0.0:
+            return 0.0
+        # (e^cost − 1)/(e^top − 1) lies in [0, 1], and e^top alone may be no float. Only
+        # costs far below the top vanish: beside the top itself, or beside a bound that
+        # is never below log(1/failure)/n, they change nothing.
+        shares = np.exp(np.minimum(costs - top, 0.0))
+        shares = shares * (np.expm1(-costs) / math.expm1(-top))
+        bound = upper_mean(
+            np.minimum(shares, 1.0), failure=failure, interval=self._interval
+        )
+        log_excess = top + math.log(-math.expm1(-top)) + math.log(bound)
+        # The logarithm of 1 + e^log_excess:
+        return max(log_excess, 0.0) + math.log1p(math.exp(-abs(log_excess)))
+
+    def _worst_case(self, delta: float) -> PrivacyStatement:
+        rate = self._noise.sampling_rate
+        reader = rate < 1.0
+        event = GaussianEvent(1, self._noise.noise_stddev**2, self._clip)
+        accountant = GaussianPLDAccountant(
+            adversary=Adversary.MODEL_READER if reader else Adversary.SERVER
+        )
+        release = PoissonSampled(event, rate) if reader else event
+        accountant.compose(Repeated(release, max(self._releases, 1)))
+        return accountant.statement(delta)

@@ -1,0 +1,110 @@
+"""Upper bounds of a mean that was estimated from some of a population.
+
+`BOUNDED` is free of any assumption on the law but its range [0, 1]: with M the mean of
+n draws, the mean lies below the larger root μ of n·kl(M‖μ) = log(1/failure), except
+with probability `failure` (Hoeffding 1963, Theorem 1; draws without replacement too,
+section 6 there). kl is the relative entropy of two coins.
+
+`STUDENT` is the interval of [TF19] equation (5). It holds for normal draws. Those here
+are exponentials of squares, and where a few people are far from the rest most samples
+miss them and the interval lies below the mean much more often than it says. It is here
+to be compared with.
+"""
+
+import enum
+import math
+
+import numpy as np
+
+from dpnoise.errors import InputError, ParameterError
+from dpnoise.floats import FloatArray
+
+__all__ = ["Interval", "upper_mean"]
+
+_HALVINGS = 200
+
+
+class Interval(enum.StrEnum):
+    """How the mean of a population is bounded from a sample."""
+
+    BOUNDED = "bounded"
+    """For every law on a known range."""
+
+    STUDENT = "student"
+    """As published, for comparisons only: fails where rare people are far away."""
+
+    EVERYBODY = "everybody"
+    """The whole population was counted: its mean is known."""
+
+
+def upper_mean(shares: FloatArray, *, failure: float, interval: Interval) -> float:
+    """Bound the mean of a population from above.
+
+    Args:
+        shares: Draws in [0, 1], shape (n,).
+        failure: Probability that the mean lies above the bound, in (0, 1).
+        interval: Which bound.
+
+    Returns:
+        The bound; at most 1 but for `STUDENT`.
+
+    Raises:
+        InputError: There are no draws, or one lies outside of [0, 1].
+        ParameterError: `failure` is out of range.
+    """
+    if shares.size == 0 or not np.all((shares >= 0.0) & (shares <= 1.0)):
+        raise InputError("shares are at least one number between 0 and 1")
+    if not 0.0 < failure < 1.0:
+        raise ParameterError(
+            f"failure must lie in (0, 1), got {failure!r}",
+            parameter="failure",
+            value=failure,
+        )
+    mean = math.fsum(shares.tolist()) / shares.size
+    if interval is Interval.EVERYBODY:
+        return mean
+    if interval is Interval.STUDENT:
+        return _student(shares, mean, failure)
+    wanted = -math.log(failure) / shares.size
+    low, high = mean, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if _entropy(mean, middle) < wanted else (low, middle)
+    return high
+
+
+def _entropy(mean: float, other: float) -> float:
+    """Relative entropy of a coin of the one mean to a coin of the other."""
+    total = 0.0
+    if mean > 0.0:
+        total += mean * math.log(mean / other)
+    if mean < 1.0:
+        total += (1.0 - mean) * (math.log1p(-mean) - math.log1p(-other))
+    return total
+
+
+def _student(shares: FloatArray, mean: float, failure: float) -> float:
+    """M + F^-1(1 − failure, n − 1)·S/√(n − 1), S with divisor n: [TF19] (5)."""
+    freedom = shares.size - 1
+    if freedom < 1:
+        raise InputError("Student's interval needs at least two draws")
+    spread = float(np.std(shares))
+    return mean + _student_quantile(failure, freedom) * spread / math.sqrt(freedom)
+
+
+def _student_quantile(tail: float, freedom: int) -> float:
+    """The number that Student's t exceeds with a probability, by halving.
+
+    The tail is integrated in the angle, t = √freedom·tan(angle): its density there is
+    proportional to cos(angle)^(freedom − 1).
+    """
+    angles = np.linspace(0.0, math.pi / 2, 200_001)
+    density = np.cos(angles) ** (freedom - 1)
+    weights = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    below = 0.5 + 0.5 * weights / weights[-1]
+    if tail >= 0.5:  # noqa: PLR2004  # the law is symmetric
+        return -_student_quantile(1.0 - tail, freedom) if tail > 0.5 else 0.0  # noqa: PLR2004
+    angle = float(np.interp(1.0 - tail, below, angles))
+    return math.sqrt(freedom) * math.tan(angle)

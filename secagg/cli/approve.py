@@ -1,0 +1,130 @@
+"""`secagg plan --approve`: judge a task's noise for clients that compare a hash only.
+
+* What is approved is the noise block: mechanism, noise, budget and accountant. Nobody
+  can change one of them and keep the hash.
+* It is judged as a client of this release judges it: form and cost before anything is
+  computed, then epsilon by the accountant that it names.
+* The cohort is not in the block. A client compares it with its own policy, as ever.
+"""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from secagg.cli.output import Output
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+
+if TYPE_CHECKING:
+    from secagg.distributed_dp import NoisedTask, PrivacyReport
+
+__all__ = ["approve"]
+
+_SETTINGS: Final = ".toml"
+_MAX_OFFER_BYTES: Final = 1 << 16  # an offer is a few kilobytes; a picture is no offer
+
+
+def approve(path: Path, output: Output) -> None:
+    """Judge the noise of an offer or of a server's settings, and print its hash.
+
+    Args:
+        path: A server's settings if it ends in .toml, otherwise an offer as bytes.
+        output: Where to print.
+
+    Raises:
+        ServiceError: The file cannot be read, or the task has no noise.
+        RemoteProtocolError: The noise cannot be used, or protects less than it claims.
+    """
+    task = _task_of(path)
+    report = _judged(task)
+    stated, budget = report.server, task.budget
+    digest = sha256(task.parameters.noise_block).hexdigest()
+    output.pairs(
+        [
+            ("approved hash", digest),
+            ("epsilon", f"{stated.epsilon:.6g} ({stated.status}, {stated.accountant})"),
+            ("delta", f"{budget.delta:g}"),
+            ("sessions", f"{budget.steps} sums and {budget.spare} spare"),
+            ("mechanism", task.mechanism.parameters.mechanism),
+            ("selection rate", str(task.selection_rate)),
+        ],
+        title="Noise block",
+    )
+    output.line(
+        "A client that compares this SHA-256 with that of a noise block relies on you "
+        "for epsilon; the cohort is not part of it."
+    )
+    output.result(
+        {
+            "approved_hash": digest,
+            "epsilon": stated.epsilon,
+            "claimed_epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "steps": budget.steps,
+            "spare": budget.spare,
+            "accountant": stated.accountant,
+            "status": str(stated.status),
+            "mechanism": task.mechanism.parameters.mechanism,
+            "selection_rate": str(task.selection_rate),
+        }
+    )
+
+
+def _judged(task: "NoisedTask") -> "PrivacyReport":
+    """Hold the task to its own claim, as every client does."""
+    from secagg.policy import PrivacyFloors
+
+    claim = PrivacyFloors(
+        max_epsilon=task.budget.epsilon,
+        max_delta=task.budget.delta + task.graph_delta,
+        min_colluder_fraction=0.0,
+    )
+    return task.check(claim)
+
+
+def _task_of(path: Path) -> "NoisedTask":
+    from secagg.distributed_dp import NoisedTask
+    from secagg.parameters import SessionDescriptor
+
+    if path.suffix.lower() == _SETTINGS:
+        return _planned(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_OFFER_BYTES + 1)
+    except OSError as error:
+        raise ServiceError(
+            f"{path} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name a file that holds an offer, or a server's settings.",
+        ) from None
+    if len(content) > _MAX_OFFER_BYTES:
+        raise RemoteProtocolError(
+            f"{path} is no offer: it has more than {_MAX_OFFER_BYTES} bytes",
+            code=ErrorCode.BAD_ENCODING,
+        )
+    parameters = SessionDescriptor.decode(content).parameters
+    if not parameters.noise_block:
+        raise _exact(path)
+    return NoisedTask.from_parameters(parameters)
+
+
+def _planned(path: Path) -> "NoisedTask":
+    import os
+
+    from secagg.config import load_server_settings
+    from secagg.server.task_setup import prepare_task
+
+    settings = load_server_settings(path, environment=os.environ, overrides=()).settings
+    noised = prepare_task(
+        settings, reports=settings.server.state_dir, keep=False
+    ).noised
+    if noised is None:
+        raise _exact(path)
+    return noised
+
+
+def _exact(path: Path) -> ServiceError:
+    return ServiceError(
+        f"{path} describes exact sums: there is no noise to approve",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Approve a task with noise.",
+    )

@@ -1,0 +1,65 @@
+"""`secagg.plan`: the planner of `dpnoise`, with the errors of this package.
+
+Commands and settings call the planner itself and name the option or setting that is
+wrong; a program has neither.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Final, ParamSpec
+
+from dpnoise import planning
+from dpnoise.errors import DPNoiseError, ParameterError
+from dpnoise.planning import Plan
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+
+__all__ = ["plan"]
+
+_P = ParamSpec("_P")
+
+_DOC: Final = """Choose scale, modulus and noise for a privacy budget.
+
+Call it with the fields of `dpnoise.PlanRequest` as keywords; that class says what each
+of them means.
+
+Returns:
+    The plan, for `PreparedTask.from_plan`.
+
+Raises:
+    LocalProtocolError: BAD_SETTINGS; a value cannot work.  The message names the
+        parameter, `next_step` the nearest value that works, where there is one.
+    ServiceError: INFEASIBLE; no amount of noise keeps the budget, or no theorem covers
+        mechanism and accountant.
+
+Example:
+    plan(clients=100, dimension=65536, l2_clip=1.0, epsilon=1.0, delta=1e-5)
+"""
+
+
+def _with_our_errors(planner: Callable[_P, Plan]) -> Callable[_P, Plan]:
+    @functools.wraps(planner)
+    def plan(*args: _P.args, **kwargs: _P.kwargs) -> Plan:
+        try:
+            return planner(*args, **kwargs)
+        except ParameterError as error:
+            nearest = error.nearest
+            raise LocalProtocolError(
+                str(error),
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Correct the parameter."
+                if nearest is None
+                else f"The nearest value that works: {nearest}",
+            ) from error
+        except DPNoiseError as error:
+            raise ServiceError(
+                str(error),
+                code=ErrorCode.INFEASIBLE,
+                next_step="Allow a larger epsilon or delta, ask for more clients, or "
+                "choose another mechanism or accountant.",
+            ) from error
+
+    plan.__doc__, plan.__module__ = _DOC, __name__
+    return plan
+
+
+plan = _with_our_errors(planning.plan)

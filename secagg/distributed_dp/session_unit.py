@@ -1,0 +1,149 @@
+"""The unit of one session: how many grid steps a caller's unit has in it.
+
+A task with adaptive clipping fixes its noise in steps of the grid, and with it epsilon;
+only the unit moves.  Vectors are multiplied by it before they are clipped, so that a
+larger unit is a smaller clip in caller's units.
+
+Theorem.  What the task costs does not depend on its units, even if each follows from
+all sums before it.  Proof: clip, rotation and rounding map any real vector into the set
+that the event describes, and the unit only changes which vector that is.  The pair of
+laws that dominates the event does so for every past; compose.
+
+Rule 1: the noise block holds bounds, and clients refuse a session outside of them.
+Rule 2: the next unit follows from the block and from what was released, by `following`
+        alone: whoever knows the sum computes the same.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Self
+
+from dpnoise.mechanisms import ClippingSchedule, MechanismParameters
+
+__all__ = ["UnitBounds", "read_unit", "unit_terms"]
+
+# Twelve significant bits between 2^-80 and 2^80; a server's number has no more digits.
+_RATIONAL: Final = re.compile(r"[1-9][0-9]{0,27}/[1-9][0-9]{0,27}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitBounds:
+    """Which units the sessions of a task may have.
+
+    Attributes:
+        start: Of the first session, grid steps per caller's unit.
+        lowest: That any session may have: the largest clip.
+        highest: That any session may have: the smallest clip, and the least noise in
+            caller's units.
+        quantile: Part of the vectors that should fit the clip, in (0, 1).
+
+    Raises:
+        ValueError: They contradict each other.
+    """
+
+    start: Fraction
+    lowest: Fraction
+    highest: Fraction
+    quantile: Fraction
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that bound nothing."""
+        if not 0 < self.lowest <= self.start <= self.highest:
+            raise ValueError("the units of its sessions are not in order")
+        if not 0 < self.quantile < 1:
+            raise ValueError("the quantile of its units must lie between 0 and 1")
+
+    @classmethod
+    def of(cls, schedule: ClippingSchedule, parameters: MechanismParameters) -> Self:
+        """Return the bounds of a schedule of clips.
+
+        Args:
+            schedule: In caller's units.
+            parameters: Of the mechanism that was planned.
+        """
+        lowest = schedule.unit_of(schedule.highest_clip, parameters)
+        highest = schedule.unit_of(schedule.lowest_clip, parameters)
+        start = schedule.unit_of(schedule.l2_clip, parameters)
+        return cls(
+            start=min(max(start, lowest), highest),
+            lowest=lowest,
+            highest=highest,
+            quantile=Fraction(schedule.target_quantile).limit_denominator(1_000_000),
+        )
+
+    def following(
+        self, unit: Fraction, parameters: MechanismParameters, *, fitted: float
+    ) -> Fraction:
+        """Return the unit of the session after one that has released a sum.
+
+        Args:
+            unit: Of that session.
+            parameters: Of the mechanism.
+            fitted: Released estimate of the part of the vectors that fitted, in [0, 1].
+        """
+        steps = parameters.scale_factor * parameters.l2_clip
+        schedule = ClippingSchedule(
+            l2_clip=steps / float(unit),
+            lowest_clip=steps / float(max(self.highest, unit)),
+            highest_clip=steps / float(min(self.lowest, unit)),
+            target_quantile=float(self.quantile),
+        ).advance(fitted)
+        moved = schedule.unit_of(schedule.l2_clip, parameters)
+        return min(max(moved, self.lowest), self.highest)
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the bounds as JSON values, "p/q" in lowest terms."""
+        return {
+            "start": _text(self.start),
+            "lowest": _text(self.lowest),
+            "highest": _text(self.highest),
+            "quantile": _text(self.quantile),
+        }
+
+    @classmethod
+    def from_dict(cls, entries: object) -> Self:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            ValueError: They are no bounds.
+        """
+        names = {"start", "lowest", "highest", "quantile"}
+        if not isinstance(entries, Mapping) or set(entries) != names:
+            raise ValueError("its units need start, lowest, highest and quantile")
+        return cls(**{name: _read(entries[name]) for name in names})
+
+
+def unit_terms(unit: Fraction) -> bytes:
+    """Return what an offer says of its session's noise: canonical JSON."""
+    return json.dumps({"unit": _text(unit)}, separators=(",", ":")).encode()
+
+
+def read_unit(terms: bytes) -> Fraction:
+    """Return the unit that an offer states.
+
+    Raises:
+        ValueError: It states none, or not in canonical form.
+    """
+    try:
+        entries: Any = json.loads(terms)
+    except (ValueError, RecursionError):
+        raise ValueError("the noise terms of the offer are not JSON") from None
+    if not isinstance(entries, dict) or set(entries) != {"unit"}:
+        raise ValueError("the noise terms of the offer must state a unit alone")
+    unit = _read(entries["unit"])
+    if unit_terms(unit) != terms:
+        raise ValueError("the noise terms of the offer are not in canonical form")
+    return unit
+
+
+def _read(value: object) -> Fraction:
+    if not isinstance(value, str) or _RATIONAL.fullmatch(value) is None:
+        raise ValueError('a unit is written "p/q"')
+    return Fraction(value)
+
+
+def _text(number: Fraction) -> str:
+    return f"{number.numerator}/{number.denominator}"

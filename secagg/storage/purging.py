@@ -1,0 +1,31 @@
+"""One turn of letting go of receipts, for either side.
+
+Rule 1: only receipts of ended sessions go; numbers, charges and what was spent stay.
+Rule 2: a disk that refuses is met again at the next turn; sessions do not notice.
+"""
+
+import logging
+
+from secagg import telemetry
+from secagg.errors import ServiceError
+from secagg.storage.book import Book
+from secagg.storage.stored import Retention
+
+__all__ = ["purge_once"]
+
+
+async def purge_once(book: Book, policy: Retention, log: logging.Logger) -> None:
+    """Purge a book, and say how many receipts have gone.
+
+    Args:
+        book: Of a client or an aggregator.
+        policy: What stays.
+        log: Of that party.
+    """
+    try:
+        purged = await book.purge(policy)
+    except ServiceError as error:
+        log.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+    else:
+        if purged.keys:
+            log.info("%s count=%d", telemetry.RECEIPTS_PURGED, len(purged.keys))

@@ -1,0 +1,101 @@
+"""While clients draw their neighbours: who may end it, and how many are enough."""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Aborted, Envelope, Fate, Round
+from secagg.primitives.key_agreement import KeyPair
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client, server, share_bundles
+from secagg.protocol.checks import check_roster
+from secagg.protocol.events import AbortRequested, Received
+from secagg.simulation.driver import InProcessSession
+from secagg.testing.cohorts import one_hot, sparse_parameters_for
+
+CLIENTS, LOSSES = 12, 3
+PARAMETERS = sparse_parameters_for(
+    CLIENTS, dimension=CLIENTS, degree=7, colluders=1, losses=LOSSES
+)
+
+
+@pytest.fixture
+def session():
+    """Return a session whose clients have been shown the roster, and have drawn."""
+    session = InProcessSession(
+        PARAMETERS, [one_hot(n, CLIENTS, 1 << 20) for n in range(CLIENTS)]
+    )
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    return session
+
+
+@pytest.fixture
+def drawn(session):
+    """Return what client 0 has drawn, and will send."""
+    outputs = session.act(0, Round.CHOOSE_EDGES)
+    assert isinstance(session.clients[0], client.EdgesChosen)
+    return outputs
+
+
+@pytest.mark.parametrize(("missing", "goes_on"), [(0, True), (1, False)])
+def test_as_many_lists_as_the_sum_needs_are_enough(session, missing, goes_on):
+    # R5.9-11
+    needed = PARAMETERS.min_survivors
+    assert PARAMETERS.threshold < needed < CLIENTS
+    session.play(Round.CHOOSE_EDGES, range(needed - missing))
+    assert server.progress(session.server_state).needed == needed
+    session.close(Round.CHOOSE_EDGES)
+    assert isinstance(session.server_state, server.ShareKeys) is goes_on
+
+
+@pytest.mark.usefixtures("drawn")
+def test_who_has_drawn_can_be_told_that_it_is_over(session):
+    over = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "the operator has ended it")
+    session.to_client(0, Received(Envelope.of(over)))
+    state = session.clients[0]
+    assert isinstance(state, client.Failed)
+    assert (state.code, state.reason) == (over.code, over.reason)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_who_has_drawn_can_leave(session):
+    session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "the round takes too long"))
+    state = session.clients[0]
+    assert isinstance(state, client.Failed)
+    assert state.code is ErrorCode.DEADLINE
+
+
+def test_the_operator_can_end_it(session):
+    session.to_server(AbortRequested(ErrorCode.CANCELLED, "not today"))
+    outcome = session.server_state.outcome
+    assert (outcome.fate, outcome.code) == (Fate.NEVER_FIXED, ErrorCode.CANCELLED)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_odds_are_judged_at_every_roster(session):
+    # R5.9-2
+    state, data = session.clients[0], session.server_state.opening.data
+    tail = replace(PARAMETERS.tail, graph_bits=100)
+    advert = state.roster.adverts[0]
+
+    def judged(parameters):
+        view = {"ctx0": state.facts.ctx0, "member": None}
+        return check_roster(parameters, data, advert, **view)
+
+    assert judged(PARAMETERS).size == CLIENTS
+    with pytest.raises(RemoteProtocolError) as caught:
+        judged(replace(PARAMETERS, tail=tail))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_key_that_gives_no_secret_names_its_owner(session):
+    """The roster's keys were looked at before; the agreement looks again."""
+    view = session.act(1, Round.CHOOSE_EDGES) and session.clients[1].roster
+    low = replace(view.adverts[0], encryption_key=bytes(32))
+    keys = KeyPair.from_private_bytes(SecretBytes(bytes([9]) * 32))
+    with pytest.raises(RemoteProtocolError) as caught:
+        share_bundles._agreed(keys, low)
+    assert caught.value.code is ErrorCode.BAD_PUBLIC_KEY
+    assert caught.value.sender == low.identity

@@ -1,0 +1,136 @@
+"""`secagg plan --approve`: what is judged, and the hash that is printed."""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+
+from secagg.cli import main
+from secagg.cli.exit_codes import exit_code_of
+from secagg.distributed_dp import NoisedTask, plan
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.parameters import SessionDescriptor
+from secagg.testing.cohorts import parameters_for
+
+
+@pytest.fixture(name="parameters", scope="module")
+def _parameters():
+    made = plan(
+        clients=6,
+        dimension=16,
+        l2_clip=1.0,
+        epsilon=2.0,
+        delta=1e-5,
+        scale_factor=8.0,
+        accountant="mixture-simple",
+        min_survivors=4,
+        steps=3,
+    )
+    return NoisedTask.from_plan(
+        made, parameters_for(6, threshold=4, dimension=1), spare=1
+    ).parameters
+
+
+def offer_of(parameters, path):
+    offer = SessionDescriptor(
+        aggregator="sums.example",
+        task_id="heights",
+        session_number=1,
+        server_nonce=bytes(range(32)),
+        session_end=1_900_000_000,
+        payload_hash=b"",
+        parameters=parameters,
+    )
+    path.write_bytes(offer.encode())
+    return str(path)
+
+
+def altered(parameters, **changes):
+    block = json.loads(parameters.noise_block) | changes
+    text = json.dumps(block, sort_keys=True, separators=(",", ":"))
+    return replace(parameters, noise_block=text.encode())
+
+
+def approved(capsys, *words):
+    assert main(["plan", *words]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def refused(capsys, file, code):
+    assert main(["plan", "--approve", str(file)]) == exit_code_of(code)
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
+    offer = offer_of(parameters, tmp_path / "offer.bin")
+    for words in (["--approve", offer, "--json"], ["--json", "--approve", offer]):
+        result = approved(capsys, *words)
+        assert result["approved_hash"] == sha256(parameters.noise_block).hexdigest()
+        assert 1.9 < result["epsilon"] <= result["claimed_epsilon"] <= 2.0
+        assert (result["steps"], result["spare"]) == (2, 1)
+        assert (result["accountant"], result["status"]) == (
+            "mixture-simple",
+            "certified",
+        )
+    assert main(["plan", "--approve", offer]) == 0
+    assert sha256(parameters.noise_block).hexdigest() in capsys.readouterr().out
+
+
+def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys):
+    settings = tmp_path / "server.toml"
+    settings.write_text(
+        """
+[server]
+listen = "127.0.0.1:0"
+[tls]
+ca = "ca.pem"
+certificate = "server.pem"
+key = "server.key"
+[task]
+id = "t"
+[vector]
+dimension = 4
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+[noise]
+mechanism = "skellam"
+epsilon = 8.0
+delta = 1e-5
+l2_clip = 1.0
+"""
+    )
+    result = approved(capsys, "--approve", str(settings), "--json")
+    assert result["epsilon"] <= result["claimed_epsilon"] == 8.0
+    assert len(result["approved_hash"]) == 64
+
+
+def test_a_claim_that_the_noise_does_not_keep_is_not_approved(
+    parameters, tmp_path, capsys
+):
+    offer = offer_of(altered(parameters, epsilon=1.5), tmp_path / "offer.bin")
+    assert "claims 1.5" in refused(capsys, offer, ErrorCode.POLICY_VIOLATION)
+
+
+def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameters):
+    block = json.loads(parameters.noise_block)
+    huge = altered(
+        parameters,
+        accountant="mixture-contour",
+        mechanism=block["mechanism"] | {"scale_factor": 2.0**24},
+    )
+    # Other contradictions, here of the modulus, come later.
+    with pytest.raises(RemoteProtocolError, match="cells to judge"):
+        NoisedTask.from_parameters(replace(huge, modulus=1 << 12))
+
+
+def test_what_is_no_offer_or_has_no_noise_is_refused(parameters, tmp_path, capsys):
+    exact = offer_of(replace(parameters, noise_block=b""), tmp_path / "exact.bin")
+    assert "exact sums" in refused(capsys, exact, ErrorCode.BAD_SETTINGS)
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(1 << 17))
+    assert "no offer" in refused(capsys, large, ErrorCode.BAD_ENCODING)
+    missing = tmp_path / "missing.bin"
+    assert "cannot be read" in refused(capsys, missing, ErrorCode.BAD_SETTINGS)

@@ -1,0 +1,170 @@
+"""Rebuilding secrets: what wrong shares change, and what absent ones do not."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from secagg.messages import Advert, Roster
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.key_agreement import public_key_of
+from secagg.primitives.prime_field import PRIME, lagrange_at_zero
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.shamir import share_secrets
+from secagg.primitives.share_encoding import decode_shares, encode_shares
+from secagg.primitives.transcript import encode_set
+from secagg.protocol import reconstruction
+from secagg.protocol.context import self_mask_commitment
+from secagg.protocol.neighbors import CompleteGraph, sharing_graph
+from secagg.protocol.reconstruction import rebuild
+from secagg.protocol.share_bundles import Answer
+from secagg.testing.cohorts import parameters_for
+
+CLIENTS, THRESHOLD = 8, 3
+PARAMETERS = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD)
+SESSION, EVERYBODY = b"s" * 16, frozenset(range(CLIENTS))
+SEEDS = [SecretBytes(bytes([number + 1]) * 32) for number in range(CLIENTS)]
+
+
+def advert_of(number):
+    name = f"client-{number}"
+    commitment = self_mask_commitment(SESSION, name, SEEDS[number], PARAMETERS.suite)
+    return Advert(name, bytes(32), public_key_of(SEEDS[number]), commitment)
+
+
+ROSTER = Roster(tuple(advert_of(number) for number in EVERYBODY))
+
+
+class Dealt:
+    """The shares of everybody's self-mask seed, and how to lose or spoil them."""
+
+    def __init__(self, graph):
+        self.graph = graph
+        self.absent, self.silent = set(), set()
+        self.shares = {}
+        for dealer in EVERYBODY:
+            holders = graph.holders(dealer)
+            points = range(1, len(holders) + 1)
+            entropy = SeededEntropy(SEEDS[dealer], b"polynomials")
+            (dealt,) = share_secrets([SEEDS[dealer]], THRESHOLD, points, entropy)
+            for holder, share in zip(holders, dealt, strict=True):
+                self.shares[dealer, holder] = share
+
+    def add(self, dealer, holder, amount, limb=0):
+        """Add to one limb of one share."""
+        values = decode_shares(self.shares[dealer, holder])
+        values[limb] = (values[limb] + amount) % PRIME
+        self.shares[dealer, holder] = encode_shares(values)
+
+    def answers(self):
+        return {holder: self._answer(holder) for holder in EVERYBODY - self.silent}
+
+    def _answer(self, holder):
+        dealers = self.graph.dealers(holder)
+        lacking = [d for d in dealers if (d, holder) in self.absent]
+        rows = [
+            bytes(34) if dealer in lacking else self.shares[dealer, holder].tobytes()
+            for dealer in dealers
+        ]
+        places = map(dealers.index, lacking)
+        head = encode_set(places, len(dealers))
+        return Answer.parse(head + b"".join(rows), dealers)
+
+    def table(self):
+        return reconstruction._ShareTable(self.graph, self.answers())
+
+    def rebuilt(self):
+        rebuilt = rebuild(
+            PARAMETERS,
+            session_id=SESSION,
+            roster=ROSTER,
+            graph=self.graph,
+            sharers=EVERYBODY,
+            survivors=EVERYBODY,
+            answers=self.answers(),
+        )
+        found = {each.index: each.seed for each in rebuilt.survivor_seeds}
+        assert found == dict(enumerate(SEEDS))
+        return rebuilt
+
+
+@pytest.fixture
+def complete():
+    return Dealt(CompleteGraph(CLIENTS))
+
+
+@pytest.fixture
+def no_correction(monkeypatch):
+    """Correcting wrong shares takes long, and is for wrong shares."""
+
+    def unwanted(*_):
+        raise AssertionError("no share is wrong")
+
+    monkeypatch.setattr(reconstruction, "decode_with_errors", unwanted)
+
+
+def test_shares_of_no_secret_at_all_are_corrected_like_wrong_ones(complete):
+    # One limb of the first dealer's comes out as 65536, which 16 bits do not hold.
+    weight = int(lagrange_at_zero(np.arange(1, THRESHOLD + 1))[0])
+    limb = int.from_bytes(SEEDS[0].reveal()[:2], "big")
+    complete.add(0, 0, (PRIME - 1 - limb) * pow(weight, -1, PRIME))
+    rebuilt = complete.rebuilt()
+    assert rebuilt.liars == {0}
+    assert rebuilt.disputes == {(0, 0)}
+
+
+@pytest.mark.usefixtures("no_correction")
+def test_shares_that_are_absent_are_not_taken_for_wrong_ones(complete):
+    complete.absent = {(1, 0), (2, 0), (5, 1)}
+    assert complete.rebuilt().liars == frozenset()
+
+
+def parts_ways(dealt):
+    """Whether two dealers are rebuilt from the same holders, at other points."""
+    table = dealt.table()
+    chosen = [table._choose(dealer, THRESHOLD, set()) for dealer in EVERYBODY]
+    placed = {
+        (*holders, *table.abscissae(dealer, holders).tolist())
+        for dealer, holders in enumerate(chosen)
+    }
+    return len(placed) > len(set(map(tuple, chosen)))
+
+
+@pytest.mark.usefixtures("no_correction")
+def test_on_a_ring_one_holder_stands_at_another_point_for_each_dealer():
+    parameters = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD, degree=6)
+    dealt = Dealt(sharing_graph(parameters, CLIENTS, bytes(32)))
+    for silent in combinations(EVERYBODY, 3):
+        dealt.silent = set(silent)
+        if parts_ways(dealt):
+            break
+    else:
+        raise AssertionError("the case that is meant does not occur")
+    assert dealt.rebuilt().liars == frozenset()
+
+
+# --- what a liar has done to other dealers --------------------------------------------
+
+
+def further(dealt, secrets, *, colluders=1):
+    return reconstruction._further_disputes(
+        dealt.table(), secrets, threshold=THRESHOLD, colluders=colluders
+    )
+
+
+def test_a_dispute_counts_only_where_the_answers_bear_as_many_liars(complete):
+    # Two of eight shares can be wrong beside three: no dispute where three collude.
+    complete.add(4, 7, 1)
+    assert further(complete, {4: SEEDS[4]}, colluders=2) == {(4, 7)}
+    assert further(complete, {4: SEEDS[4]}, colluders=3) == set()
+
+
+def test_a_dealer_that_cannot_be_decoded_has_no_disputes(complete):
+    for holder in (3, 4, 5, 6, 7):
+        complete.add(4, holder, holder + 1, limb=holder)
+    assert further(complete, {4: SEEDS[4], 5: SEEDS[5]}) == set()
+
+
+def test_a_dealer_that_decodes_to_another_secret_has_no_disputes(complete):
+    complete.add(4, 7, 1)
+    assert further(complete, {4: SEEDS[5]}) == set()

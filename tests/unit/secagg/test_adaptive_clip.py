@@ -1,0 +1,294 @@
+"""A clip that follows the sums: one budget, bounds that clients keep, one rule."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import secagg
+from secagg.distributed_dp import following_terms, offered_terms
+from secagg.distributed_dp.session_unit import UnitBounds, read_unit, unit_terms
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.parameters import SessionDescriptor
+from secagg.policy import PrivacyFloors
+from secagg.primitives.modular import add_into, zeros
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.server.task_facts import TaskFacts
+
+CLIENTS, DIM = 24, 12
+ASKED = {
+    "clients": CLIENTS,
+    "dimension": DIM,
+    "l2_clip": 1.0,
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "bits": 20,
+    "mechanism": "skellam",
+    "accountant": "skellam-gdp",
+    "steps": 4,
+}
+FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+
+
+@pytest.fixture(scope="module")
+def made():
+    amplitude = secagg.flag_amplitude_for(secagg.PlanRequest(**ASKED))
+    return secagg.plan(**ASKED, clip_flag_amplitude=amplitude)
+
+
+def schedule(**changes):
+    given = {"l2_clip": 1.0, "lowest_clip": 0.25, "highest_clip": 4.0}
+    return secagg.ClippingSchedule(**(given | changes))
+
+
+@pytest.fixture(scope="module")
+def prepared(made):
+    return secagg.PreparedTask.from_plan(made, clip=schedule())
+
+
+def offer(prepared, terms=None):
+    if terms is None:
+        terms = offered_terms(prepared.parameters, b"")
+    return SessionDescriptor(
+        aggregator="sums",
+        task_id="t",
+        session_number=1,
+        server_nonce=bytes(32),
+        session_end=1_800_000_600,
+        payload_hash=b"",
+        parameters=prepared.parameters,
+        noise_terms=terms,
+    )
+
+
+def summed(session, lengths):
+    """Encode vectors of these lengths and add them up."""
+    task = secagg.NoisedTask.of_session(session)
+    modulus = session.parameters.modulus
+    total = zeros(session.parameters.dimension, modulus)
+    for number, length in enumerate(lengths):
+        vector = np.zeros(DIM)
+        vector[number % DIM] = length
+        given = task.encode(
+            vector,
+            session_id=session.session_id,
+            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number + 1]) * 32)),
+        )
+        add_into(total, given.vector.residues, modulus)
+    return total % modulus
+
+
+def test_the_budget_is_that_of_a_clip_that_stays_bit_for_bit(made, prepared):
+    fixed = secagg.PreparedTask.from_plan(made)
+    assert prepared.report.server == fixed.report.server
+    assert prepared.report.model_reader == fixed.report.model_reader
+    units = prepared.noised.units
+    for unit in (units.lowest, units.start, units.highest):
+        session = offer(prepared, unit_terms(unit))
+        task = secagg.NoisedTask.of_session(session)
+        assert task.report().server == fixed.report.server
+        # What is charged is charged to the block, which does not move.
+        assert session.parameters.noise_block == prepared.parameters.noise_block
+    assert units.start == Fraction(made.parameters.scale_factor)
+    assert float(units.highest / units.start) == pytest.approx(4.0, rel=2e-3)
+    assert float(units.start / units.lowest) == pytest.approx(4.0, rel=2e-3)
+
+
+def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
+    """Six deviations of all noise: a false alarm in 10^7 runs; seeds are fixed."""
+    units = prepared.noised.units
+    for unit in (units.lowest, units.highest):
+        session = offer(prepared, unit_terms(unit))
+        task = secagg.NoisedTask.of_session(session)
+        clip = task.l2_clip
+        assert clip == pytest.approx(1.0 * float(units.start / unit))
+        total = summed(session, [0.5 * clip] * DIM)
+        estimate = task.decode(total, session_id=session.session_id)
+        noise = float(task.session_noise(CLIENTS).upload) * DIM
+        assert np.abs(estimate - 0.5 * clip).max() < 6.0 * noise**0.5 / float(unit)
+        given = task.encode(
+            np.full(DIM, clip),
+            session_id=session.session_id,
+            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes(32))),
+        )
+        assert given.shortened_by == pytest.approx(DIM**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("terms", "word"),
+    [
+        (b"", "JSON"),
+        (b"{}", "unit"),
+        (b'{"unit":"1"}', "p/q"),
+        (b'{"unit":"2/2"}', "canonical"),
+        (b'{"unit": "1/1"}', "canonical"),
+        (b'{"unit":"1/0"}', "p/q"),
+        (b'{"unit":"-1/2"}', "p/q"),
+        (b'{"unit":1.5}', "p/q"),
+        (b'{"unit":"1/1","x":1}', "unit alone"),
+        (b'{"unit":"' + b"9" * 40 + b'/1"}', "p/q"),
+        (unit_terms(Fraction(1, 1 << 40)), "allows"),
+        (unit_terms(Fraction(1 << 40)), "allows"),
+    ],
+)
+def test_a_session_outside_the_bounds_of_its_task_is_refused(prepared, terms, word):
+    """R3.5-3."""
+    with pytest.raises(RemoteProtocolError, match=word) as caught:
+        secagg.NoisedTask.of_session(offer(prepared, terms))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def with_unit(prepared, **changes):
+    block = json.loads(prepared.parameters.noise_block)
+    block["unit"] |= changes
+    bytes_of = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
+    return replace(prepared.parameters, noise_block=bytes_of)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"start": "1/1000000"}, "order"),
+        ({"lowest": "0/1"}, "p/q"),
+        ({"lowest": "2/4"}, "canonical"),
+        ({"quantile": "1/1"}, "quantile"),
+        ({"quantile": 0.5}, "p/q"),
+        ({"highest": "1" + 27 * "0" + "/1"}, "2\\^64"),
+        ({"lowest": "1/1" + 27 * "0"}, "2\\^64"),
+        ({"more": "1/1"}, "quantile"),
+    ],
+)
+def test_bounds_that_bound_nothing_are_bad_config(prepared, changes, word):
+    with pytest.raises(RemoteProtocolError, match=word) as caught:
+        secagg.NoisedTask.from_parameters(with_unit(prepared, **changes))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_an_offer_cannot_move_a_clip_that_stays(made):
+    fixed = secagg.PreparedTask.from_plan(made)
+    with pytest.raises(RemoteProtocolError, match="stays"):
+        secagg.NoisedTask.of_session(offer(fixed, unit_terms(Fraction(1))))
+    assert offered_terms(fixed.parameters, b"") == b""
+    assert following_terms(offer(fixed, b""), zeros(1, 2), inputs=1) == b""
+
+
+def test_nothing_is_encoded_before_the_unit_is_known(prepared):
+    with pytest.raises(RemoteProtocolError, match="offer"):
+        prepared.noised.decode(zeros(1, 2), session_id=bytes(32))
+
+
+def test_two_units_are_two_sessions(prepared):
+    """Whoever was told another unit has other keys and masks."""
+    units = prepared.noised.units
+    one, other = (offer(prepared, unit_terms(u)) for u in (units.start, units.lowest))
+    assert one.session_id != other.session_id
+    assert one.configuration_hash != other.configuration_hash
+
+
+def test_the_next_unit_follows_from_the_sum(prepared):
+    session = offer(prepared)
+    long = following_terms(session, summed(session, [3.0] * CLIENTS), inputs=CLIENTS)
+    short = following_terms(session, summed(session, [0.1] * CLIENTS), inputs=CLIENTS)
+    start = prepared.noised.units.start
+    assert read_unit(long) < start < read_unit(short)
+    # Half of an error moves by a factor of e^0.1 at most, less what noise took.
+    assert float(start / read_unit(long)) == pytest.approx(np.exp(0.1), rel=0.03)
+    assert offered_terms(prepared.parameters, long) == long
+
+
+def test_a_unit_that_the_task_no_longer_allows_begins_anew(made, prepared):
+    narrow = secagg.PreparedTask.from_plan(
+        made, clip=schedule(lowest_clip=0.9, highest_clip=1.1)
+    )
+    far = unit_terms(prepared.noised.units.highest)
+    begun = unit_terms(narrow.noised.units.start)
+    assert offered_terms(narrow.parameters, far) == begun
+
+
+def test_a_unit_stays_within_its_bounds_however_often_it_moves(prepared, made):
+    units, parameters = prepared.noised.units, made.parameters
+    for fitted, end in ((1.0, units.highest), (0.0, units.lowest)):
+        unit = units.start
+        for _ in range(60):
+            unit = units.following(unit, parameters, fitted=fitted)
+        assert unit == end
+    assert units.following(units.start, parameters, fitted=0.5) == units.start
+
+
+def test_the_clip_finds_the_quantile_of_heavy_tails():
+    """30 sessions; norms are those of a Cauchy law, shares are read within 0.05."""
+    amplitude = secagg.flag_amplitude_for(
+        secagg.PlanRequest(**ASKED | {"clients": 1000, "steps": 30})
+    )
+    parameters = secagg.plan(**ASKED, clip_flag_amplitude=amplitude).parameters
+    units = UnitBounds.of(schedule(lowest_clip=0.01, highest_clip=100.0), parameters)
+    unit, steps = units.start, parameters.scale_factor * parameters.l2_clip
+    median = 1.7
+    norms = median * np.tan(0.5 * np.pi * (np.arange(1000) + 0.5) / 1000)
+    assert norms.max() > 100.0 * median
+    for number in range(30):
+        clip = steps / float(unit)
+        error = 0.05 * np.sqrt(2.0) * np.sin(2.4 * number)
+        fitted = np.clip(np.mean(norms <= clip) + error, 0.0, 1.0)
+        unit = units.following(unit, parameters, fitted=float(fitted))
+    assert steps / float(unit) == pytest.approx(median, rel=0.1)
+
+
+def test_floors_of_noise_hold_for_every_unit(prepared):
+    task = prepared.noised
+    lowest = task.local_noise_stddev
+    # In caller's units the smallest clip has the least noise.
+    fixed_unit = task.mechanism.parameters.scale_factor
+    assert lowest * float(task.units.highest) == pytest.approx(
+        lowest * fixed_unit * 4.0, rel=2e-3
+    )
+    task.check_noise(replace(FLOORS, min_local_noise_stddev=0.999 * lowest))
+    with pytest.raises(RemoteProtocolError, match="standard deviation"):
+        task.check_noise(replace(FLOORS, min_local_noise_stddev=1.001 * lowest))
+    share = task.local_noise_multiplier
+    task.check_noise(replace(FLOORS, min_local_noise_multiplier=0.999 * share))
+    with pytest.raises(RemoteProtocolError, match="longest vector") as caught:
+        task.check_noise(replace(FLOORS, min_local_noise_multiplier=1.001 * share))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_clip_moves_only_with_a_flag():
+    bare = secagg.plan(**ASKED)
+    with pytest.raises(RemoteProtocolError, match="flag"):
+        secagg.PreparedTask.from_plan(bare, clip=schedule())
+
+
+def test_the_flag_is_as_loud_as_it_must_be_and_no_louder():
+    few = ASKED | {"clients": 12, "epsilon": 1.0, "steps": 100}
+    with pytest.raises(Exception, match="only in noise") as caught:
+        secagg.flag_amplitude_for(secagg.PlanRequest(**few))
+    enough = few | {"clients": int(caught.value.nearest)}
+    assert secagg.flag_amplitude_for(secagg.PlanRequest(**enough)) == 0.25
+    many = ASKED | {"clients": 100_000}
+    assert 0.0 < secagg.flag_amplitude_for(secagg.PlanRequest(**many)) < 0.01
+
+
+def test_what_a_task_knows_of_its_next_offer_survives_a_restart():
+    terms = unit_terms(Fraction(2048, 3))
+    assert TaskFacts.decode(TaskFacts(noise_terms=terms).encode()).noise_terms == terms
+
+
+async def test_the_clip_moves_from_sum_to_sum_and_the_budget_does_not():
+    """Through server and clients."""
+    few = ASKED | {"clients": 6, "epsilon": 60.0, "steps": 2}
+    amplitude = secagg.flag_amplitude_for(secagg.PlanRequest(**few))
+    made = secagg.plan(**few, clip_flag_amplitude=amplitude)
+    prepared = secagg.PreparedTask.from_plan(made, clip=schedule())
+    floors = PrivacyFloors(max_epsilon=60.0, max_delta=1e-5)
+    async with secagg.local(prepared, clients=6, floors=floors) as cohort:
+        vectors = [np.full(DIM, 2.0)] * 6
+        first = await cohort.sum(vectors)
+        second = await cohort.sum(vectors)
+    moved = np.exp(-0.2 * (first.fitted - 0.5))
+    assert first.l2_clip == pytest.approx(1.0)
+    assert second.l2_clip == pytest.approx(moved, rel=1e-3)
+    assert second.l2_clip != first.l2_clip
+    assert second.privacy == first.privacy
