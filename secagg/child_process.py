@@ -62,8 +62,14 @@ class Child:
         return code
 
 
-async def start_child(
-    name: str, module: str, arguments: Sequence[str], *, log: Path, listener: Listener
+async def start_child(  # noqa: PLR0913 - what a process is made of
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    listener: Listener,
+    environment: Mapping[str, str] | None = None,
 ) -> Child:
     """Start a Python module of this package as a process of its own.
 
@@ -73,11 +79,17 @@ async def start_child(
         arguments: Its command line.
         log: Where its standard error goes.
         listener: Called with every line that it says.
+        environment: Variables beside those of this process.
 
     Raises:
         ServiceError: The system refuses another process.
     """
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    variables = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        **(environment or {}),
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("ab") as errors:
@@ -89,7 +101,7 @@ async def start_child(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=environment,
+                env=variables,
                 limit=_MAX_LINE_BYTES,
                 # Ctrl-C reaches the command alone, which ends its children itself.
                 start_new_session=True,

@@ -6,8 +6,8 @@ Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from secagg.client.backoff import Backoff
@@ -51,9 +51,9 @@ RETRYABLE: Final = frozenset(
 # A link that corrupts every upload will not get better.
 MAX_UPLOAD_RESTARTS: Final = 5
 # A stream whose other end vanished without a word looks like one that is quiet.  After
-# a part of the time that is left it is asked what there is, and opened again: in a
-# round of s seconds after s/3 and a little, so that there is time to answer.  Less than
-# the first of these only costs the server, more than the last one gains nothing.
+# a part of the time that is left the client asks what there is: in a round of s seconds
+# after s/3 and a little, so that there is time to answer.  Less than the first of these
+# only costs the server, more than the last one gains nothing.
 WATCH_SECONDS: Final = (20.0, 240.0)
 WATCH_PARTS: Final = 6
 # Whoever looks at a client that gets nowhere is told this often.
@@ -62,23 +62,48 @@ TELL_SECONDS: Final = 5.0
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
 class _OpenStream:
     """A stream that goes on with the update behind the last one that it gave.
 
-    Attributes:
-        session_id: The session that it is about.
-        after: The round that its last update has opened.
+    Args:
         updates: What it gives.
+        session_id: The session that it is about.
+        after: The round that the client is in.
     """
 
-    session_id: bytes
-    after: Round
-    updates: AsyncIterator[Envelope | Reference]
+    def __init__(
+        self,
+        updates: AsyncIterator[Envelope | Reference],
+        session_id: bytes,
+        after: Round,
+    ) -> None:
+        self._updates = updates
+        self._session_id = session_id
+        self._after: Round | None = after
+        self._coming: asyncio.Task[Envelope | Reference | None] | None = None
+
+    def leads_on(self, session_id: bytes, after: Round) -> bool:
+        """Whether its next update is the one behind this round."""
+        return (self._session_id, self._after) == (session_id, after)
+
+    async def next(self) -> Envelope | Reference | None:
+        """Wait for the next update; whoever stops waiting has lost nothing."""
+        if self._coming is None:
+            self._coming = asyncio.create_task(self._take())
+        update = await asyncio.shield(self._coming)
+        self._coming = None
+        self._after = None if update is None else update.kind.ROUND
+        return update
+
+    async def _take(self) -> Envelope | Reference | None:
+        return await anext(self._updates, None)
 
     async def close(self) -> None:
         """Give it up."""
-        close = getattr(self.updates, "aclose", None)
+        if self._coming is not None:
+            self._coming.cancel()
+            await asyncio.gather(self._coming, return_exceptions=True)
+        close = getattr(self._updates, "aclose", None)
         if close is not None:
             await close()
 
@@ -203,6 +228,8 @@ class ClientCalls:
             is_streaming = self._watch
             if isinstance(answer, Wait):
                 deadline = on_wait(answer)
+                if self._open_stream is not None:
+                    continue
                 await self._sleep(
                     pace.poll_wait(answer.retry_after_seconds),
                     deadline,
@@ -231,10 +258,10 @@ class ClientCalls:
             patience = min(deadline, now + quiet)
             try:
                 streamed = await finish_before(
-                    self._clock, patience, self._first_streamed(session_id, after)
+                    self._clock, patience, self._streamed(session_id, after)
                 )
             except TimeoutError:
-                streamed = None
+                streamed = None  # the stream stays open
             except ServiceError as error:
                 if error.code not in RETRYABLE:
                     raise
@@ -243,24 +270,22 @@ class ClientCalls:
                 return streamed
         return await self.send(GetUpdate(session_id, after), deadline)
 
-    async def _first_streamed(
+    async def _streamed(
         self, session_id: bytes, after: Round
     ) -> Envelope | Reference | None:
         """Return the next update of the stream; one stream serves a whole session."""
-        stream, self._open_stream = self._open_stream, None
-        if stream is None or (stream.session_id, stream.after) != (session_id, after):
-            if stream is not None:
-                await stream.close()
+        stream = self._open_stream
+        if stream is None or not stream.leads_on(session_id, after):
+            await self.hang_up()
             updates = self._connection.watch(WatchSession(session_id, after))
-            stream = _OpenStream(session_id, after, updates)
-        update = None
+            self._open_stream = stream = _OpenStream(updates, session_id, after)
         try:
-            update = await anext(stream.updates, None)
-        finally:
-            if update is None or update.kind.ROUND is Round.FINISHED:
-                await stream.close()
-            else:
-                self._open_stream = replace(stream, after=update.kind.ROUND)
+            update = await stream.next()
+        except ServiceError:
+            await self.hang_up()
+            raise
+        if update is None or update.kind.ROUND is Round.FINISHED:
+            await self.hang_up()
         return update
 
     async def hang_up(self) -> None:

@@ -32,7 +32,11 @@ from secagg.messages import Round
 from secagg.primitives.entropy import SystemEntropy
 from secagg.transport.certificates import Authority
 
-__all__ = ["ClosedRound", "LoadResult", "run_load"]
+__all__ = ["ALLOCATOR", "ClosedRound", "LoadResult", "run_load"]
+
+ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""What the shipped unit tells the allocator of the C library: memory is measured as it
+is held in service."""
 
 # A cohort is told of this often while it gathers.
 _TELL_PARTS: Final = 10
@@ -174,7 +178,10 @@ class _Direction:
     async def _run(self) -> LoadResult:
         heard = self._heard
         aggregator = await self._start(
-            "aggregator", "secagg.load.aggregator", [str(self._layout.root)]
+            "aggregator",
+            "secagg.load.aggregator",
+            [str(self._layout.root)],
+            environment=ALLOCATOR,
         )
         ended = asyncio.create_task(aggregator.wait())
         first: set[asyncio.Future[Any]] = {ended, heard.listening}
@@ -199,13 +206,20 @@ class _Direction:
         await here
         return await asyncio.to_thread(self._result, wall)
 
-    async def _start(self, name: str, module: str, words: list[str]) -> Child:
+    async def _start(
+        self,
+        name: str,
+        module: str,
+        words: list[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> Child:
         child = await start_child(
             name,
             module,
             words,
             log=self._layout.log(name),
             listener=self._hear,
+            environment=environment,
         )
         self._children.append(child)
         return child

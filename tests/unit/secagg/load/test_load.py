@@ -3,12 +3,13 @@
 import asyncio
 import dataclasses
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.load.director import ClosedRound, LoadResult, _Direction
+from secagg.load.director import ALLOCATOR, ClosedRound, LoadResult, _Direction
 from secagg.load.layout import LoadLayout, client_name
 from secagg.load.machine import Machine, check_machine
 from secagg.load.plan import LoadPlan, write_server_settings
@@ -105,6 +106,13 @@ def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, dama
         assert not direction._is_exact(completed)
 
     asyncio.run(judge())
+
+
+def test_memory_is_measured_as_it_is_held_under_the_shipped_unit():
+    unit = Path(__file__).parents[4] / "deploy" / "systemd" / "secagg-server.service"
+    lines = unit.read_text().splitlines()
+    told = [line.removeprefix("Environment=") for line in lines if "=MALLOC_" in line]
+    assert dict(each.split("=") for each in told) == ALLOCATOR
 
 
 def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
