@@ -27,6 +27,7 @@ MODULES: Final = (
     "dpnoise.mechanisms",
     "dpnoise.planning",
     "dpnoise.answers",
+    "dpnoise.bench",
     "dpnoise.samplers",
 )
 

@@ -5,8 +5,9 @@ multiple of b^l on. Nodes that the T steps do not fill do not exist, nor does a 
 that is as long as all steps, which one prefix would use.
 
 * The first t steps are a union of at most b − 1 nodes from each level, the base-b
-  digits of t. A prefix sum carries the noise of so few nodes, where independent noise
-  for every step would leave it that of t steps.
+  digits of t; all T of them, where T is a power of b, of b nodes. A prefix sum carries
+  the noise of so few nodes, where independent noise for every step would leave it that
+  of t steps.
 * Whoever takes part in a step weighs on every node that covers it. Where c steps of a
   node are a member's, its shift there is up to c times that of one step; what it shows
   of itself grows with the root of the sum of c² over all nodes.

@@ -4,12 +4,20 @@ Rule 1: every name that leaves the process is a constant in this file.
 Rule 2: a log record carries identities, counts, rounds, codes and digests; never a
         key, seed, share, vector entry or free bytes of a peer.
 
+Rule 3: one event is one line, made by `log_event` or `log_defect`: its name, then
+        facts.  What writes lines (`secagg.cli.logs`) finds both on the record, as they
+        were given.
+
 It configures no logging and knows no metrics backend.
 """
 
+import logging
+import re
+from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
+    "ADMIN_REFUSED",
     "AGGREGATOR_UNREACHABLE",
     "CALL_FAILED",
     "CALL_REFUSED",
@@ -22,6 +30,9 @@ __all__ = [
     "KEY_FILE_READABLE",
     "MESSAGE_ACCEPTED",
     "MESSAGE_REFUSED",
+    "RECEIPTS_PURGED",
+    "RECORD_REPEATED",
+    "REPORT_LOST",
     "ROUND_CLOSED",
     "SERVER_LOGGER",
     "SESSION_ABORTED",
@@ -30,10 +41,14 @@ __all__ = [
     "SESSION_RESUMED",
     "SPOOL_FOREIGN",
     "STORAGE_REFUSED",
+    "TASK_CHANGED",
+    "TASK_DIFFERS",
     "TRANSPORT_DRAINING",
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
+    "log_defect",
+    "log_event",
 ]
 
 SERVER_LOGGER: Final = "secagg.server"
@@ -48,10 +63,15 @@ ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
 CLIENT_LEFT_OUT: Final = "client_left_out"
 RECEIPTS_PURGED: Final = "receipts_purged"
+TASK_CHANGED: Final = "task_changed"
+TASK_DIFFERS: Final = "task_differs"
+ADMIN_REFUSED: Final = "admin_refused"
 STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
+RECORD_REPEATED: Final = "record_repeated"
+REPORT_LOST: Final = "report_lost"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 
 # Of the transport: calls, its life, and what it found in certificates.
@@ -64,3 +84,57 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+
+# What a fact may hold and still be read without quotation marks.
+_PLAIN: Final = re.compile(r"[\w.:/@+-]+", re.ASCII)
+
+
+def log_event(
+    logger: logging.Logger, level: int, event: str, /, **facts: object
+) -> None:
+    """Log one event as one line.
+
+    Args:
+        logger: Of the party.
+        level: Of `logging`.
+        event: A constant of this file.
+        facts: What is known of it: texts, numbers, nothing secret.  What a peer chose
+            may hold line ends: it is quoted.
+    """
+    _log(logger, level, event, facts, with_traceback=False)
+
+
+def log_defect(logger: logging.Logger, event: str, /, **facts: object) -> None:
+    """Log an exception that is being handled and was never meant to be, as an error.
+
+    Args:
+        logger: Of the party.
+        event: A constant of this file.
+        facts: As for `log_event`.
+    """
+    _log(logger, logging.ERROR, event, facts, with_traceback=True)
+
+
+def _log(
+    logger: logging.Logger,
+    level: int,
+    event: str,
+    facts: Mapping[str, object],
+    *,
+    with_traceback: bool,
+) -> None:
+    if logger.isEnabledFor(level):
+        words = (f" {name}={_shown(value)}" for name, value in facts.items())
+        logger.log(
+            level,
+            "%s",
+            event + "".join(words),
+            exc_info=with_traceback,
+            stacklevel=3,
+            extra={"event": event, "facts": facts},
+        )
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else repr(text)

@@ -160,7 +160,7 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
         y_limits=(0.0, 1.0),
         x_ticks=levels,
     )
-    return Figure("Learning from randomised updates ([Bho18] Figure 4a)", [panel], 1)
+    return Figure("[Bho18] Figure 4a, in small", [panel], 1)
 
 
 def _findings(rows: list[dict[str, object]]) -> list[str]:

@@ -42,6 +42,7 @@ __all__ = [
 
 _SIGNIFICANT_BITS: Final = 24
 _RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
+_ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
 _ANY_VARIANCE: Final = Fraction(16)
 _MAX_STEPS: Final = 100
 _MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
@@ -59,7 +60,7 @@ class TriedAccountant:
     Args:
         accountant: Its name.
         variance: The least variance that it accepts; None where no variance in the
-            bracket reaches the target by its theorem.
+            bracket, or below what others before it accept, reaches the target.
         cpu_seconds: Processor time that the search took.
     """
 
@@ -120,6 +121,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     adversary: Adversary,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     bracket: tuple[Fraction, Fraction] | None = None,
+    is_rough: bool = False,
 ) -> Fraction:
     """Find the least noise variance that reaches (epsilon, delta).
 
@@ -133,10 +135,12 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adjacency: Which two worlds must look alike.
         bracket: Least and largest variance to consider, in the unit of `build_event`;
             by default 2^-20 to 2^100.
+        is_rough: Whether a thousandth matters, and the statement at the end. Only for
+            comparing grids: what is rough is nothing to release with.
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least.
+        most `epsilon` at `delta`; within about 1e-5 of the least, or 1e-3 where rough.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
@@ -172,13 +176,16 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         return account.compose(build_event(variance)).epsilon(delta) <= epsilon
 
     start = _gaussian_guess(build_event, wanted)
-    found = _least_root(shortfall, low, high, min(max(low, start), high))
+    tolerance = _ROUGH_TOLERANCE if is_rough else _RELATIVE_TOLERANCE
+    found = _least_root(shortfall, low, high, min(max(low, start), high), tolerance)
     if found is None:
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
             "choose another accountant"
         )
+    if is_rough:
+        return found
     # delta(epsilon) and epsilon(delta) end their searches independently; a last unit
     # or two of rounding between them is paid for in noise, and more where the curve is
     # so flat in epsilon that the two choose different contours.
@@ -203,6 +210,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     adversary: Adversary,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     bracket: tuple[Fraction, Fraction] | None = None,
+    is_rough: bool = False,
 ) -> CalibratedNoise:
     """Find the least noise variance that any of several accountants accepts.
 
@@ -217,6 +225,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         adversary: Whom the target must hold against.
         adjacency: Which two worlds must look alike.
         bracket: As for `calibrate`.
+        is_rough: As for `calibrate`.
 
     Returns:
         The variance, its accountant and what each accountant asked for.
@@ -239,6 +248,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
     failure: CalibrationError | None = None
+    low, high = bracket if bracket is not None else _DEFAULT_BRACKET
     for position, name in enumerate(accountants):
         began = time.process_time()
         variance: Fraction | None = None
@@ -250,8 +260,12 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
                 delta=delta,
                 adversary=adversary,
                 adjacency=adjacency,
-                bracket=bracket,
+                bracket=(low, high),
+                is_rough=is_rough,
             )
+            # How much more than the least another one would ask for is no matter, and
+            # some would search for minutes.
+            high = min(high, variance)
             found.append((variance, name))
         except CalibrationError as error:
             failure = error
@@ -298,6 +312,7 @@ def _least_root(
     low: Fraction,
     high: Fraction,
     start: Fraction,
+    tolerance: float,
 ) -> Fraction | None:
     """Return the least dyadic variance without a shortfall, or None above `high`.
 
@@ -305,14 +320,14 @@ def _least_root(
     handful of evaluations suffices; bisection takes over where that fails.
     """
     variance = round_up_to_dyadic(start)
-    bracket = _Bracket()
+    bracket = _Bracket(tolerance)
     best: Fraction | None = None
     for _ in range(_MAX_STEPS):
         missing = shortfall(variance)
         bracket.add(math.log(variance), missing)
         if missing <= 0.0:
             best = variance
-            if variance <= low or missing >= -_RELATIVE_TOLERANCE:
+            if variance <= low or missing >= -tolerance:
                 return best
         elif variance >= high:
             return None
@@ -331,7 +346,8 @@ class _Bracket:
     middle is next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
         self._missing: tuple[float, float] | None = None
         self._reached: tuple[float, float] | None = None
         self._last = (0.0, 0.0)
@@ -356,7 +372,7 @@ class _Bracket:
     def propose(self) -> float | None:
         """Return the next logarithm of the variance; None when the bracket is tight."""
         # Aim a little beyond the root, so that the last step lands where it counts.
-        aim = 0.5 * _RELATIVE_TOLERANCE
+        aim = 0.5 * self._tolerance
         where, missing = self._last
         if self._missing is None or self._reached is None:
             # Far from the root the Gaussian step is only a guess: lengthen it a
@@ -367,7 +383,7 @@ class _Bracket:
             self._stretch *= 2.0
             return where + min(max(step, -_MAX_LOG_STEP), _MAX_LOG_STEP)
         width = self._reached[0] - self._missing[0]
-        if width <= _RELATIVE_TOLERANCE:
+        if width <= self._tolerance:
             return None
         stalled = width > 0.5 * self._widths[-2]
         self._widths.append(width)
@@ -380,5 +396,5 @@ class _Bracket:
                 return gaussian_step
             return self._missing[0] + 0.5 * width
         share = (self._missing[1] + aim) / (self._missing[1] - self._reached[1])
-        edge = min(0.25, 0.25 * _RELATIVE_TOLERANCE / width)
+        edge = min(0.25, 0.25 * self._tolerance / width)
         return self._missing[0] + min(max(share, edge), 1.0 - edge) * width

@@ -24,6 +24,7 @@ from dpnoise.encoding.scaling import FixedPointVector, to_fixed_point
 from dpnoise.encoding.wrapping import (
     centre,
     residue_dtype,
+    sum_residues,
     wrap,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "round_conditional",
     "round_stochastic",
     "round_toward_zero",
+    "sum_residues",
     "to_fixed_point",
     "wrap",
 ]

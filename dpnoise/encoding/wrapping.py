@@ -4,6 +4,8 @@
 * They become signed through `centre` only: z < m/2 stays, any other z becomes z − m.
   For even m the residue m/2 is −m/2.
 * Wrapping around costs accuracy, never privacy.
+* Sums are taken in 64 bits and reduced before they overflow. Adding residues in their
+  own type is right by luck where m divides the type's range, and wrong elsewhere.
 
 What this module does not do: it does not say how often a sum wraps around. That is part
 of the forecast of a mechanism.
@@ -22,6 +24,7 @@ __all__ = [
     "centre",
     "require_modulus",
     "residue_dtype",
+    "sum_residues",
     "wrap",
 ]
 
@@ -31,6 +34,7 @@ MIN_MODULUS: Final = 2
 MAX_MODULUS: Final = 1 << 62
 """Residues and their centred values fit int64 with room for one addition."""
 
+_LARGEST_WORD: Final = (1 << 64) - 1
 _WORDS: Final = (np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64))
 
 Residues = npt.NDArray[np.unsignedinteger]
@@ -121,3 +125,35 @@ def centre(residues: Residues, modulus: int) -> npt.NDArray[np.int64]:
         lifted <<= spare
         lifted >>= spare
     return lifted
+
+
+def sum_residues(residues: Residues, modulus: int) -> Residues:
+    """Add up vectors of residues modulo `modulus`, whatever it is.
+
+    Args:
+        residues: One vector a row, shape (n, dim), in [0, modulus); n may be 0.
+        modulus: m in [2, 2^62].
+
+    Returns:
+        The sum modulo m, shape (dim,), in the type of `residue_dtype`.
+
+    Raises:
+        ParameterError: See `require_modulus`.
+        InputError: No matrix of unsigned integers, or one of them is not below the
+            modulus.
+    """
+    dtype = residue_dtype(modulus)
+    if residues.ndim != 2 or residues.dtype.kind != "u":  # noqa: PLR2004  # rows, columns
+        raise InputError(
+            "residues must be a matrix of unsigned integers, one vector a row, got "
+            f"shape {residues.shape} of {residues.dtype}"
+        )
+    if residues.size and int(residues.max()) >= modulus:
+        raise InputError(f"residues must lie below the modulus {modulus}")
+    total = np.zeros(residues.shape[1], np.uint64)
+    # So many rows beside what is carried over stay below 2^64.
+    rows = _LARGEST_WORD // (modulus - 1) - 1
+    for start in range(0, len(residues), rows):
+        total += residues[start : start + rows].sum(axis=0, dtype=np.uint64)
+        total %= np.uint64(modulus)
+    return total.astype(dtype)

@@ -77,6 +77,10 @@ class ScalarDP(LocalRandomiser):
         position = norm / unit
         return _variance(position, self.levels, self.lie) * unit * unit
 
+    def _size(self, checked: NDArray[np.float64]) -> float:
+        # Of a value below the range nothing is left.
+        return float(checked[0]) if checked[0] >= 0.0 else math.inf
+
     def _randomise(
         self, checked: NDArray[np.float64], draws: Draws
     ) -> NDArray[np.float64]:

@@ -92,8 +92,8 @@ class LocalRandomiser(abc.ABC):
             InputError: As for `randomise`.
         """
         checked = check_vector(vector, self._parameters.dim)
-        size = min(self._size(checked), sys.float_info.max)
-        return max(1.0, float(f"{size / self._parameters.bound:.6g}"))
+        factor = min(self._size(checked) / self._parameters.bound, sys.float_info.max)
+        return max(1.0, float(f"{factor:.6g}"))
 
     def _size(self, checked: NDArray[np.float64]) -> float:
         """What the bound limits, of a vector of the right shape."""

@@ -5,6 +5,7 @@ from dpnoise.mechanisms.adaptive_clipping import (
     suggest_flag_amplitude,
 )
 from dpnoise.mechanisms.base import CentralMechanism, Encoded, Mechanism, Residues
+from dpnoise.mechanisms.discrete_gaussian import fixed_point_parameters
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters
@@ -24,6 +25,7 @@ __all__ = [
     "Residues",
     "SessionNoise",
     "check_selection_rate",
+    "fixed_point_parameters",
     "is_selected",
     "make_mechanism",
     "mechanism_names",

@@ -42,7 +42,7 @@ from dpnoise.encoding.scaling import (
     FixedPointVector,
     to_fixed_point,
 )
-from dpnoise.encoding.wrapping import Residues, centre, wrap
+from dpnoise.encoding.wrapping import Residues, centre, residue_dtype, wrap
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
 from dpnoise.floats import float_above
@@ -425,6 +425,88 @@ class Mechanism(abc.ABC):
                 checked, fixed.values[: self.rotated_dim], self._parameters.scale_factor
             ),
         )
+
+    def encode_many(  # noqa: PLR0913 - as `encode`, for every row
+        self,
+        vectors: NDArray[np.floating] | NDArray[np.integer],
+        *,
+        private_seeds: Sequence[bytes],
+        public_seed: bytes,
+        session_noise: SessionNoise,
+        layer_seeds: Sequence[Sequence[bytes]] | None = None,
+        selection_rate: Fraction = EVERYBODY,
+    ) -> Residues:
+        """Encode the vectors of many clients: a row each, byte for byte as `encode`.
+
+        Args:
+            vectors: One client's vector a row, shape `(n, dim)`.
+            private_seeds: One seed for each row, all different.
+            public_seed: As for `encode`.
+            session_noise: As for `encode`.
+            layer_seeds: The seeds of one row's layers for each row; None without.
+            selection_rate: As for `encode`.
+
+        Returns:
+            Residues, shape `(n, encoded_dim)`; `encoding.sum_residues` adds them up.
+
+        Raises:
+            InputError: The vectors are no matrix, the seeds are not as many as rows,
+                two of them are equal, or as for `encode`.
+            ParameterError: As for `encode`.
+        """
+        given: object = vectors
+        if not isinstance(given, np.ndarray) or vectors.ndim != 2:  # noqa: PLR2004
+            raise InputError(f"vectors must be a matrix of shape (n, {self.dim})")
+        seeds = [()] * len(vectors) if layer_seeds is None else layer_seeds
+        if not len(vectors) == len(private_seeds) == len(seeds):
+            raise InputError(
+                f"{len(vectors)} vectors need as many private seeds and layer seeds, "
+                f"not {len(private_seeds)} and {len(seeds)}"
+            )
+        if len(set(private_seeds)) < len(private_seeds):
+            raise InputError("two vectors have one private seed, hence the same noise")
+        residues = np.empty(
+            (len(vectors), self.encoded_dim), residue_dtype(self.modulus)
+        )
+        for row, vector, private_seed, layers in zip(
+            residues, vectors, private_seeds, seeds, strict=True
+        ):
+            row[:] = self.encode(
+                vector,
+                private_seed=private_seed,
+                public_seed=public_seed,
+                session_noise=session_noise,
+                layer_seeds=layers,
+                selection_rate=selection_rate,
+            ).residues
+        return residues
+
+    def quantise(
+        self,
+        vector: NDArray[np.floating] | NDArray[np.integer],
+        *,
+        private_seed: bytes,
+        public_seed: bytes,
+    ) -> NDArray[np.int64]:
+        """Return the integers that `encode` adds noise to, for experiments.
+
+        They are as private as the vector: nobody but its owner may see them.
+
+        Args:
+            vector: As for `encode`.
+            private_seed: As for `encode`; it decides how entries are rounded.
+            public_seed: As for `encode`.
+
+        Returns:
+            Grid steps, shape `(encoded_dim,)`, within the bounds that `event` states.
+
+        Raises:
+            InputError: As for `encode`.
+        """
+        check_seed("private_seed", private_seed)
+        check_seed("public_seed", public_seed)
+        fixed = self._fixed_point(check_vector(vector, self.dim), public_seed)
+        return self._round(fixed, private_seed)
 
     def layer_noise(
         self, layers: Iterable[tuple[Fraction, bytes]], *, start: int, count: int

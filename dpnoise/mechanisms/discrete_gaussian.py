@@ -17,7 +17,7 @@ It offers no mode in which clients may rely on this noise.
 
 import math
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +25,27 @@ from numpy.typing import NDArray
 from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
-from dpnoise.events import DiscreteGaussianEvent, PrivacyEvent
+from dpnoise.events import Adjacency, DiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.forecast import Rounding
-from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
+from dpnoise.mechanisms.noise_share import NoiseRule
+from dpnoise.mechanisms.parameter_checks import check_integer, check_positive
+from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE, MechanismParameters
 from dpnoise.samplers import discrete_gaussian_sampler
 
-__all__ = ["DiscreteGaussianMechanism"]
+__all__ = ["DiscreteGaussianMechanism", "fixed_point_parameters"]
+
+_MAX_FIXED_POINT_BITS: Final = 26  # a clip of 2^25 grid steps, `MAX_SCALED_CLIP`
+_TAIL_STDDEVS: Final = 20  # a Gaussian goes beyond once in 10^88 draws
+# More than what floats round between here and the rho of an accountant.
+_MARGIN: Final = 1 + Fraction(1, 1 << 30)
 
 
 class DiscreteGaussianMechanism(CentralMechanism):
     """Truncation at the client, one discrete Gaussian at the server.
 
     Source:
-        [CKS20] Theorem 14 for the noise; truncation and fixed point as in the public
-        design discussion of a two-server aggregator with zCDP (docs/mechanisms.md).
+        [CKS20] Theorem 14 for the noise; truncation and fixed point as in [DPSA24].
     """
 
     name: ClassVar[str] = "discrete-gaussian"
@@ -76,3 +82,64 @@ class DiscreteGaussianMechanism(CentralMechanism):
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         del private_seed  # truncation needs no randomness
         return round_toward_zero(fixed)
+
+
+def fixed_point_parameters(  # noqa: PLR0913 - the numbers of the published algorithm
+    *,
+    dim: int,
+    fixed_point_bits: int,
+    rho: Fraction | float,
+    clients: int,
+    min_survivors: int | None = None,
+    l2_clip: float = 1.0,
+    aggregators: int = 1,
+    adjacency: Adjacency = Adjacency.REPLACE_ONE,
+) -> MechanismParameters:
+    """Return the parameters of the published two-aggregator algorithm.
+
+    Vectors of norm at most 1 are truncated to n-bit fixed point, one digit of which is
+    the sign, and summed; discrete Gaussian noise of σ = 2^n/√(2ρ) gives ρ-zCDP per
+    sum when one vector is replaced by another. k sums cost kρ.
+
+    Args:
+        dim: Coordinates of a vector.
+        fixed_point_bits: The n of the fixed-point numbers, 2 … 26.
+        rho: zCDP parameter ρ of one sum against each aggregator, greater than 0.
+            Readers who know no aggregator's noise have ρ divided by `aggregators`.
+        clients: Most vectors in one sum.
+        min_survivors: Fewest; all of them by default.
+        l2_clip: Bound on the norm of a vector, in the place of 1.
+        aggregators: How many add the whole noise; the modulus holds all of it.
+        adjacency: Which two worlds must look alike; if a vector is only left out, half
+            the standard deviation does.
+
+    Returns:
+        Parameters of `discrete-gaussian` without rotation, modulo the smallest power
+        of two that holds every sum and twenty standard deviations of all noise.
+
+    Raises:
+        ParameterError: A value is out of range.
+
+    Source:
+        [DPSA24], with residues centred instead of an offset of 2^(n−1) per vector.
+    """
+    check_integer("fixed_point_bits", fixed_point_bits, 2, _MAX_FIXED_POINT_BITS)
+    check_integer("aggregators", aggregators, 1, 2)
+    check_positive("rho", float(rho))
+    norm = 1 << (fixed_point_bits - 1)
+    difference = Fraction(adjacency.sensitivity_factor) * norm
+    variance = _MARGIN * difference**2 / (2 * Fraction(rho))
+    noise = _TAIL_STDDEVS * math.sqrt(aggregators * variance)
+    return MechanismParameters(
+        mechanism=DiscreteGaussianMechanism.name,
+        dim=dim,
+        l2_clip=l2_clip,
+        scale_factor=norm / l2_clip,
+        modulus=1 << math.ceil(2 * (clients * norm + noise)).bit_length(),
+        noise_rule=NoiseRule(
+            counted_variance=variance,
+            min_survivors=clients if min_survivors is None else min_survivors,
+        ),
+        num_clients=clients,
+        rotation="none",
+    )

@@ -74,8 +74,10 @@ _SEARCHES: Final = 3
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
-# A plan asks for some ten epsilons, and nobody should wait longer than two seconds.
-_QUICK: Final = 0.25 * MAX_ACCOUNTING_COST
+# A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
+# curve is built anew for each, an integral for one epsilon at a time.
+_QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
+_QUICK_CURVE: Final = 0.12 * MAX_ACCOUNTING_COST
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
@@ -148,7 +150,11 @@ class _Planner:
             calibrated = self._calibrated(scale_factor).variance
             self._model = self._model.through({scale_factor: float(calibrated)})
             bits = request.bits or self._bits_for(scale_factor)
-        found = self._calibrated(scale_factor)
+        rough = self._calibrated(scale_factor)
+        found = dataclasses.replace(
+            self._calibrate(scale_factor, (rough.accountant,)),
+            candidates=rough.candidates,
+        )
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
@@ -289,13 +295,17 @@ class _Planner:
         return UNBOUNDED_BITS
 
     def _calibrated(self, scale_factor: float) -> "_Calibrated":
-        """Return how much noise a scale needs; each scale is asked for once."""
+        """Return roughly how much noise a scale needs; each is asked for once."""
         if scale_factor not in self._found:
-            self._found[scale_factor] = self._calibrate(scale_factor)
+            self._found[scale_factor] = self._calibrate(scale_factor, is_rough=True)
         return self._found[scale_factor]
 
     def _calibrate(
-        self, scale_factor: float, names: tuple[str, ...] = ()
+        self,
+        scale_factor: float,
+        names: tuple[str, ...] = (),
+        *,
+        is_rough: bool = False,
     ) -> "_Calibrated":
         """Ask the accountants, or those named, how much noise this scale needs."""
         request, mechanism = self._request, self._placeholder(scale_factor)
@@ -308,6 +318,7 @@ class _Planner:
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
             bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+            is_rough=is_rough,
         )
         found = _Calibrated(
             mechanism,
@@ -361,8 +372,13 @@ class _Planner:
         names = default_accountants(
             request.releases(release), adjacency=request.adjacency
         )
-        quick = [name for name in names if accounting_cost(release, name) <= _QUICK]
-        return tuple(quick) or names[:1]
+        quick = tuple(
+            name
+            for name in names
+            if accounting_cost(release, name)
+            <= (_QUICK_CURVE if name == "mixture-pld" else _QUICK)
+        )
+        return quick or names[:1]
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request

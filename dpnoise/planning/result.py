@@ -205,7 +205,8 @@ class Plan:
             for label, text in self.table()
         )
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
-        return f"<table>{rows}</table><ul>{notes}</ul>"
+        promise = html.escape(self.in_words)
+        return f"<table>{rows}</table><p>{promise}</p><ul>{notes}</ul>"
 
     def table(self) -> tuple[tuple[str, str], ...]:
         """Return what people want to read of the plan: labels, and figures as text."""

@@ -17,7 +17,21 @@ from typing import Annotated, Final, cast
 
 import typer
 
-from secagg.cli import client, demo, graph, load, pki, plan, server, sessions, simulate
+from secagg.cli import (
+    client,
+    demo,
+    doctor,
+    graph,
+    load,
+    pki,
+    plan,
+    server,
+    sessions,
+    simulate,
+    state,
+    status,
+    tasks,
+)
 from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
@@ -59,6 +73,12 @@ def _options(
 app.command("demo")(demo.demo)
 app.command("server")(server.server)
 app.command("client")(client.client)
+app.command("doctor")(doctor.doctor)
+app.command("status")(status.status)
+app.command("budget")(status.budget)
+app.command("drain")(status.drain)
+app.add_typer(tasks.app, name="tasks")
+app.add_typer(state.app, name="state")
 app.command("simulate")(simulate.simulate)
 app.command("load")(load.load)
 app.command("plan")(plan.plan)

@@ -125,7 +125,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     accept_restored = _accepts(restored)
-    log_to_stderr(settings.client.log_level)
+    log_to_stderr(settings.client.log_level, settings.client.log_format)
     for profile in client_policy(settings).profiles:
         if profile.is_experimental:
             output.line(EXPERIMENTAL.format(profile.label), style="bold red")

@@ -63,6 +63,12 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             "sums tell it; the budget stays.",
         ),
     ] = False,
+    xnoise: Annotated[
+        bool,
+        typer.Option(
+            help="Let survivors take back noise that no loss has made necessary.",
+        ),
+    ] = True,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -108,6 +114,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         join_seconds=4 * round_seconds,
         adaptive_clip=adaptive_clip,
         profile=chosen,
+        xnoise=xnoise,
     )
     late = "sign" if chosen.has_identities else "reveal"
     losses = tuple(

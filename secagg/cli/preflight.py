@@ -23,7 +23,7 @@ from pathlib import Path
 
 from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
-from secagg.config import ClientSettings, ServerSettings
+from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.settings import TLSSection
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
@@ -38,7 +38,11 @@ from secagg.wire.packing import packed_size
 
 __all__ = [
     "Check",
+    "check_client_enrolment",
     "check_port",
+    "check_server_enrolment",
+    "check_state_dir",
+    "check_writable",
     "client_checks",
     "require_all",
     "server_checks",
@@ -60,20 +64,28 @@ class Check:
     problem: SecAggError | None = None
 
 
-def server_checks(settings: ServerSettings) -> list[Check]:
-    """Look at everything that the settings of a server name, but for its port."""
+def server_checks(
+    settings: HostSettings, task: TaskSettings | None = None
+) -> list[Check]:
+    """Look at everything that the settings of a server name, but for its port.
+
+    Args:
+        settings: The server's.
+        task: The one in its file; None for none.
+    """
     server = settings.server
     checks = [
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
-        *_server_enrolment(settings),
+        *([] if task is None else _server_enrolment(settings.tls, task)),
         _address("server.listen", server.listen),
     ]
-    health, payload = server.health_listen, settings.task.payload
+    health = server.health_listen
+    payload = None if task is None else task.task.payload
     if health is not None:
         checks.append(_address("server.health_listen", health))
     checks += [
-        _look("server.state_dir", lambda: _state_dir(settings)),
-        _look("server.output_dir", lambda: _writable(server.output_dir)),
+        _look("server.state_dir", lambda: check_state_dir(server.state_dir, task)),
+        _look("server.output_dir", lambda: check_writable(server.output_dir)),
     ]
     if payload is not None:
         checks.append(_look("task.payload", lambda: _payload(payload)))
@@ -97,13 +109,13 @@ def client_checks(
         _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
         *_client_enrolment(settings),
         _address("client.server", settings.client.server),
-        _look("client.state_dir", lambda: _writable(settings.client.state_dir)),
+        _look("client.state_dir", lambda: check_writable(settings.client.state_dir)),
         _look("--input", describe_input),
         *(_look(option, partial(_output, path)) for option, path in outputs.items()),
     ]
 
 
-def check_port(settings: ServerSettings) -> None:
+def check_port(settings: HostSettings) -> None:
     """Find out whether the server could listen.
 
     Raises:
@@ -170,32 +182,39 @@ def _readable(key: Path) -> str:
     return f"; WARNING: others may read {key}, try chmod 600"
 
 
-def _server_enrolment(settings: ServerSettings) -> list[Check]:
+def _server_enrolment(tls: TLSSection, settings: TaskSettings) -> list[Check]:
+    if settings.enrolment.enrolment_key is None:
+        return []
+    return [_look("enrolment", lambda: check_server_enrolment(tls, settings))]
+
+
+def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str:
+    """Look at what a server publishes of the enrolment.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
+    """
     section, key = settings.enrolment, settings.enrolment.enrolment_key
     if key is None:
-        return []
-
-    def describe() -> str:
-        own = _identity(settings.tls, Role.SERVER).identity.trust_domain
-        if own != section.trust_domain:
-            raise ServiceError(
-                f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
-                f"names {own!r}: no client would take part",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Set it to what the certificate names.",
-            )
-        published = PublishedEnrolment.load(
-            trust_domain=own,
-            enrolment_key=parse_key(key),
-            revocations=section.revocations,
+        return "none is asked for"
+    own = _identity(tls, Role.SERVER).identity.trust_domain
+    if own != section.trust_domain:
+        raise ServiceError(
+            f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
+            f"names {own!r}: no client would take part",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set it to what the certificate names.",
         )
-        newest = read_revocations(published.revocations, published.trust)
-        if newest is None:
-            return "no revocation list"
-        found = f"revocation list {newest.number}, made {_time(newest.made_at)}"
-        return found + _issuer_beside(section.revocations)
-
-    return [_look("enrolment", describe)]
+    published = PublishedEnrolment.load(
+        trust_domain=own,
+        enrolment_key=parse_key(key),
+        revocations=section.revocations,
+    )
+    newest = read_revocations(published.revocations, published.trust)
+    if newest is None:
+        return "no revocation list"
+    found = f"revocation list {newest.number}, made {_time(newest.made_at)}"
+    return found + _issuer_beside(section.revocations)
 
 
 def _issuer_beside(revocations: Path | None) -> str:
@@ -207,32 +226,49 @@ def _issuer_beside(revocations: Path | None) -> str:
 
 
 def _client_enrolment(settings: ClientSettings) -> list[Check]:
+    if client_enrolment(settings) is None:
+        return []
+    return [_look("enrolment", lambda: check_client_enrolment(settings))]
+
+
+def check_client_enrolment(settings: ClientSettings) -> str:
+    """Look at what a client has of the enrolment.
+
+    Raises:
+        SecAggError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
+    """
     files = client_enrolment(settings)
     if files is None:
-        return []
-
-    def describe() -> str:
-        own = _identity(settings.tls, Role.CLIENT).identity
-        loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
-        credential = loaded.identity.issued.credential
-        return (
-            f"serial {credential.serial}, valid until {_time(credential.not_after)}"
-            + _readable(files.seed)
-        )
-
-    return [_look("enrolment", describe)]
+        return "none is set"
+    own = _identity(settings.tls, Role.CLIENT).identity
+    loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
+    credential = loaded.identity.issued.credential
+    return (
+        f"serial {credential.serial}, valid until {_time(credential.not_after)}"
+        + _readable(files.seed)
+    )
 
 
 def _time(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _state_dir(settings: ServerSettings) -> str:
-    path, vector = settings.server.state_dir, settings.vector
-    found = _writable(path)
-    # The planner may choose more bits, and a rotation a longer vector; not fewer.
-    one = packed_size(vector.dimension, vector.modulus_bits or 1)
-    needed = MIN_FREE_BYTES + settings.cohort.min_clients * one
+def check_state_dir(path: Path, task: TaskSettings | None) -> str:
+    """Look at the directory of a server's state and at the free space.
+
+    Args:
+        path: Of the directory.
+        task: One that the server will run; None for none.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    found = check_writable(path)
+    needed = MIN_FREE_BYTES
+    if task is not None:
+        # The planner may choose more bits, and a rotation a longer vector; not fewer.
+        one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
+        needed += task.cohort.min_clients * one
     needed -= _size(path)  # what a session has stored needs no room twice
     free = shutil.disk_usage(_nearest(path)).free
     if free < needed:
@@ -269,11 +305,15 @@ def _payload(path: Path) -> str:
 def _output(path: Path) -> str:
     if path.is_dir():
         raise _unwritable(path, "it is a directory")
-    return _writable(path.parent)
+    return check_writable(path.parent)
 
 
-def _writable(directory: Path) -> str:
-    """Prove that files can be made in a directory, or the directory itself."""
+def check_writable(directory: Path) -> str:
+    """Prove that files can be made in a directory, or the directory itself.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
     place = _nearest(directory)
     if not place.is_dir():
         raise _unwritable(directory, f"{place} is not a directory")

@@ -1,4 +1,4 @@
-"""`secagg server`: run an aggregator until its task is done."""
+"""`secagg server`: run an aggregator."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,16 +14,26 @@ from secagg.cli.options import (
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
+    from secagg.config import HostSettings, ServerSettings, TaskSettings
     from secagg.parameters import ProtocolParameters
     from secagg.server.task_setup import PreparedTask
+    from secagg.server.views import View
 
-__all__ = ["server"]
+__all__ = ["print_task", "server"]
 
 
-def server(
+def server(  # noqa: PLR0913 - one argument per option
     *,
     config: ConfigOption,
     overrides: SetOption = None,
+    until_done: Annotated[
+        bool,
+        typer.Option(
+            "--until-done",
+            help="End when the task in the settings file has all its sums and its "
+            "clients know; other tasks are not run.",
+        ),
+    ] = False,
     restored: Annotated[
         bool,
         typer.Option(
@@ -35,51 +45,128 @@ def server(
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
 ) -> None:
-    """Run an aggregator until its task is done.
+    """Run an aggregator, until it is stopped.
 
-    Writes sum-<n>.npy, report-<n>.json and receipt-<n>.bin for every session n that
-    released a sum.
+    It runs the task in its settings file, those in server.tasks_dir, and those that
+    were added with `secagg tasks add`, side by side. Writes sum-<n>.npy,
+    report-<n>.json and receipt-<n>.bin for every session n that released a sum.
     SIGTERM stops it gently; it goes on where it stood when it is started again.
 
     Example: secagg server --config server.toml
     """
-    import asyncio
     import os
 
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.preflight import check_port, require_all, server_checks
-    from secagg.cli.session_view import SessionView
     from secagg.cli.settings_view import show_checked
-    from secagg.config import load_server_settings
-    from secagg.server.program import Observer, plan_task, serve
-    from secagg.server.sum_files import SumFiles
+    from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task_setup import prepare_task
 
     output = Output(as_json=as_json)
-    loaded = load_server_settings(
-        config, environment=os.environ, overrides=overrides or ()
-    )
-    settings = loaded.settings
+    task: ServerSettings | None = None
+    if until_done or names_a_task(config):
+        own = load_server_settings(
+            config, environment=os.environ, overrides=overrides or ()
+        )
+        task, settings, rows = own.settings, own.settings.host, own.rows()
+    else:
+        host = load_host_settings(
+            config, environment=os.environ, overrides=overrides or ()
+        )
+        settings, rows = host.settings, host.rows()
+    checks = server_checks(settings, task)
     if show_settings:
-        show_checked(loaded.rows(), server_checks(settings), output)
-        output.line("planning the noise of the task")
-        shown = prepare_task(settings, reports=settings.server.state_dir, keep=False)
-        _print_task(shown, output)
-        output.result({key: value for key, value, _ in loaded.rows()})
+        show_checked(rows, checks, output)
+        if task is not None:
+            output.line("planning the noise of the task")
+            shown = prepare_task(task, reports=settings.server.state_dir, keep=False)
+            print_task(shown, output)
+        output.result({key: value for key, value, _ in rows})
         return
-    log_to_stderr(settings.server.log_level)
+    log_to_stderr(settings.server.log_level, settings.server.log_format)
     output.line("checking certificates, directories and port")
-    require_all(server_checks(settings))
+    require_all(checks)
     check_port(settings)
+    if task is not None and until_done:
+        _run_to_the_end(task, output, restored=restored)
+    else:
+        _run_for_good(
+            settings,
+            None if task is None else task.own_task,
+            output,
+            restored=restored,
+        )
 
-    async def planned() -> "PreparedTask":
+
+def _run_for_good(
+    settings: "HostSettings",
+    own: "TaskSettings | None",
+    output: Output,
+    *,
+    restored: bool,
+) -> None:
+    """Run all tasks until somebody ends it."""
+    import asyncio
+
+    from secagg.cli.session_view import SessionView
+    from secagg.server.service import run_service
+
+    proposed = [*([] if own is None else [own]), *_proposed(settings)]
+
+    async def run() -> "list[View]":
         # Said when the loop runs: a signal that comes while one is being made would
         # leave Python's own words behind.
+        output.line("planning the noise of new tasks")
+        return await run_service(
+            settings,
+            proposed,
+            own_task=None if own is None else own.task.id,
+            listening=lambda address: output.line(f"listening on {address}"),
+            progress=view.show,
+            tell=output.line,
+            accept_restored=restored,
+        )
+
+    with SessionView(output, names_tasks=True) as view:
+        tasks = asyncio.run(run())
+    output.line("stopped; start again to go on with the tasks")
+    output.result({"tasks": tasks})
+
+
+def _proposed(settings: "HostSettings") -> "list[TaskSettings]":
+    """Return the tasks of the folder of tasks."""
+    from secagg.config import load_task_settings
+    from secagg.errors import ErrorCode, ServiceError
+
+    folder = settings.server.tasks_dir
+    if folder is None:
+        return []
+    if not folder.is_dir():
+        raise ServiceError(
+            f"server.tasks_dir {folder} is no directory",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Make it, or leave the setting out.",
+        )
+    return [load_task_settings(path) for path in sorted(folder.glob("*.toml"))]
+
+
+def _run_to_the_end(
+    settings: "ServerSettings", output: Output, *, restored: bool
+) -> None:
+    """Run the task of the settings file until it has all its sums."""
+    import asyncio
+
+    from secagg.cli.session_view import SessionView
+    from secagg.server.program import Observer, plan_task, serve
+    from secagg.server.sum_files import SumFiles
+
+    async def planned() -> "PreparedTask":
+        # As in `_run_for_good`.
         output.line("planning the noise of the task")
         return await plan_task(settings, accept_restored=restored)
 
     prepared = asyncio.run(planned())
-    _print_task(prepared, output)
+    print_task(prepared, output)
     files = SumFiles(settings.server.output_dir, prepared)
 
     with SessionView(output) as view:
@@ -140,7 +227,8 @@ def _graph_of(parameters: "ProtocolParameters") -> str:
     )
 
 
-def _print_task(prepared: "PreparedTask", output: Output) -> None:
+def print_task(prepared: "PreparedTask", output: Output) -> None:
+    """Print what a task runs, and what it costs whom."""
     parameters = prepared.parameters
     output.line(
         f"profile {parameters.profile.label}, {parameters.min_clients} to "

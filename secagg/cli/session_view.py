@@ -18,17 +18,23 @@ __all__ = ["SessionView"]
 
 
 class SessionView:
-    """Shows the progress of sessions; use it as a context manager."""
+    """Shows the progress of sessions; use it as a context manager.
 
-    def __init__(self, output: Output) -> None:
+    Args:
+        output: Where.
+        names_tasks: Whether lines say which task a session belongs to.
+    """
+
+    def __init__(self, output: Output, *, names_tasks: bool = False) -> None:
         self._output = output
+        self._names_tasks = names_tasks
         self._bars: dict[bytes, TaskID] = {}
         self._lines: dict[bytes, tuple[Round, SessionPhase, int]] = {}
         self._lost: dict[bytes, int] = {}
-        self._left_out: set[str] = set()
+        self._left_out: set[tuple[str, str]] = set()
         self._live = (
             Progress(
-                TextColumn("session {task.fields[number]}"),
+                TextColumn("{task.fields[name]}"),
                 TextColumn("{task.description}", table_column=Column(width=13)),
                 BarColumn(bar_width=20),
                 TextColumn("{task.completed:.0f} of {task.total:.0f}"),
@@ -51,17 +57,16 @@ class SessionView:
     def show(self, progress: SessionProgress) -> None:
         """Bring one session up to date."""
         for identity in progress.left_out:
-            if identity not in self._left_out:
-                self._left_out.add(identity)
+            if (progress.task_id, identity) not in self._left_out:
+                self._left_out.add((progress.task_id, identity))
                 self._output.line(
-                    f"session {progress.session_number}: {identity} is left out, "
+                    f"{self._name(progress)}: {identity} is left out, "
                     "after a dispute in an earlier session",
                     style="yellow",
                 )
         for lost in progress.dropped[self._lost.get(progress.session_id, 0) :]:
             self._output.line(
-                f"session {progress.session_number}: {lost.identity} is lost: "
-                f"{lost.reason}",
+                f"{self._name(progress)}: {lost.identity} is lost: {lost.reason}",
                 style="yellow",
             )
         self._lost[progress.session_id] = len(progress.dropped)
@@ -69,6 +74,10 @@ class SessionView:
             self._show_line(progress)
         else:
             self._show_bar(self._live, progress)
+
+    def _name(self, progress: SessionProgress) -> str:
+        name = f"session {progress.session_number}"
+        return f"{progress.task_id} {name}" if self._names_tasks else name
 
     def _show_line(self, progress: SessionProgress) -> None:
         # Of a cohort that gathers, a line for each tenth of those who are needed.
@@ -82,14 +91,13 @@ class SessionView:
             return
         self._lines[progress.session_id] = place
         self._output.line(
-            f"session {progress.session_number}: {_title(progress)}, "
-            f"{_detail(progress)}"
+            f"{self._name(progress)}: {_title(progress)}, {_detail(progress)}"
         )
 
     def _show_bar(self, live: Progress, progress: SessionProgress) -> None:
         bar = self._bars.get(progress.session_id)
         if bar is None:
-            bar = live.add_task("", number=progress.session_number, detail="")
+            bar = live.add_task("", name=self._name(progress), detail="")
             self._bars[progress.session_id] = bar
         live.update(
             bar,

@@ -1,28 +1,226 @@
-"""`secagg sessions`: what is left of a session, judged by anybody."""
+"""`secagg sessions`: those of an aggregator, and what is left of one for anybody."""
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secagg.cli.operator import ServerFileOption, ask, look, settings_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError, printable
 
 if TYPE_CHECKING:
     from secagg.audit.verifier import Verdict
+    from secagg.storage.book_reader import ReadsBook
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Judge what is left of a session, without network or state.",
+    help="List, explain, watch and abort sessions; judge what is left of one.",
     no_args_is_help=True,
 )
 
+_TaskOption = Annotated[
+    str | None, typer.Option("--task", metavar="ID", help="Only this task.")
+]
 
-@app.callback()
-def sessions() -> None:
-    """Judge what is left of a session, without network or state."""
+
+@app.command("list")
+def list_sessions(  # noqa: PLR0913 - one argument per option
+    *,
+    config: ServerFileOption = None,
+    task: _TaskOption = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option("--since", help="Only those opened since, in UTC."),
+    ] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option(
+            "--outcome", help="Only these: running, released, or the name of a code."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Look at so many at most.")
+    ] = 50,
+    as_json: JSONOption = False,
+) -> None:
+    """List the sessions of an aggregator, the newest first.
+
+    Example: secagg sessions list --task digits --config server.toml
+    """
+    from secagg.server.views import sessions_view
+
+    seconds = None if since is None else int(since.replace(tzinfo=UTC).timestamp())
+
+    async def read(book: "ReadsBook") -> dict[str, Any]:
+        return {
+            "sessions": await sessions_view(
+                book, task=task, since=seconds, outcome=outcome, limit=limit
+            )
+        }
+
+    answer = look(
+        config,
+        "session.list",
+        {"task": task, "since": seconds, "outcome": outcome, "limit": limit},
+        read,
+    )
+    output = Output(as_json=as_json)
+    if not as_json:
+        output.table(
+            ("task", "session", "opened", "outcome", "inputs", "reason"),
+            [
+                (
+                    each["task"],
+                    str(each["number"]),
+                    each["opened"],
+                    each["outcome"],
+                    str(each.get("inputs", "")),
+                    each["reason"] or each.get("round", ""),
+                )
+                for each in answer["sessions"]
+            ],
+            numeric=(1, 4),
+        )
+    output.result(answer)
+
+
+@app.command("show")
+def show_one(
+    *,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1)],
+    task: Annotated[str, typer.Option("--task", metavar="ID", help="Of which task.")],
+    config: ServerFileOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Show all that is known of one session: how it ended, who was there, how long.
+
+    Example: secagg sessions show 7 --task digits --config server.toml
+    """
+    from secagg.server.session_report import reports_in
+    from secagg.server.views import show_session
+
+    reports = reports_in(settings_of(config).server.state_dir)
+
+    async def read(book: "ReadsBook") -> dict[str, Any]:
+        return await show_session(book, task, number, reports=reports)
+
+    answer = look(config, "session.show", {"task": task, "number": number}, read)
+    output = Output(as_json=as_json)
+    if not as_json:
+        _print_session(answer, output)
+    output.result(answer)
+
+
+@app.command("watch")
+def watch(
+    *,
+    config: ServerFileOption = None,
+    task: _TaskOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Follow the sessions of an aggregator that runs, until it ends or Ctrl-C.
+
+    With --json one object for every change.
+
+    Example: secagg sessions watch --config server.toml
+    """
+    import asyncio
+
+    from secagg.server.admin_channel import watch_admin
+    from secagg.server.service import admin_socket_of
+
+    output = Output(as_json=as_json)
+    socket = admin_socket_of(settings_of(config))
+
+    async def follow() -> None:
+        async for each in watch_admin(socket, "session.watch", {"task": task}):
+            output.result(each)
+            if not as_json:
+                output.line(
+                    f"{each['task']} session {each['number']}: {each['round']}, "
+                    f"{each['joined']} of {each['needed']} joined, {each['answered']} "
+                    f"of {each['expected']} answered, {len(each['lost'])} lost"
+                    + (f": {each['reason']}" if each["reason"] else "")
+                )
+
+    asyncio.run(follow())
+
+
+@app.command("abort")
+def abort(
+    *,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1)],
+    task: Annotated[str, typer.Option("--task", metavar="ID", help="Of which task.")],
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why, in words for the clients.")
+    ] = "the operator has ended the session",
+    config: ServerFileOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """End a session without a sum; the next one of its task follows.
+
+    Example: secagg sessions abort 7 --task digits --reason "wrong model"
+    """
+    answer = ask(
+        config, "session.abort", {"task": task, "number": number, "reason": reason}
+    )
+    output = Output(as_json=as_json)
+    output.line(f"session {number} of task {task!r} ends without a sum")
+    output.result(answer)
+
+
+def _print_session(answer: dict[str, Any], output: Output) -> None:
+    receipt = answer.get("receipt")
+    output.pairs(
+        (name.replace("_", " "), "" if value is None else str(value))
+        for name, value in answer.items()
+        if not isinstance(value, dict)
+    )
+    if receipt is None:
+        return
+    output.table(
+        ("set", "clients"),
+        [(name, str(count)) for name, count in receipt["sets"].items()],
+        title="How many took part (joined, shared, uploaded, unmasked)",
+        numeric=(1,),
+    )
+    summed = set(receipt["survivors"])
+    lost = [name for name in receipt["members"] if name not in summed]
+    output.pairs(
+        [
+            ("members", ", ".join(receipt["members"])),
+            ("not in the sum", ", ".join(lost)),
+            (
+                "disputes",
+                "; ".join(
+                    f"{one} accuses {two}" for one, two, _ in receipt["disputes"]
+                ),
+            ),
+            *(
+                (f"seconds in {name}", f"{lasted:.3f}")
+                for name, lasted in receipt["seconds"].items()
+            ),
+        ],
+        title="Who, and how long",
+    )
+    report = answer.get("report")
+    if report is None:
+        return
+    if report["lost"]:
+        output.table(
+            ("client", "lost in", "because"),
+            [
+                (lost["client"], lost["round"], lost["reason"])
+                for lost in report["lost"]
+            ],
+            title="Who was lost",
+        )
+    if "next_step" in report:
+        output.line(f"next step: {report['next_step']}")
 
 
 @app.command("verify")

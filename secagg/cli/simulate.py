@@ -42,7 +42,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "--degree",
             min=0,
             help="Neighbours of each client on a ring, or that each draws; 0: the "
-            "complete graph.",
+            "complete graph, or the fewest to draw that are safe.",
         ),
     ] = 0,
     threshold: Annotated[
@@ -124,9 +124,11 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         entropy = SeededEntropy(SecretBytes(key), b"simulation")
     losses = plan_losses(clients, dropout_rate, entropy)
     is_drawn = chosen is Profile.MALICIOUS_SERVER_SPARSE
-    shares = threshold or (degree or clients) // 2 + 1
     # The cohort promises no more than what the chosen losses leave.
     left = clients - len(losses.losses)
+    if is_drawn and degree == 0:
+        degree = _safe_degree(clients, left=left, threshold=threshold)
+    shares = threshold or (degree or clients) // 2 + 1
     survivors = max(2, shares) if xnoise else min(clients, max(2, shares, left))
     try:
         check_supported(chosen)
@@ -223,6 +225,25 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     )
     if not session.is_exact:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _safe_degree(clients: int, *, left: int, threshold: int) -> int:
+    """Return the fewest neighbours that clients can draw, if anybody may be lost.
+
+    Raises:
+        ServiceError: INFEASIBLE; no number of them is safe for so few clients.
+    """
+    from secagg.graph_choice import GraphDemand, drawn_edges
+
+    demand = GraphDemand(
+        min_clients=left,
+        max_clients=clients,
+        min_survivors=left,
+        max_losses=clients - left,
+        colluders=0,
+        graph_bits=_GRAPH_BITS,
+    )
+    return drawn_edges(demand, threshold=threshold or None).degree
 
 
 def _drawn(

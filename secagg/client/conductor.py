@@ -347,8 +347,8 @@ class Conductor:
         """Wait until the input may leave, so that its time says nothing of its coin.
 
         Raises:
-            SessionAbortedError: It has passed; only a client whose coin has won takes
-                so long.
+            SessionAbortedError: It has passed.  The words do not say why: that would
+                write a coin into logs.
         """
         parameters = self._session.descriptor.parameters
         part, clock = self._parts.settings.answer_at, self._parts.clock
@@ -357,11 +357,10 @@ class Conductor:
         instant = self._entered + part * parameters.deadlines.masked_input
         if clock.now() > instant:
             raise SessionAbortedError(
-                "the vector was made too late to leave at the time that this client "
-                "has fixed",
+                "the input is too late to leave at the time that this client has fixed",
                 code=ErrorCode.POLICY_VIOLATION,
-                next_step="Raise answer_at, make vectors faster, or ask the operator "
-                "for longer rounds.",
+                next_step="If it happens again: raise answer_at, make vectors faster, "
+                "or ask the operator for longer rounds.",
             )
         await clock.sleep_until(instant)
 

@@ -9,13 +9,13 @@ Rule 3: nothing around the client can take a floor away: who judges is the clien
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
 
-__all__ = ["SessionInfo", "judge_offer", "policy_of"]
+__all__ = ["KnowsReports", "SessionInfo", "judge_offer", "policy_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +47,14 @@ class SessionInfo:
         return self.descriptor.session_number
 
 
+class KnowsReports(Protocol):
+    """Says what a task costs this client, by the client's own computation."""
+
+    def report_of(self, task: NoisedTask) -> PrivacyReport:
+        """Return the report of a task."""
+        ...
+
+
 def policy_of(
     floors: PrivacyFloors | ExactSumsAccepted, cohort: ClientPolicy
 ) -> ClientPolicy:
@@ -59,7 +67,7 @@ def judge_offer(
     *,
     floors: PrivacyFloors | ExactSumsAccepted,
     cohort: ClientPolicy,
-    storage: ClientStorage,
+    storage: KnowsReports,
 ) -> SessionInfo:
     """Judge a session by this client's floors; takes up to seconds.
 
@@ -67,7 +75,7 @@ def judge_offer(
         offered: The session.
         floors: Of privacy, or their waiver.
         cohort: Floors and caps of the cohort.
-        storage: Keeps what was computed before.
+        storage: Says what a task costs, and may have computed it before.
 
     Returns:
         The session, if the client may take part.

@@ -310,13 +310,12 @@ class ClientRunner:
 
     def _say_unreachable(self, error: ServiceError) -> None:
         reason = f"{error}. {error.next_step}"
-        _LOG.info("%s reason=%s", telemetry.AGGREGATOR_UNREACHABLE, reason)
+        telemetry.log_event(
+            _LOG, logging.INFO, telemetry.AGGREGATOR_UNREACHABLE, reason=reason
+        )
         self._on_progress(ClientProgress(ClientPhase.UNREACHABLE, reason=reason))
 
     def _log(self, name: str, session: ClientSession, **facts: str) -> None:
-        _LOG.info(
-            "%s session=%s %s",
-            name,
-            session.session_id.hex()[:16],
-            " ".join(f"{key}={value!r}" for key, value in facts.items()),
+        telemetry.log_event(
+            _LOG, logging.INFO, name, session=session.session_id.hex()[:16], **facts
         )

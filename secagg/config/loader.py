@@ -27,7 +27,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["ENVIRONMENT_PREFIX", "LoadedSettings", "load_settings", "setting"]
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "LoadedSettings",
+    "load_settings",
+    "sections_in",
+    "setting",
+    "settings_from",
+]
 
 ENVIRONMENT_PREFIX: Final = "SECAGG_"
 # A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
@@ -97,13 +104,14 @@ def setting(  # noqa: PLR0913 - one keyword per rule that a value can break
     )
 
 
-def load_settings(
+def load_settings(  # noqa: PLR0913 - one argument per source
     kind: type[_Settings],
     *,
     path: Path | None,
     environment: Mapping[str, str],
     overrides: Sequence[str] = (),
     foreign_sections: Iterable[str] = (),
+    passed_over: Iterable[str] = (),
 ) -> LoadedSettings[_Settings]:
     """Collect the settings of one program.
 
@@ -114,6 +122,7 @@ def load_settings(
             ``SECAGG_<SECTION>_<KEY>``.
         overrides: Flags of the form ``section.key=value``.
         foreign_sections: Sections of other programs, whose variables are ignored.
+        passed_over: Sections of the file that are somebody else's to read.
 
     Returns:
         The settings with their origins.
@@ -125,10 +134,47 @@ def load_settings(
     sections = _sections(kind)
     raw: dict[str, tuple[object, str, Path | None]] = {}
     if path is not None:
-        raw |= _from_file(path, sections)
+        document = _document_of(path)
+        for name in passed_over:
+            document.pop(name, None)
+        raw |= _from_document(document, sections, str(path), path.resolve().parent)
     raw |= _from_environment(environment, sections, frozenset(foreign_sections))
     raw |= _from_flags(overrides, sections)
+    return _built(kind, sections, raw, path)
 
+
+def settings_from(
+    kind: type[_Settings], document: Mapping[str, object], *, origin: str
+) -> LoadedSettings[_Settings]:
+    """Build settings from sections that were read already.
+
+    Args:
+        kind: Dataclass whose fields are sections.
+        document: Sections and their keys; paths are whole.
+        origin: Where it comes from, for messages.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, as `load_settings`.
+    """
+    sections = _sections(kind)
+    return _built(kind, sections, _from_document(document, sections, origin, None))
+
+
+def sections_in(path: Path) -> frozenset[str]:
+    """Return the names of the sections of a settings file.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    return frozenset(_document_of(path))
+
+
+def _built(
+    kind: type[_Settings],
+    sections: Mapping[str, type],
+    raw: Mapping[str, tuple[object, str, Path | None]],
+    path: Path | None = None,
+) -> LoadedSettings[_Settings]:
     built: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, section in sections.items():
@@ -161,9 +207,7 @@ def load_settings(
 # --- sources ------------------------------------------------------------------------
 
 
-def _from_file(
-    path: Path, sections: Mapping[str, type]
-) -> dict[str, tuple[object, str, Path | None]]:
+def _document_of(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -178,7 +222,7 @@ def _from_file(
             "This does not look like a settings file; check the path.",
         )
     try:
-        document = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except UnicodeDecodeError:
         raise _bad(
             f"the settings file {path} is not UTF-8 text",
@@ -190,20 +234,27 @@ def _from_file(
             "Correct the line that is named; texts need quotation marks in TOML.",
         ) from None
 
+
+def _from_document(
+    document: Mapping[str, object],
+    sections: Mapping[str, type],
+    origin: str,
+    base: Path | None,
+) -> dict[str, tuple[object, str, Path | None]]:
     found: dict[str, tuple[object, str, Path | None]] = {}
     for name, content in document.items():
         if name not in sections:
-            raise _unknown(f"section [{name}]", name, sections, str(path))
+            raise _unknown(f"section [{name}]", name, sections, origin)
         if not isinstance(content, dict):
             raise _bad(
-                f"{name} in {path} must be a section, not a {_kind_of(content)}",
+                f"{name} in {origin} must be a section, not a {_kind_of(content)}",
                 f"Write it as [{name}] with keys below it.",
             )
         known = [field.name for field in dataclasses.fields(sections[name])]
         for key, value in content.items():
             if key not in known:
-                raise _unknown(f"key {name}.{key}", key, known, str(path))
-            found[f"{name}.{key}"] = (value, str(path), path.resolve().parent)
+                raise _unknown(f"key {name}.{key}", key, known, origin)
+            found[f"{name}.{key}"] = (value, origin, base)
     return found
 
 

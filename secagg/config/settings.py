@@ -11,13 +11,21 @@ Ranges here catch typing errors early.  What a session can be at all is decided 
 `secagg.parameters`, what a mechanism can be by its planner.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from secagg.config.loader import LoadedSettings, load_settings, setting
+from secagg.config.loader import (
+    LoadedSettings,
+    load_settings,
+    sections_in,
+    setting,
+    settings_from,
+)
+from secagg.config.schedule import CONTINUOUS, Schedule
 from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
@@ -28,6 +36,7 @@ __all__ = [
     "ClientSettings",
     "CohortSection",
     "EnrolmentSection",
+    "HostSettings",
     "IdentitySection",
     "NoiseSection",
     "PolicySection",
@@ -36,10 +45,16 @@ __all__ = [
     "ServerSettings",
     "TLSSection",
     "TaskSection",
+    "TaskSettings",
     "VectorSection",
     "end_of_task",
+    "is_client_file",
     "load_client_settings",
+    "load_host_settings",
     "load_server_settings",
+    "load_task_settings",
+    "names_a_task",
+    "task_from_document",
 ]
 
 _PROFILES: Final = (
@@ -48,6 +63,7 @@ _PROFILES: Final = (
     "malicious-server-sparse",
 )
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_LOG_FORMATS: Final = ("text", "json")
 # A week, as in `secagg.parameters`.
 _MAX_SECONDS: Final = 7 * 24 * 3600
 
@@ -81,8 +97,17 @@ class ServerSection:
         default=None,
     )
     output_dir: Path = setting(
-        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written.",
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
+        "that is not in this file, in a folder of its name.",
         default=Path("sums"),
+    )
+    tasks_dir: Path | None = setting(
+        "Folder of further tasks, one *.toml each; empty for none.", default=None
+    )
+    admin_socket: Path | None = setting(
+        "Socket for the commands of an operator on this machine, for this user and "
+        "root; empty for admin.sock in state_dir.",
+        default=None,
     )
     drain_seconds: float = setting(
         "How long calls in flight may finish after SIGTERM.",
@@ -120,6 +145,12 @@ class ServerSection:
         default="warning",
         choices=_LOG_LEVELS,
     )
+    log_format: str = setting(
+        "How a log line is written: text for people, or json for programs, one object "
+        "a line.",
+        default="text",
+        choices=_LOG_FORMATS,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +159,25 @@ class TaskSection:
 
     id: str = setting("Name of the task; clients ask for it.")
     sessions: int = setting(
-        "How many sums to produce before the server stops.",
+        "How many sums the task may release.",
         default=1,
         low=1,
         high=1_000_000,
         unit="sessions",
     )
+    schedule: str = setting(
+        'When sessions open: "continuous" for one after the other, or "every 1h" (s, '
+        "m, h, d; counted in UTC) for one in each hour.",
+        default=CONTINUOUS,
+    )
+    window: str | None = setting(
+        "For how long of each slot of the schedule clients may join, such as 30m; "
+        "empty for all of it.",
+        default=None,
+    )
     attempts: int = setting(
-        "How often one sum is tried before the task fails; waiting for clients is no "
-        "attempt.",
+        "How often one sum is tried before the task is paused; waiting for clients is "
+        "no attempt.",
         default=3,
         low=1,
         high=100,
@@ -468,18 +509,77 @@ class EnrolmentSection:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Everything that `secagg server` can be told."""
+def _plain(value: object) -> object:
+    """Return a value in the words of TOML and JSON."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
 
-    server: ServerSection
-    tls: TLSSection
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Everything that decides one task."""
+
     task: TaskSection
     vector: VectorSection
     cohort: CohortSection
     noise: NoiseSection
     rounds: RoundsSection
     enrolment: EnrolmentSection
+
+    def document(self) -> dict[str, dict[str, object]]:
+        """Return it as a settings file would say it, for `task_from_document`.
+
+        What is not set is left out, and paths are whole.
+        """
+        return {
+            section.name: {
+                key: _plain(value)
+                for key, value in dataclasses.asdict(
+                    getattr(self, section.name)
+                ).items()
+                if value is not None
+            }
+            for section in dataclasses.fields(TaskSettings)
+        }
+
+    @property
+    def schedule(self) -> Schedule:
+        """When sessions open."""
+        return Schedule.parse(self.task.schedule, self.task.window)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What an aggregator needs that may run any task, or none yet."""
+
+    server: ServerSection
+    tls: TLSSection
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings(TaskSettings):
+    """Everything that `secagg server` can be told: a task, and who runs it."""
+
+    server: ServerSection
+    tls: TLSSection
+
+    @property
+    def host(self) -> HostSettings:
+        """The part that is no task's."""
+        return HostSettings(self.server, self.tls)
+
+    @property
+    def own_task(self) -> TaskSettings:
+        """The part that is a task's."""
+        return TaskSettings(
+            self.task,
+            self.vector,
+            self.cohort,
+            self.noise,
+            self.rounds,
+            self.enrolment,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,6 +646,12 @@ class ClientSection:
         "Least severe log line on standard error.",
         default="warning",
         choices=_LOG_LEVELS,
+    )
+    log_format: str = setting(
+        "How a log line is written: text for people, or json for programs, one object "
+        "a line.",
+        default="text",
+        choices=_LOG_FORMATS,
     )
 
 
@@ -698,10 +804,15 @@ class ClientSettings:
     policy: PolicySection
 
 
+_TASK_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(TaskSettings))
+_HOST_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(HostSettings))
+_CLIENT_SECTIONS: Final = ("client", "policy")
+
+
 def load_server_settings(
     path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
 ) -> LoadedSettings[ServerSettings]:
-    """Load and cross-check the settings of an aggregator.
+    """Load and cross-check the settings of an aggregator and the task in its file.
 
     Raises:
         ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
@@ -711,12 +822,89 @@ def load_server_settings(
         path=path,
         environment=environment,
         overrides=overrides,
-        foreign_sections=("client", "policy"),
+        foreign_sections=_CLIENT_SECTIONS,
     )
-    _check_invited(loaded)
-    _check_enrolment(loaded.settings)
-    end_of_task(loaded.settings.task)
-    noise = loaded.settings.noise
+    _check_task(loaded.settings, origins=loaded.origins)
+    return loaded
+
+
+def load_host_settings(
+    path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> LoadedSettings[HostSettings]:
+    """Load the settings of an aggregator; of a task in its file nothing is read.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    return load_settings(
+        HostSettings,
+        path=path,
+        environment=environment,
+        overrides=overrides,
+        foreign_sections=(*_TASK_SECTIONS, *_CLIENT_SECTIONS),
+        passed_over=_TASK_SECTIONS,
+    )
+
+
+def load_task_settings(path: Path) -> TaskSettings:
+    """Load and cross-check one task, from a file of its own or an aggregator's.
+
+    The environment and flags have no say in it: a task is what its file says.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = load_settings(
+        TaskSettings, path=path, environment={}, passed_over=_HOST_SECTIONS
+    )
+    _check_task(loaded.settings, origins=loaded.origins)
+    return loaded.settings
+
+
+def task_from_document(document: Mapping[str, object], *, origin: str) -> TaskSettings:
+    """Read what `TaskSettings.document` returned, and cross-check it.
+
+    Args:
+        document: Sections and their keys.
+        origin: Where it comes from, for messages.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = settings_from(TaskSettings, document, origin=origin)
+    _check_task(loaded.settings, origins=loaded.origins)
+    return loaded.settings
+
+
+def names_a_task(path: Path) -> bool:
+    """Whether a settings file has a task in it.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    return "task" in sections_in(path)
+
+
+def is_client_file(path: Path) -> bool:
+    """Whether a settings file is a client's, not an aggregator's.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    return "client" in sections_in(path)
+
+
+def _check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
+    """Refuse what contradicts itself.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    _check_invited(settings, origins)
+    _check_enrolment(settings)
+    end_of_task(settings.task)
+    Schedule.parse(settings.task.schedule, settings.task.window)
+    noise = settings.noise
     budget = {
         "epsilon": noise.epsilon,
         "delta": noise.delta,
@@ -739,7 +927,6 @@ def load_server_settings(
             code=ErrorCode.BAD_SETTINGS,
             next_step="Remove one of the two.",
         )
-    return loaded
 
 
 def end_of_task(task: TaskSection) -> datetime | None:
@@ -763,15 +950,15 @@ def end_of_task(task: TaskSection) -> datetime | None:
     return moment
 
 
-def _check_invited(loaded: LoadedSettings[ServerSettings]) -> None:
+def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:
     """Refuse a name that nobody can have: it would invite nobody in silence."""
-    for name in loaded.settings.task.invited:
+    for name in settings.task.invited:
         try:
             PeerIdentity(DEFAULT_TRUST_DOMAIN, Role.CLIENT, name)
         except ServiceError as error:
             raise ServiceError(
                 f"task.invited holds a name that no certificate can carry: {error} "
-                f"(from {loaded.origins['task.invited']})",
+                f"(from {origins['task.invited']})",
                 code=ErrorCode.BAD_SETTINGS,
                 next_step="Name clients as their certificates do, for example "
                 'invited = ["client-1", "client-2"], or --set '
@@ -779,7 +966,7 @@ def _check_invited(loaded: LoadedSettings[ServerSettings]) -> None:
             ) from None
 
 
-def _check_enrolment(settings: ServerSettings) -> None:
+def _check_enrolment(settings: TaskSettings) -> None:
     """Refuse a profile with credentials without the key that signs them."""
     enrolment = settings.enrolment
     if enrolment.enrolment_key is not None:
@@ -838,7 +1025,7 @@ def load_client_settings(
         path=path,
         environment=environment,
         overrides=overrides,
-        foreign_sections=("server", "task", "vector", "cohort", "noise", "rounds"),
+        foreign_sections={*_HOST_SECTIONS, *_TASK_SECTIONS} - {"tls", "enrolment"},
     )
     policy = loaded.settings.policy
     _check_identity(loaded.settings)

@@ -44,6 +44,7 @@ epsilon = {epsilon}
 delta = {delta}
 l2_clip = {l2_clip}
 clip_quantile = {clip_quantile}
+ladder = {ladder}
 
 [rounds]
 advertise_keys = {join_seconds}
@@ -72,6 +73,7 @@ class DemoPlan:
         join_seconds: How long a session waits for clients that are being restarted.
         adaptive_clip: Let the clip follow the median length of the clients' vectors.
         profile: Named threat model.
+        xnoise: Survivors take back noise that no loss has made necessary.
     """
 
     clients: int
@@ -83,6 +85,7 @@ class DemoPlan:
     join_seconds: int
     adaptive_clip: bool = False
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    xnoise: bool = True
 
     @property
     def graph(self) -> Graph:
@@ -127,6 +130,8 @@ def write_server_settings(
             delta=float(planned.delta),
             l2_clip=L2_CLIP,
             clip_quantile=0.5 if planned.adaptive_clip else '""',
+            # Empty: as many rungs as the mechanism allows and the losses make useful.
+            ladder='""' if planned.xnoise else 0,
             round_seconds=planned.round_seconds,
             join_seconds=planned.join_seconds,
         ),

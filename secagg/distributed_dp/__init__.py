@@ -33,7 +33,11 @@ from dpnoise.local import (
     best_magnitude_epsilon,
     make_randomiser,
 )
-from dpnoise.mechanisms import ClippingSchedule, SessionNoise
+from dpnoise.mechanisms import (
+    ClippingSchedule,
+    SessionNoise,
+    fixed_point_parameters,
+)
 from dpnoise.planning import (
     CurvePoint,
     Plan,
@@ -41,6 +45,10 @@ from dpnoise.planning import (
     error_curve,
     flag_amplitude_for,
     plan,
+)
+from secagg.distributed_dp.aggregator_noise import (
+    AggregatorNoise,
+    TwoAggregatorReport,
 )
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
@@ -58,6 +66,7 @@ from secagg.distributed_dp.task import NoisedInput, NoisedTask
 
 __all__ = [
     "Adjacency",
+    "AggregatorNoise",
     "ClippingSchedule",
     "CurvePoint",
     "DPNoiseError",
@@ -73,12 +82,14 @@ __all__ = [
     "PrivacyReport",
     "PrivacyStatement",
     "SessionNoise",
+    "TwoAggregatorReport",
     "UnitBounds",
     "UnknownEventError",
     "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
     "error_curve",
+    "fixed_point_parameters",
     "flag_amplitude_for",
     "following_terms",
     "make_randomiser",

@@ -256,6 +256,10 @@ class NoisedTask:
                 f"its randomiser takes vectors of {randomiser.parameters.dim}, its "
                 f"mechanism of {self.dim}"
             )
+        if self.mechanism.has_clip_flag:
+            raise bad_block(
+                "its clip flag would say of every randomised vector that it fitted"
+            )
         # Shortening what comes out of it would undo that it is unbiased.
         if randomiser.output_norm > self.mechanism.parameters.l2_clip:
             raise bad_block(
@@ -508,7 +512,9 @@ class NoisedTask:
         if randomiser is None:
             return 0.0
         each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
-        return self.mechanism.parameters.num_clients * each / self.dim
+        # Of n vectors q·n are selected, and their sum is divided by q.
+        clients = self.mechanism.parameters.num_clients / float(self.selection_rate)
+        return clients * each / self.dim
 
     @property
     def max_rosters(self) -> int | None:

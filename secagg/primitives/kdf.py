@@ -24,6 +24,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import domain_tag
 
 __all__ = [
+    "ADDITIVE_SHARE",
     "AEAD_KEY_SIZE",
     "IV_SIZE",
     "MAX_EXPAND_SIZE",
@@ -31,6 +32,7 @@ __all__ = [
     "PAIR_MASK",
     "SELF_MASK",
     "SHARE_CHANNEL",
+    "additive_share_key",
     "entropy_stream_key",
     "expand",
     "extract",
@@ -54,6 +56,7 @@ SHARE_CHANNEL: Final = ("client", "share")
 PAIR_MASK: Final = ("pair", "mask")
 SELF_MASK: Final = ("self", "mask")
 NOISE_STREAM: Final = ("client", "noise")
+ADDITIVE_SHARE: Final = ("client", "additive-share")
 _ENTROPY_STREAM: Final = ("entropy", "stream")
 
 
@@ -213,6 +216,26 @@ def noise_seed(
     """
     info = _info(NOISE_STREAM, suite, context, component)
     return expand(seed, info, _HASH_SIZE)
+
+
+def additive_share_key(
+    seed: SecretBytes, *, session_id: bytes, suite: CipherSuite
+) -> tuple[SecretBytes, bytes]:
+    """Derive key and iv of the share that one of two aggregators expands.
+
+    Args:
+        seed: 32 uniform bytes of one client, of this session and no other.
+        session_id: The session, as salt and context.
+        suite: The session's suite, which fixes the size of the key.
+
+    Returns:
+        Key (`suite.mask_key_size` bytes) and iv (12 bytes).
+
+    Source:
+        docs/two-aggregators.md.
+    """
+    info = _info(ADDITIVE_SHARE, suite, session_id)
+    return _mask_key(extract(session_id, seed), info, suite)
 
 
 def entropy_stream_key(seed: SecretBytes, label: bytes) -> SecretBytes:

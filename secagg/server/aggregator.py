@@ -25,10 +25,11 @@ from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import MAX_IDENTITY_BYTES, Envelope, Released
+from secagg.messages import MAX_IDENTITY_BYTES, Aborted, Envelope, Released
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
@@ -38,12 +39,13 @@ from secagg.runtime.workers import Workers
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
-from secagg.server.progress import ProgressFeed, SessionProgress
+from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
+from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
-from secagg.server.task import NextPayload, OnAborted, OnSum, TaskDefinition
+from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
 from secagg.storage.spool import PAYLOAD, SUM, Spool
@@ -97,6 +99,7 @@ class Aggregator:
         masks: Removes masks; one thread by default.
         limits: How much clients may use.
         on_aborted: Takes the audit receipt of each session that released no sum.
+        on_ended: Takes what is known of each session when it is over.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -111,6 +114,7 @@ class Aggregator:
         masks: MaskExecutor | None = None,
         limits: AggregatorLimits | None = None,
         on_aborted: OnAborted | None = None,
+        on_ended: OnEnded | None = None,
     ) -> None:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
@@ -135,6 +139,7 @@ class Aggregator:
             self._context,
             kept_sessions=self._limits.kept_sums,
             on_aborted=on_aborted,
+            on_ended=on_ended,
         )
         self._tasks: dict[str, TaskDefinition] = {}
         self._finished_tasks: set[str] = set()
@@ -143,6 +148,7 @@ class Aggregator:
         self._ending: dict[str, str] = {}
         self._watches: Counter[str] = Counter()
         self._open_watches = 0
+        self._refusals = RefusalCounts(self._context.clock)
         self._stopping = asyncio.Event()
         self._last_call = self._context.clock.now()
         # When those who wait for a session last asked for one.
@@ -174,9 +180,15 @@ class Aggregator:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
-        self._check_caller(identity)
-        request.check()  # whatever carried it, and whoever made it
-        return cast("_Answer", await self._answers[type(request)](identity, request))
+        try:
+            self._check_caller(identity)
+            request.check()  # whatever carried it, and whoever made it
+            return cast(
+                "_Answer", await self._answers[type(request)](identity, request)
+            )
+        except SecAggError as error:
+            self._refusals.note(error.code)
+            raise
 
     async def watch(
         self, identity: str, request: WatchSession
@@ -234,6 +246,8 @@ class Aggregator:
             raise _shutting_down(self._limits.join_poll_seconds)
         for runner in self._sessions.running(task.task_id):
             descriptor = runner.descriptor
+            if task.gate.is_paused:
+                break
             if descriptor.session_number > request.after_session and runner.can_join(
                 identity
             ):
@@ -357,7 +371,10 @@ class Aggregator:
             runner = await self._sessions.resumable(task)
             while task.sessions is None or len(receipts) < task.sessions:
                 if runner is None:
+                    await self._may_open(task)
                     self._check_goes_on(task, len(receipts))
+                    if self._stopping.is_set():
+                        break
                     payload = await next_payload(len(receipts))
                     if payload is None or self._stopping.is_set():
                         break
@@ -386,7 +403,8 @@ class Aggregator:
         """End a task: its operator wants no more sums, or its date has come.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Nothing happens if the task does not run.
+        complete goes on to its own end.  Clients of one that does not run are told that
+        it is over.
 
         Args:
             task_id: Which.
@@ -394,8 +412,39 @@ class Aggregator:
         """
         if task_id in self._tasks:
             self._ending[task_id] = reason
+            self._tasks[task_id].gate.wake()
             for runner in self._sessions.running(task_id):
                 await runner.stop_waiting(reason)
+        else:
+            self._interrupted_tasks.discard(task_id)
+            self._finished_tasks.add(task_id)
+
+    async def pause_task(self, task_id: str, reason: str) -> None:
+        """Offer no session of a task until `resume_task`.
+
+        A session that still waits for clients ends without a sum; one whose cohort is
+        complete goes on to its own end.  Nothing happens if the task does not run.
+
+        Args:
+            task_id: Which.
+            reason: Why, in words for the clients.
+        """
+        if task_id in self._tasks:
+            self._tasks[task_id].gate.pause()
+            for runner in self._sessions.running(task_id):
+                await runner.stop_waiting(reason)
+
+    def resume_task(self, task_id: str) -> None:
+        """Offer sessions of a task again; nothing happens if it does not run."""
+        if task_id in self._tasks:
+            self._tasks[task_id].gate.resume()
+
+    def live(self) -> tuple[LiveSession, ...]:
+        """Return the sessions that are not over, as they stand now."""
+        return tuple(
+            LiveSession(runner.progress(), runner.seconds_left())
+            for runner in self._sessions.all_running()
+        )
 
     async def abort(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.
@@ -407,6 +456,10 @@ class Aggregator:
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
 
+    def refused(self) -> dict[str, int]:
+        """Return how many calls were refused in the last hour, by name of the code."""
+        return self._refusals.of_last_hour()
+
     def progress(self) -> AsyncIterator[SessionProgress]:
         """Watch all sessions; ends with `close`."""
         return self._feed.watch()
@@ -414,6 +467,8 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
+        for task in self._tasks.values():
+            task.gate.wake()
 
     def ended_before(self) -> bool:
         """Whether the latest session ended in an earlier process, which told some."""
@@ -437,7 +492,7 @@ class Aggregator:
                 try:
                     await self._sessions.note_settled()
                 except ServiceError as error:  # the next process waits in vain
-                    _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+                    _say_refused(error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
@@ -465,8 +520,9 @@ class Aggregator:
         while True:
             if task.task_id in self._ending:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending[task.task_id])
-            outcome = await runner.run()
+            outcome = await self._run_in_window(task, runner)
             if isinstance(outcome, Released):
+                task.gate.note_sum()
                 released = await self._sessions.load_sum(runner, outcome)
                 await on_sum(released)
                 await self._sessions.finish(runner)
@@ -479,19 +535,46 @@ class Aggregator:
             # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
             is_counted = runner.receipt().members and facts.left_out == known.left_out
             attempt = runner.record.attempt + bool(is_counted)
-            if (
-                attempt > task.max_attempts
-                or self._stopping.is_set()
-                or task.task_id in self._ending
-            ):
-                raise SessionAbortedError(
-                    f"session {runner.descriptor.session_number} of task "
-                    f"{task.task_id!r} was aborted: {outcome.reason}",
-                    code=outcome.code,
-                    next_step="See the receipt; run the task again when the cause is "
-                    "gone.",
-                )
+            error = SessionAbortedError(
+                f"session {runner.descriptor.session_number} of task "
+                f"{task.task_id!r} was aborted: {outcome.reason}",
+                code=outcome.code,
+                next_step="See the receipt; run the task again when the cause is gone.",
+            )
+            if attempt > task.max_attempts:
+                if task.on_given_up is None:
+                    raise error
+                await task.on_given_up(error)
+                attempt = 1
+            if not await self._may_open(task):
+                raise error
             runner = await self._sessions.open(task, payload, attempt=attempt)
+
+    async def _run_in_window(
+        self, task: TaskDefinition, runner: SessionRunner
+    ) -> Released | Aborted:
+        """Run a session; it stops waiting for clients when its window closes."""
+
+        async def close_in_time() -> None:
+            await task.gate.window_closes(self._context.clock)
+            await runner.stop_waiting("the time in which clients may join is over")
+
+        closing = asyncio.ensure_future(close_in_time())
+        try:
+            return await runner.run()
+        finally:
+            closing.cancel()
+            await asyncio.wait({closing})
+            if not closing.cancelled() and closing.exception() is not None:
+                # A disk that refuses: the session itself has met it too.
+                _say_refused(closing.exception())
+
+    async def _may_open(self, task: TaskDefinition) -> bool:
+        """Wait until a session may open; False when none will any more."""
+        return await task.gate.wait(
+            self._context.clock,
+            is_futile=lambda: self._stopping.is_set() or task.task_id in self._ending,
+        )
 
     def _check_goes_on(self, task: TaskDefinition, sums: int) -> None:
         """Refuse to open another session of a task that was ended."""
@@ -564,3 +647,8 @@ def _shutting_down(retry_after_seconds: float) -> ServiceError:
         next_step="Ask again when it is back.",
         retry_after_seconds=retry_after_seconds,
     )
+
+
+def _say_refused(error: BaseException | None) -> None:
+    """Log that the storage has refused something that nobody waits for."""
+    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)

@@ -21,6 +21,7 @@ from secagg.telemetry import (
     CERTIFICATE_REFUSED,
     CERTIFICATE_RENEWED,
     TRANSPORT_LOGGER,
+    log_event,
 )
 from secagg.transport.tls import TLSIdentity
 
@@ -53,13 +54,14 @@ class CertificateRenewal:
             try:
                 renewed = self._load()
             except ServiceError as error:
-                _LOG.warning("%s reason=%s", CERTIFICATE_REFUSED, error)
+                log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
                 return None
             self._identity = renewed
-            _LOG.info(
-                "%s not_valid_after=%s",
+            log_event(
+                _LOG,
+                logging.INFO,
                 CERTIFICATE_RENEWED,
-                renewed.not_valid_after.isoformat(),
+                not_valid_after=renewed.not_valid_after.isoformat(),
             )
             return renewed.server_configuration()
 

@@ -220,7 +220,9 @@ class DurableState:
                     break
             except SecondRecordError as error:
                 # Our own defect: its sender is told so, nobody else is held up.
-                _LOG.critical("%s", error)
+                telemetry.log_event(
+                    _LOG, logging.CRITICAL, telemetry.RECORD_REPEATED, reason=error
+                )
                 _refuse(batch, error)
         self._state = state
         for event in accepted:
@@ -341,7 +343,9 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[None]]) -> None:
         try:
             return await write()
         except ServiceError as error:
-            _LOG.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+            telemetry.log_event(
+                _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
+            )
             await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
     return await write()
 

@@ -40,6 +40,7 @@ from secagg.telemetry import (
     TRANSPORT_LOGGER,
     TRANSPORT_STARTED,
     TRANSPORT_STOPPED,
+    log_event,
 )
 from secagg.transport.address import Address
 from secagg.transport.certificate_expiry import warn_before_expiry
@@ -249,7 +250,7 @@ class GrpcServer:
             await each.start()
         if identity is not None:
             warn_before_expiry(identity)
-        _LOG.info("%s address=%s", TRANSPORT_STARTED, bound)
+        log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=bound)
         return cls(servers, servicer, health, bound, bound_health)
 
     async def __aenter__(self) -> Self:
@@ -270,11 +271,11 @@ class GrpcServer:
         for server in self._servers:
             await server.stop(grace_seconds)
         if is_first:
-            _LOG.info("%s address=%s", TRANSPORT_STOPPED, self.address)
+            log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
 
     async def announce_stop(self) -> None:
         """Say NOT_SERVING from now on, so that balancers send nobody new."""
-        _LOG.info("%s address=%s", TRANSPORT_DRAINING, self.address)
+        log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
         await self._health.enter_graceful_shutdown()
 
 

@@ -36,7 +36,13 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.telemetry import CALL_FAILED, CALL_REFUSED, TRANSPORT_LOGGER
+from secagg.telemetry import (
+    CALL_FAILED,
+    CALL_REFUSED,
+    TRANSPORT_LOGGER,
+    log_defect,
+    log_event,
+)
 from secagg.transport.channel_options import (
     HEALTH_SERVICE,
     SERVICE,
@@ -156,15 +162,16 @@ class ErrorInterceptor(_AroundInterceptor):
         try:
             yield
         except (InternalError, LocalProtocolError) as error:
-            _LOG.exception("%s method=%s", CALL_FAILED, method)
+            log_defect(_LOG, CALL_FAILED, method=method)
             await _abort(context, error)
         except SecAggError as error:
-            _LOG.info(
-                "%s method=%s identity=%s code=%s",
+            log_event(
+                _LOG,
+                logging.INFO,
                 CALL_REFUSED,
-                method,
-                _CALLER.get("-"),
-                error.code.name,
+                method=method,
+                identity=_CALLER.get("-"),
+                code=error.code.name,
             )
             await _abort(context, error)
         except (grpc.aio.AbortError, grpc.RpcError):
@@ -172,7 +179,7 @@ class ErrorInterceptor(_AroundInterceptor):
         except Exception:  # noqa: BLE001 - the next comment says why
             # The edge of the process: a defect must end one call, not tell a peer
             # about itself, and be found in the log.
-            _LOG.exception("%s method=%s", CALL_FAILED, method)
+            log_defect(_LOG, CALL_FAILED, method=method)
             await _abort(context, InternalError("unexpected exception"))
 
 

@@ -1,4 +1,6 @@
-"""The aggregator process: settings become a `Server` that runs one task.
+"""One task as a process: settings become a `Server` that runs the task to its end.
+
+For scripts, demos and examples; what runs for months is `secagg.server.service`.
 
 Rule 1: everything that can be wrong before the first client comes is found before the
         port opens: settings, certificates, budget, storage.
@@ -19,8 +21,9 @@ What is printed is decided by whoever calls.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from secagg.config import ServerSettings, end_of_task
+from secagg.config import HostSettings, ServerSettings, end_of_task
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
@@ -36,7 +39,9 @@ from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["Observer", "ServedTask", "plan_task", "serve"]
+__all__ = ["Observer", "ServedTask", "plan_task", "serve", "server_of"]
+
+_Server = TypeVar("_Server", bound=Server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,9 @@ async def plan_task(
         accept_restored=accept_restored,
     )
     try:
-        return await settle_task(settings, storage.book)
+        return await settle_task(
+            settings.own_task, storage.book, reports=settings.server.state_dir
+        )
     finally:
         await storage.close()
 
@@ -123,25 +130,8 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
             first: ROSTER_TOO_SMALL if a session was waiting for clients, else
             TASK_OVER.
     """
-    server = Server(
-        settings.server.listen,
-        identity=TLSIdentity.load(
-            certificate=settings.tls.certificate,
-            private_key=settings.tls.key,
-            authority=settings.tls.ca,
-            role=Role.SERVER,
-        ),
-        state_dir=settings.server.state_dir,
-        rollback_mark=settings.server.rollback_mark,
-        health_listen=settings.server.health_listen,
-        grace_seconds=settings.server.drain_seconds,
-        keep_seconds=settings.server.keep_seconds,
-        retention=Retention(
-            keep_receipts_days=settings.server.keep_receipts_days,
-            keep_receipts=settings.server.keep_receipts,
-        ),
-        on_progress=observer.progress,
-        on_aborted=on_aborted,
+    server = server_of(
+        Server, settings.host, on_progress=observer.progress, on_aborted=on_aborted
     )
     async with server:
         task = await server.add_task(
@@ -181,6 +171,49 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
                 next_step="Choose a new task.id for a new series of sums.",
             )
         return ServedTask(await task.wait() if is_complete else (), is_complete)
+
+
+def server_of(
+    kind: type[_Server],
+    settings: HostSettings,
+    *,
+    accept_restored: bool = False,
+    on_progress: Callable[[SessionProgress], None] | None = None,
+    on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
+) -> _Server:
+    """Return the server that settings describe, not yet open.
+
+    Args:
+        kind: Its class.
+        settings: Where to listen, where to store.
+        accept_restored: As for `Server`.
+        on_progress: As for `Server`.
+        on_aborted: As for `Server`.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE or BAD_SETTINGS.
+    """
+    return kind(
+        settings.server.listen,
+        identity=TLSIdentity.load(
+            certificate=settings.tls.certificate,
+            private_key=settings.tls.key,
+            authority=settings.tls.ca,
+            role=Role.SERVER,
+        ),
+        state_dir=settings.server.state_dir,
+        rollback_mark=settings.server.rollback_mark,
+        accept_restored=accept_restored,
+        health_listen=settings.server.health_listen,
+        grace_seconds=settings.server.drain_seconds,
+        keep_seconds=settings.server.keep_seconds,
+        retention=Retention(
+            keep_receipts_days=settings.server.keep_receipts_days,
+            keep_receipts=settings.server.keep_receipts,
+        ),
+        on_progress=on_progress,
+        on_aborted=on_aborted,
+    )
 
 
 async def _finish(

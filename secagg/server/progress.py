@@ -11,7 +11,13 @@ from enum import StrEnum, unique
 
 from secagg.messages import Round
 
-__all__ = ["Dropped", "ProgressFeed", "SessionPhase", "SessionProgress"]
+__all__ = [
+    "Dropped",
+    "LiveSession",
+    "ProgressFeed",
+    "SessionPhase",
+    "SessionProgress",
+]
 
 
 @unique
@@ -75,6 +81,19 @@ class SessionProgress:
     sessions_left: int | None = None
     left_out: tuple[str, ...] = ()
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """A session that is not over.
+
+    Attributes:
+        progress: Where it stands.
+        seconds_left: Until the open round's deadline; None while nobody has joined.
+    """
+
+    progress: SessionProgress
+    seconds_left: float | None
 
 
 class ProgressFeed:

@@ -85,6 +85,13 @@ class SessionReceipt:
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def outcome_name(self) -> str:
+        """`released`, or the name of the code of an abort."""
+        if isinstance(self.outcome, Released):
+            return "released"
+        return self.outcome.code.name
+
     def to_dict(self) -> dict[str, object]:
         """Return the receipt in values that JSON can hold."""
         descriptor, outcome = self.descriptor, self.outcome

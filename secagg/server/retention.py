@@ -1,15 +1,17 @@
-"""Lets go of receipts that are older, or more, than an operator wants to keep.
+"""Lets go of receipts and reports that are older, or more, than an operator wants.
 
-Rule 1: only receipts go.  What a task knows from its sessions stays (`TaskFacts`), and
+Rule 1: only these go.  What a task knows from its sessions stays (`TaskFacts`), and
         so do its numbers and what it has spent: no sum is counted twice.
 Rule 2: a disk that refuses is met again at the next turn; sessions do not notice.
 """
 
+import asyncio
 import logging
 from typing import Final
 
 from secagg import telemetry
 from secagg.runtime.clock import Clock
+from secagg.server.session_report import SessionReports
 from secagg.storage.book import Book
 from secagg.storage.purging import purge_once
 from secagg.storage.stored import Retention
@@ -22,14 +24,34 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 PURGE_EVERY_SECONDS: Final = 3600.0
 
 
-async def purge_regularly(book: Book, policy: Retention, *, clock: Clock) -> None:
+async def purge_regularly(
+    book: Book,
+    policy: Retention,
+    *,
+    clock: Clock,
+    reports: SessionReports | None = None,
+) -> None:
     """Purge a book now and every hour, until cancelled.
 
     Args:
         book: The book of an aggregator.
         policy: What stays.
         clock: How to wait.
+        reports: Those of the sessions, which go with the receipts.
     """
     while True:
         await purge_once(book, policy, _LOG)
+        if reports is not None:
+            await _purge_reports(reports, policy, now=await book.now())
         await clock.sleep_until(clock.now() + PURGE_EVERY_SECONDS)
+
+
+async def _purge_reports(
+    reports: SessionReports, policy: Retention, *, now: float
+) -> None:
+    try:
+        await asyncio.to_thread(reports.purge, policy, now=now)
+    except OSError as error:
+        telemetry.log_event(
+            _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
+        )

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -39,8 +40,10 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.retention import purge_regularly
+from secagg.server.session_report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import OnSum, SessionSum, TaskDefinition
+from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
+from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.stored import Retention
 from secagg.transport.address import Address
@@ -312,6 +315,7 @@ class Server:
         )
         self._identity = identity
         self._state_dir = state_dir
+        self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
         self._grace_seconds = grace_seconds
@@ -355,6 +359,9 @@ class Server:
                 masks=MaskExecutor(masks, workers, parts=cores),
                 limits=AggregatorLimits(keep_seconds=self._keep_seconds),
                 on_aborted=self._on_aborted,
+                on_ended=None
+                if self._reports is None
+                else partial(self._reports.note, storage.book),
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -362,7 +369,12 @@ class Server:
             stack.push_async_callback(self._end_tasks)
             await aggregator.recover()
             purging = asyncio.create_task(
-                purge_regularly(storage.book, self._retention, clock=SystemClock())
+                purge_regularly(
+                    storage.book,
+                    self._retention,
+                    clock=SystemClock(),
+                    reports=self._reports,
+                )
             )
             stack.push_async_callback(_cancel, purging)
             self._parts = _Parts(storage, workers, aggregator)
@@ -429,6 +441,29 @@ class Server:
                 sums are wanted than its budget covers.
             ServiceError: PORT_IN_USE, STORAGE_FAILED.
         """
+        running = await self._add_task(
+            task_id,
+            prepared,
+            sessions=sessions,
+            payload=payload,
+            invited=invited,
+            attempts=attempts,
+        )
+        await self.listen()
+        return running
+
+    async def _add_task(  # noqa: PLR0913 - as `add_task`, and what an operator decides
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sessions: int | None,
+        payload: bytes | Callable[[int], bytes] | None,
+        invited: frozenset[str] | None,
+        attempts: int,
+        gate: TaskGate | None = None,
+        on_given_up: OnGivenUp | None = None,
+    ) -> RunningTask:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(f"task {task_id!r} runs already")
@@ -453,6 +488,8 @@ class Server:
             if prepared.noised is None
             else prepared.noised.budget.sessions,
             max_attempts=attempts,
+            on_given_up=on_given_up,
+            gate=gate or TaskGate(),
         )
         given = prepared.payload if payload is None else payload
 
@@ -472,16 +509,25 @@ class Server:
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task is known before anybody can ask for it
+        return running
+
+    async def listen(self) -> None:
+        """Open the port, if it is not open; the first task does so by itself.
+
+        Raises:
+            LocalProtocolError: The server is not open.
+            ServiceError: PORT_IN_USE.
+        """
+        aggregator = self._opened().aggregator
         if self.transport is None and self._listen is not None:
             self.transport = await GrpcServer.start(
-                parts.aggregator,
+                aggregator,
                 self._listen,
                 identity=self._identity,
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
             )
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
-        return running
 
     def connection(self, name: str) -> AggregatorConnection:
         """Return the connection of a client in this process, without network.
@@ -500,7 +546,8 @@ class Server:
         """End a task before its last sum.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Nothing happens if the task does not run.
+        complete goes on to its own end.  Clients of one that does not run are told that
+        it is over.
 
         Args:
             task_id: Which.

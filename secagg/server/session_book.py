@@ -28,7 +28,7 @@ from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
 from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
-from secagg.server.task import OnAborted, SessionSum, TaskDefinition
+from secagg.server.task import OnAborted, OnEnded, SessionSum, TaskDefinition
 from secagg.server.task_facts import TaskFacts
 from secagg.storage.change import (
     Change,
@@ -54,6 +54,7 @@ class SessionBook:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
         on_aborted: Takes the audit receipts of sessions without a sum; None drops them.
+        on_ended: Takes what is known of every session at its end; None drops it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class SessionBook:
         *,
         kept_sessions: int,
         on_aborted: OnAborted | None,
+        on_ended: OnEnded | None,
     ) -> None:
         self._aggregator = aggregator
         self._book = context.book
@@ -70,6 +72,7 @@ class SessionBook:
         self._workers = context.workers
         self._kept_sessions = kept_sessions
         self._on_aborted = on_aborted
+        self._on_ended = on_ended
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
@@ -101,6 +104,10 @@ class SessionBook:
             tally = await self._book.tally(Role.SERVER, task_id)
             self._facts[task_id] = TaskFacts.decode(tally.facts)
         return self._facts[task_id]
+
+    def all_running(self) -> tuple[SessionRunner, ...]:
+        """Return the sessions that are not over."""
+        return tuple(self._running.values())
 
     def running(self, task_id: str) -> Iterator[SessionRunner]:
         """Yield the sessions of a task that are not over."""
@@ -312,6 +319,8 @@ class SessionBook:
         session_id, task_id = runner.session_id, runner.descriptor.task_id
         if self._on_aborted is not None and not isinstance(runner.outcome(), Released):
             await self._on_aborted(runner.descriptor, runner.audit().encode())
+        if self._on_ended is not None:
+            await self._on_ended(runner.receipt(), runner.progress())
         known = await self.facts(task_id)
         facts = await self._workers.run(known.after, runner.receipt())
         facts = replace(facts, noise_terms=await self._terms_after(runner, known))

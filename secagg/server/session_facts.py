@@ -25,7 +25,6 @@ from secagg.protocol.outputs import (
     ShareDisputed,
 )
 from secagg.protocol.ring_safety import RingRisk, graph_risk
-from secagg.protocol.rounds import DropReason
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -106,20 +105,15 @@ class SessionFacts:
             self._ring = graph_risk(parameters, state.cohort.graph, state.survivors)
             quorum = state.opening.data if state.opening.kind is Quorum else b""
             self._seen = replace(self._seen, survivors=survivors, quorum=quorum)
-        # Who did not sign and does not answer either was lost once, not twice.
-        unsigned = {
-            each.identity
-            for each in self.dropped
-            if each.reason == DropReason.NO_SIGNATURE.value
-        }
         lost = tuple(
             Dropped(output.identity, closed, output.reason.value)
             for output in outputs
             if isinstance(output, DropClient)
-            and not (
-                output.reason is DropReason.NO_ANSWER and output.identity in unsigned
-            )
         )
+        # Who did not sign may answer; who does not answer either was lost once, where
+        # it matters: no noise of theirs is taken back.
+        again = {each.identity for each in lost}
+        self.dropped = [each for each in self.dropped if each.identity not in again]
         self.dropped.extend(lost)
         for output in outputs:
             if isinstance(output, ShareDisputed):

@@ -264,6 +264,7 @@ class SessionRunner:
         if is_new:
             self.log(
                 telemetry.MESSAGE_ACCEPTED,
+                level=logging.DEBUG,
                 message=envelope.kind.__name__,
                 sender=sender,
             )
@@ -441,6 +442,12 @@ class SessionRunner:
         """Return where the session stands."""
         return self._facts.progress(self._state, upload_bytes=self._desk.received_bytes)
 
+    def seconds_left(self) -> float | None:
+        """Return the time until the open round's deadline; None before any advert."""
+        if isinstance(self._state, server.AdvertiseKeys) and not self._joined.is_set():
+            return None
+        return max(0.0, self._deadline - self._context.clock.now())
+
     # --- events -----------------------------------------------------------------------
 
     def _note(self, event: Received) -> None:
@@ -504,6 +511,7 @@ class SessionRunner:
     def _open_round(self) -> None:
         now = self._context.clock.now()
         self._opened_at = now
+        self._wanted_until = 0.0  # what uploads asked for was for their own round
         self._deadline = min(now + self._seconds_of(self._state.ROUND), self._last())
         self._attention.clear()
         if server.is_over(self._state) or server.is_round_full(self._state):
@@ -645,12 +653,15 @@ class SessionRunner:
 
     def log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
         """Write one line about the session."""
-        _LOG.log(
+        descriptor = self.descriptor
+        telemetry.log_event(
+            _LOG,
             level,
-            "%s session=%s %s",
             name,
-            self.session_id.hex()[:16],
-            " ".join(f"{key}={value!r}" for key, value in facts.items()),
+            task=descriptor.task_id,
+            number=descriptor.session_number,
+            session=self.session_id.hex()[:16],
+            **facts,
         )
 
 

@@ -16,7 +16,7 @@ from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.vector_files import write_bytes, write_json, write_vector
 
-__all__ = ["SumFiles"]
+__all__ = ["SumFiles", "write_receipt"]
 
 
 class SumFiles:
@@ -47,18 +47,13 @@ class SumFiles:
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open on the disk.
         """
-        path = self._receipt_path(session.session_number)
-        await asyncio.to_thread(write_bytes, path, audit)
-        self.written.append(path)
-
-    def _receipt_path(self, number: int) -> Path:
-        return self._directory / f"receipt-{number}.bin"
+        self.written.append(await write_receipt(self._directory, session, audit))
 
     def _write(self, released: ReleasedSum) -> None:
         number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
-        receipt_path = self._receipt_path(number)
+        receipt_path = _receipt_path(self._directory, number)
         write_vector(sum_path, values)
         write_bytes(receipt_path, released.audit)
         write_json(
@@ -118,3 +113,20 @@ class SumFiles:
             "graph_bits": parameters.graph_bits,
             **odds_of(parameters).to_dict(),
         }
+
+
+async def write_receipt(
+    directory: Path, session: SessionDescriptor, audit: bytes
+) -> Path:
+    """Write the receipt of a session that released no sum, and return its file.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the session stays open on the disk.
+    """
+    path = _receipt_path(directory, session.session_number)
+    await asyncio.to_thread(write_bytes, path, audit)
+    return path
+
+
+def _receipt_path(directory: Path, number: int) -> Path:
+    return directory / f"receipt-{number}.bin"

@@ -7,10 +7,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.errors import SessionAbortedError
 from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
+from secagg.server.task_gate import TaskGate
 
-__all__ = ["NextPayload", "OnSum", "SessionSum", "TaskDefinition"]
+__all__ = [
+    "NextPayload",
+    "OnAborted",
+    "OnEnded",
+    "OnGivenUp",
+    "OnSum",
+    "SessionSum",
+    "TaskDefinition",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +37,9 @@ class TaskDefinition:
         sessions: How many sums are wanted; None until `NextPayload` ends the task.
         allowed: Sessions in which clients may give an input before the task ends, spare
             ones included; None without a budget.
+        on_given_up: Told that so many have failed; the task then goes on as soon as its
+            gate opens. None ends the task.
+        gate: When sessions open; one after the other by default.
         max_attempts: How many sessions may be aborted for one sum, the first included,
             before the task gives up; those do not count after which a client is left
             out, nor those that waited for clients in vain.
@@ -38,6 +52,8 @@ class TaskDefinition:
     sessions: int | None = 1
     allowed: int | None = None
     max_attempts: int = 3
+    on_given_up: "OnGivenUp | None" = None
+    gate: TaskGate = field(default_factory=TaskGate, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,3 +83,7 @@ NextPayload = Callable[[int], Awaitable[bytes | None]]
 OnSum = Callable[[SessionSum], Awaitable[None]]
 # Called likewise with the audit receipt of each session that released no sum.
 OnAborted = Callable[[SessionDescriptor, bytes], Awaitable[None]]
+# Called with what is known of each session that is over, before the book says so.
+OnEnded = Callable[[SessionReceipt, SessionProgress], Awaitable[None]]
+# Called when the attempts at one sum are used up, with what became of the last.
+OnGivenUp = Callable[[SessionAbortedError], Awaitable[None]]

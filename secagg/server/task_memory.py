@@ -1,29 +1,33 @@
 """Remembers what a task was planned to be, so that a restart runs the same task.
 
 Rule 1: parameters belong to the settings they were made from; other settings are
-        planned afresh.
+        planned afresh.  Who may join, when and what clients are handed decides no
+        parameter.
 Rule 2: within one task, noise never changes by itself: a newer planner that would
         choose differently is not asked again.
+Rule 3: settings are kept whole, so that a task needs no file once it was added.
 """
 
-import dataclasses
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from typing import Self
 
-from secagg.config import ServerSettings
+from secagg.config import TaskSettings, task_from_document
+from secagg.config.schedule import CONTINUOUS
+from secagg.config.settings import EnrolmentSection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.canonical import Reader
-from secagg.storage.book import Book
-from secagg.storage.stored import Task, TaskRow, TaskState
+from secagg.storage.book_reader import ReadsBook
+from secagg.storage.stored import Task, TaskRow
 
-__all__ = ["RememberedTask", "digest_of", "recall", "remember"]
-
-# What decides the parameters; where to listen and store does not.
-_DECISIVE = ("task", "vector", "cohort", "noise", "rounds")
+__all__ = [
+    "RememberedTask",
+    "decode_settings",
+    "encode_settings",
+    "recall",
+    "row_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,50 +74,66 @@ class RememberedTask:
             ) from None
 
 
-async def recall(book: Book, settings: ServerSettings) -> RememberedTask | None:
-    """Return what was remembered for these settings, if anything.
+def encode_settings(settings: TaskSettings) -> str:
+    """Return a task's settings as its row keeps them."""
+    return json.dumps(settings.document(), sort_keys=True)
+
+
+def decode_settings(task: Task) -> TaskSettings:
+    """Read what `encode_settings` returned.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; they are of another release.
+    """
+    try:
+        return task_from_document(
+            json.loads(task.settings), origin=f"the row of task {task.task_id!r}"
+        )
+    except (ValueError, TypeError, AttributeError, ServiceError) as error:
+        raise ServiceError(
+            f"the stored settings of task {task.task_id!r} cannot be read: {error}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Finish the task with the release that began it, or choose a "
+            "new task.id.",
+        ) from None
+
+
+def recall(row: TaskRow | None, settings: TaskSettings) -> RememberedTask | None:
+    """Return what was worked out for these settings, if anything.
 
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    row = await _row_of(book, settings)
-    if row is None or row.task.settings != digest_of(settings):
+    if row is None or not row.task.plan:
+        return None
+    known = decode_settings(row.task)
+    if _decisive(known) != _decisive(settings):
         return None
     return RememberedTask.decode(row.task.plan)
 
 
-async def remember(
-    book: Book, settings: ServerSettings, planned: RememberedTask
-) -> None:
-    """Remember the parameters for these settings.
-
-    Raises:
-        ServiceError: STORAGE_FAILED.
-    """
-    row = await _row_of(book, settings)
-    task = Task(
-        settings.task.id, TaskState.RUNNING, digest_of(settings), planned.encode()
-    )
-    version = 0 if row is None else row.version
-    if not await book.put_task(task, expect_version=version):
-        raise ServiceError(
-            f"somebody else has changed task {settings.task.id!r} meanwhile",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Start again.",
-        )
-
-
-async def _row_of(book: Book, settings: ServerSettings) -> TaskRow | None:
+async def row_of(book: ReadsBook, task_id: str) -> TaskRow | None:
+    """Return the row of a task, or None."""
     for row in await book.tasks():
-        if row.task.task_id == settings.task.id:
+        if row.task.task_id == task_id:
             return row
     return None
 
 
-def digest_of(settings: ServerSettings) -> str:
-    """Return a digest of everything that decides a task's parameters."""
-    decisive: Mapping[str, object] = {
-        name: dataclasses.asdict(getattr(settings, name)) for name in _DECISIVE
-    }
-    text = json.dumps(decisive, sort_keys=True, default=str)
-    return sha256(text.encode()).hexdigest()
+def _decisive(settings: TaskSettings) -> TaskSettings:
+    """Return settings without those that decide no parameter."""
+    return TaskSettings(
+        replace(
+            settings.task,
+            payload=None,
+            invited=(),
+            ends=None,
+            schedule=CONTINUOUS,
+            window=None,
+        ),
+        settings.vector,
+        settings.cohort,
+        settings.noise,
+        settings.rounds,
+        EnrolmentSection(),  # read anew at every start
+    )

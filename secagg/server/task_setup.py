@@ -12,11 +12,11 @@ Rule 3: what is left open in the settings gets the safest value that works: a ma
 
 import asyncio
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from secagg.config import ServerSettings
+from secagg.config import TaskSettings
 from secagg.config.rates import parse_rate
 from secagg.distributed_dp import (
     ClippingSchedule,
@@ -59,8 +59,14 @@ from secagg.profiles import (
     Tail,
 )
 from secagg.report_cache import privacy_report
-from secagg.server.task_memory import RememberedTask, recall, remember
+from secagg.server.task_memory import (
+    RememberedTask,
+    encode_settings,
+    recall,
+    row_of,
+)
 from secagg.storage.book import Book
+from secagg.storage.stored import Task, TaskState
 from secagg.wire.limits import check_transportable
 
 __all__ = [
@@ -331,26 +337,48 @@ class PreparedTask:
         return cls(parameters, None, None, None, enrolment=cohort.enrolment)
 
 
-async def settle_task(settings: ServerSettings, book: Book) -> PreparedTask:
+async def settle_task(
+    settings: TaskSettings, book: Book, *, reports: Path | None
+) -> PreparedTask:
     """Return the task as it was first planned; plan and remember it the first time.
 
-    Its privacy report is kept in the state directory.
+    Its row holds these settings afterwards; what an operator has said of the task
+    (`TaskState`) stays.
+
+    Args:
+        settings: Of the task.
+        book: The aggregator's.
+        reports: As for `prepare_task`.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
     """
-    known = await recall(book, settings)
+    task_id, text = settings.task.id, encode_settings(settings)
+    row = await row_of(book, task_id)
+    known = recall(row, settings)
     prepared = await asyncio.to_thread(
-        prepare_task, settings, known=known, reports=settings.server.state_dir
+        prepare_task, settings, known=known, reports=reports
     )
-    if known is None:
-        planned = RememberedTask(prepared.parameters, prepared.forecast_rmse)
-        await remember(book, settings, planned)
+    if known is None or row is None or row.task.settings != text:
+        planned = known or RememberedTask(prepared.parameters, prepared.forecast_rmse)
+        plan = planned.encode()
+        task = (
+            Task(task_id, TaskState.RUNNING, text, plan)
+            if row is None
+            else replace(row.task, settings=text, plan=plan)
+        )
+        version = 0 if row is None else row.version
+        if not await book.put_task(task, expect_version=version):
+            raise ServiceError(
+                f"somebody else has changed task {task_id!r} meanwhile",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Try again.",
+            )
     return prepared
 
 
 def prepare_task(
-    settings: ServerSettings,
+    settings: TaskSettings,
     *,
     known: RememberedTask | None = None,
     reports: Path | None = None,
@@ -359,7 +387,7 @@ def prepare_task(
     """Check the settings of a task and work out what they leave open.
 
     Args:
-        settings: The server's.
+        settings: Of the task.
         known: What was worked out for these settings before; None to plan afresh.
         reports: Directory that keeps the privacy report from one start to the next;
             None to compute it afresh.
@@ -416,7 +444,7 @@ def _report(
     return privacy_report(noised, reports, keep=keep)
 
 
-def local_randomiser(settings: ServerSettings) -> LocalParameters | None:
+def local_randomiser(settings: TaskSettings) -> LocalParameters | None:
     """Return what makes vectors private before they are encoded; None for nothing.
 
     Raises:
@@ -449,7 +477,7 @@ def local_randomiser(settings: ServerSettings) -> LocalParameters | None:
     )
 
 
-def plan_noise(settings: ServerSettings) -> Plan:
+def plan_noise(settings: TaskSettings) -> Plan:
     """Plan the noise of a task with a budget.
 
     Raises:
@@ -497,7 +525,7 @@ def plan_noise(settings: ServerSettings) -> Plan:
     return plan(**asked)
 
 
-def adaptive_clip(settings: ServerSettings) -> ClippingSchedule | None:
+def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
     """Return how the clip follows the sums; None for one that stays.
 
     Raises:
@@ -514,7 +542,7 @@ def adaptive_clip(settings: ServerSettings) -> ClippingSchedule | None:
     )
 
 
-def spare_sessions(settings: ServerSettings) -> int:
+def spare_sessions(settings: TaskSettings) -> int:
     """Return how many sessions the budget of a task covers beyond its sums.
 
     A session may end after its inputs were fixed, and then stays spent; without a
@@ -528,7 +556,7 @@ def spare_sessions(settings: ServerSettings) -> int:
     return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
 
 
-def _published(settings: ServerSettings) -> PublishedEnrolment | None:
+def _published(settings: TaskSettings) -> PublishedEnrolment | None:
     """Return whose credentials count, where the profile asks for any."""
     section = settings.enrolment
     if not Profile.from_label(settings.task.profile).has_identities:
@@ -547,7 +575,7 @@ def _published(settings: ServerSettings) -> PublishedEnrolment | None:
 
 
 def _work_out(
-    settings: ServerSettings, enrolment: PublishedEnrolment | None
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> RememberedTask:
     protocol = _protocol_parameters(settings, enrolment)
     if settings.noise.none:
@@ -565,7 +593,7 @@ def _work_out(
 
 
 def _protocol_parameters(
-    settings: ServerSettings, enrolment: PublishedEnrolment | None
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> ProtocolParameters:
     cohort, rounds = settings.cohort, settings.rounds
     profile = Profile.from_label(settings.task.profile)
@@ -595,7 +623,7 @@ def _protocol_parameters(
     ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)
 
 
-def _read_payload(settings: ServerSettings) -> bytes:
+def _read_payload(settings: TaskSettings) -> bytes:
     path = settings.task.payload
     if path is None:
         return b""

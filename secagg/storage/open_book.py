@@ -12,11 +12,11 @@ from secagg.storage.book import Book
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite_book import SQLiteBook
 
-__all__ = ["open_book", "open_state"]
+__all__ = ["BOOK_FILE", "open_book", "open_state"]
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
-_FILE: Final = "book.sqlite3"
+BOOK_FILE: Final = "book.sqlite3"
 
 
 async def open_book(  # noqa: PLR0913 - every part can be exchanged
@@ -86,7 +86,7 @@ async def open_state(
         return await open_book(_MEMORY)
     made = _made(directory)
     return await open_book(
-        f"{_SQLITE}{made / _FILE}",
+        f"{_SQLITE}{made / BOOK_FILE}",
         mark=mark or default_mark(made),
         accept_restored=accept_restored,
     )

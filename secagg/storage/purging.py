@@ -25,7 +25,9 @@ async def purge_once(book: Book, policy: Retention, log: logging.Logger) -> None
     try:
         purged = await book.purge(policy)
     except ServiceError as error:
-        log.warning("%s: %s", telemetry.STORAGE_REFUSED, error)
+        telemetry.log_event(log, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
     else:
         if purged.keys:
-            log.info("%s count=%d", telemetry.RECEIPTS_PURGED, len(purged.keys))
+            telemetry.log_event(
+                log, logging.INFO, telemetry.RECEIPTS_PURGED, count=len(purged.keys)
+            )

@@ -271,10 +271,12 @@ class UploadSpool:
             names = sorted(path.name for path in self._directory.iterdir())
         ours = tuple(name for name in names if _SESSION_NAME.fullmatch(name))
         if len(ours) < len(names):
-            _LOG.warning(
-                "%s name=%r: none of the spool's sessions, left alone",
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
                 telemetry.SPOOL_FOREIGN,
-                min(set(names) - set(ours)),
+                name=min(set(names) - set(ours)),
+                reason="none of the spool's sessions, left alone",
             )
         return tuple(map(bytes.fromhex, ours))
 

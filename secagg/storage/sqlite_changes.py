@@ -299,6 +299,7 @@ def put_task(database: sqlite3.Connection, task: Task, *, expect_version: int) -
             task.state.value,
             task.settings,
             task.plan,
+            task.reason,
         ),
     )
     return True

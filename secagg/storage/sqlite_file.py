@@ -19,6 +19,7 @@ where the machine may be stolen.
 import os
 import sqlite3
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,14 @@ from secagg.storage.rollback_mark import (
 from secagg.storage.sqlite_changes import mark_restored
 from secagg.storage.sqlite_rows import SCHEMA
 
-__all__ = ["SCHEMA_VERSION", "SQLiteFile"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "SQLiteFile",
+    "explained",
+    "refuse_foreign",
+    "schema_of",
+    "stored_text",
+]
 
 SCHEMA_VERSION: Final = 1
 
@@ -157,7 +165,7 @@ class SQLiteFile:
         # The order matters: in exclusive mode from the start, no shared memory file
         # is made, and the first write takes the lock of rule 2.
         self._pragma("locking_mode = EXCLUSIVE")
-        self._database.text_factory = _text
+        self._database.text_factory = stored_text
         # A reader's lock only: nothing of a foreign file may change.
         self._database.execute("BEGIN IMMEDIATE")
         try:
@@ -187,31 +195,11 @@ class SQLiteFile:
     def _is_new(self) -> bool:
         """Say whether the file is empty; refuse it if it is not a sound book."""
         version = self._pragma("user_version")
-        schema = {
-            sql
-            for (sql,) in self._database.execute(
-                "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
-            )
-        }
+        schema = schema_of(self._database)
         application = self._pragma("application_id")
         if not schema and (application, version) == (0, 0):
             return True
-        if application != _APPLICATION_ID:
-            raise ServiceError(
-                f"{self._name} is a database, but no book of this program",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Point the state path at another file; this one is something "
-                "else, or of another release.",
-            )
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise ServiceError(
-                f"{self._name} has schema version {version}, this release reads "
-                f"version {SCHEMA_VERSION}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Upgrade this side, or point it at another state file.",
-            )
-        if version != SCHEMA_VERSION or schema != set(SCHEMA):
-            raise StateDamagedError(f"the tables of {self._name} are not those of ours")
+        refuse_foreign(self._name, application, version, schema)
         complaint = self._pragma("integrity_check(1)")
         if complaint != "ok":
             raise StateDamagedError(f"{self._name}: {complaint}")
@@ -256,34 +244,81 @@ class SQLiteFile:
     def _checkpoint(self) -> None:
         self._pragma("wal_checkpoint(TRUNCATE)")
 
-    # --- failures ---------------------------------------------------------------------
-
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn every failure of the machinery into one that says what to do."""
-        try:
+        with explained(self._name):
             yield
-        except sqlite3.Error as error:
-            raise self._failure(error) from None
-        except UnicodeError:
-            # SQLite's own words about a name that is no text any more.
-            raise StateDamagedError(f"{self._name} holds text that is none") from None
-        except OSError as error:
-            raise self._refused(error.strerror or str(error), _CHECK_OWNER) from None
 
-    def _failure(self, error: sqlite3.Error) -> ServiceError:
-        # The lowest byte is the primary code, the others only refine it.
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code == sqlite3.SQLITE_CORRUPT:
-            return StateDamagedError(f"{self._name}: {error}")
-        return self._refused(str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
 
-    def _refused(self, complaint: str, next_step: str) -> ServiceError:
-        return ServiceError(
-            f"the state file {self._name} cannot be used: {complaint}",
+def refuse_foreign(
+    name: str, application: object, version: object, schema: AbstractSet[str]
+) -> None:
+    """Refuse a database that is no book of this release.
+
+    Args:
+        name: Of the file.
+        application: Its `application_id`.
+        version: Its `user_version`.
+        schema: The statements that made its tables.
+
+    Raises:
+        StateDamagedError: Its tables are not those of a book.
+        ServiceError: STORAGE_FAILED; it is something else, or of a newer release.
+    """
+    if application != _APPLICATION_ID:
+        raise ServiceError(
+            f"{name} is a database, but no book of this program",
             code=ErrorCode.STORAGE_FAILED,
-            next_step=next_step,
+            next_step="Point the state path at another file; this one is something "
+            "else, or of another release.",
         )
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ServiceError(
+            f"{name} has schema version {version}, this release reads version "
+            f"{SCHEMA_VERSION}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Upgrade this side, or point it at another state file.",
+        )
+    if version != SCHEMA_VERSION or schema != set(SCHEMA):
+        raise StateDamagedError(f"the tables of {name} are not those of ours")
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn every failure of the machinery into one that says what to do.
+
+    Args:
+        name: Of the file.
+
+    Raises:
+        StateDamagedError: The file's structure is damaged, or its text is none.
+        ServiceError: STORAGE_FAILED.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _failure(name, error) from None
+    except UnicodeError:
+        # SQLite's own words about a name that is no text any more.
+        raise StateDamagedError(f"{name} holds text that is none") from None
+    except OSError as error:
+        raise _refused(name, error.strerror or str(error), _CHECK_OWNER) from None
+
+
+def _failure(name: str, error: sqlite3.Error) -> ServiceError:
+    # The lowest byte is the primary code, the others only refine it.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StateDamagedError(f"{name}: {error}")
+    return _refused(name, str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
+
+
+def _refused(name: str, complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(
+        f"the state file {name} cannot be used: {complaint}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step=next_step,
+    )
 
 
 _CHECK_OWNER: Final = "Check that the directory exists and that its owner can write."
@@ -299,6 +334,12 @@ _NEXT_STEPS: Final = {
 }
 
 
-def _text(data: bytes) -> str:
+def schema_of(database: sqlite3.Connection) -> set[str]:
+    """Return the statements that made a database's tables."""
+    found = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    return {sql for (sql,) in found}
+
+
+def stored_text(data: bytes) -> str:
     """Return a TEXT value; bytes that are no text then fail its row's checksum."""
     return data.decode(errors="surrogateescape")

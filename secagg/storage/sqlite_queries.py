@@ -154,7 +154,13 @@ def read_tasks(database: sqlite3.Connection) -> tuple[TaskRow, ...]:
     """See `Book.tasks`."""
     return tuple(
         TaskRow(
-            Task(row.task_id, TaskState(row.state), row.settings, row.plan),
+            Task(
+                row.task_id,
+                TaskState(row.state),
+                row.settings,
+                row.plan,
+                row.reason,
+            ),
             row.version,
             read_tally(database, Role.SERVER, row.task_id, peer=""),
         )

@@ -94,6 +94,7 @@ CREATE TABLE task (
     state TEXT NOT NULL,
     settings TEXT NOT NULL,
     plan BLOB NOT NULL,
+    reason TEXT NOT NULL,
     seal BLOB NOT NULL
 ) STRICT;
 CREATE TABLE charge (
@@ -163,6 +164,7 @@ class TaskColumns:
     state: str
     settings: str
     plan: bytes
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

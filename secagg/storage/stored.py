@@ -124,12 +124,14 @@ class Task:
         state: What the operator has said.
         settings: The settings it was made from, as text.
         plan: What was worked out from them, once and for all.
+        reason: Why it is paused or stopped, in words; "" while it runs.
     """
 
     task_id: str
     state: TaskState
     settings: str
     plan: bytes = field(repr=False)
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
-from secagg.server.task import SessionSum, TaskDefinition
+from secagg.server.task import OnEnded, SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.book import Book
@@ -108,6 +108,7 @@ class Deployment:
         identity_files: What a client that starts finds of its identity, by number, in
             profiles with credentials; None finds nothing.
         revocations: The list that the parameters name, as the issuer made it.
+        on_ended: Takes what the aggregator knows of each session that is over.
     """
 
     clock: ManualClock
@@ -134,6 +135,7 @@ class Deployment:
         identity_in_simulation(identity_of(number), number + 1)
     )
     revocations: bytes = b""
+    on_ended: OnEnded | None = None
 
     observer: TaskObserver = field(default_factory=TaskObserver)
     server_book: Book = field(default_factory=inline_book)
@@ -199,6 +201,7 @@ class Deployment:
             masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
             limits=self.limits,
             on_aborted=self._on_aborted,
+            on_ended=self.on_ended,
         )
         await aggregator.recover()
         released = await self._released()

@@ -9,7 +9,7 @@ from typing import Final
 
 from cryptography import x509
 
-from secagg.telemetry import CERTIFICATE_EXPIRES, TRANSPORT_LOGGER
+from secagg.telemetry import CERTIFICATE_EXPIRES, TRANSPORT_LOGGER, log_event
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["WARNED_BEFORE", "warn_before_expiry"]
@@ -34,10 +34,11 @@ def warn_before_expiry(identity: TLSIdentity, now: datetime | None = None) -> No
     ):
         for certificate in x509.load_pem_x509_certificates(data):
             if certificate.not_valid_after_utc < soon:
-                _LOG.warning(
-                    "%s path=%s not_valid_after=%s next_step=%s",
+                log_event(
+                    _LOG,
+                    logging.WARNING,
                     CERTIFICATE_EXPIRES,
-                    path,
-                    certificate.not_valid_after_utc.isoformat(),
-                    "issue a new one under the same file name",
+                    path=path,
+                    not_valid_after=certificate.not_valid_after_utc.isoformat(),
+                    next_step="issue a new one under the same file name",
                 )

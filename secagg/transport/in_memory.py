@@ -36,13 +36,19 @@ class InMemoryConnection:
 
     Attributes:
         identity: As whom the calls are made.
-        aggregator: Who answers them.
+        aggregator: Who answers them; by default somebody without a certificate.
     """
 
-    def __init__(self, service: AggregatorService, identity: str) -> None:
+    def __init__(
+        self,
+        service: AggregatorService,
+        identity: str,
+        *,
+        aggregator: str = UNCERTIFIED_AGGREGATOR,
+    ) -> None:
         self._service = service
         self.identity: Final = identity
-        self.aggregator: Final = UNCERTIFIED_AGGREGATOR
+        self.aggregator: Final = aggregator
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""

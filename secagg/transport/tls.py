@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.types import (
 )
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER
+from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER, log_event
 from secagg.transport.identity import RESERVED_SUFFIX, PeerIdentity, Role
 
 __all__ = [
@@ -350,11 +350,12 @@ def _has_issued(issuer: x509.Certificate, subject: x509.Certificate) -> bool:
 def _warn_if_readable(path: Path) -> None:
     # Not an error: orchestrators mount secrets with modes of their own.
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        _LOG.warning(
-            "%s path=%s next_step=%s",
+        log_event(
+            _LOG,
+            logging.WARNING,
             KEY_FILE_READABLE,
-            path,
-            "chmod 600, unless the directory keeps others out",
+            path=path,
+            next_step="chmod 600, unless the directory keeps others out",
         )
 
 

@@ -101,7 +101,7 @@ class MessageSizes:
     Attributes:
         roster: At most, and whole; to every client that reads it.
         edges: What one client is shown of drawn neighbours; 0 where nobody draws.
-        bundles: From one client; to one client where it draws as many as draw it.
+        bundles: From one client, and to it on the other graphs.
         shares: From one client.
     """
 
@@ -115,14 +115,17 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     """Return what the largest session with these parameters puts on the wire."""
     n = parameters.max_clients
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
+    # Where clients draw, as many as the cap allows may have drawn one.
+    tail = parameters.tail
+    dealers = tail.in_cap if isinstance(tail, SparseTail) else neighbours + 1
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
         edges=_published_edges(parameters),
         bundles=neighbours * BUNDLE_BYTES,
         # The own share is revealed too on the complete graph; one bit for each
         # absence; at most all seeds of noise.
-        shares=(neighbours + 1) * SHARE_BYTES
-        + -(-(neighbours + 1) // 8)
+        shares=dealers * SHARE_BYTES
+        + -(-dealers // 8)
         + parameters.noise_layers * NOISE_SEED_BYTES,
     )
 

@@ -35,6 +35,12 @@ VERBS = {
     "plan",
     "graph",
     "sessions",
+    "tasks",
+    "status",
+    "doctor",
+    "state",
+    "budget",
+    "drain",
     "pki",
 }
 
@@ -53,7 +59,7 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()))
 def test_every_command_in_the_documents_has_only_flags_that_exist(words, capsys):
     depth = 1
-    if words[0] == "sessions":
+    if words[0] in {"sessions", "state", "tasks"}:
         depth = 2
     if words[0] == "pki":
         depth = 3 if words[1] in {"enrol", "identity"} else 2
@@ -136,6 +142,29 @@ def test_the_python_of_the_page_on_local_privacy_runs(capsys):
     assert readers.startswith("against readers of the sums: epsilon 8")
     assert error.endswith("0.48")
     assert float(chance.rpartition(" ")[2]) < 1e-90
+
+
+def test_the_python_of_the_page_on_two_aggregators_runs(capsys):
+    text = (ROOT / "docs" / "two-aggregators.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "two-aggregators.md", "exec"), {})
+    together, one, readers, error = capsys.readouterr().out.splitlines()
+    assert together.endswith("nothing is promised")
+    assert "the other one adds its noise: epsilon 2.1" in one
+    assert "if both do: epsilon 1.3" in readers
+    assert error.endswith("2.828")
+
+
+def test_the_python_of_the_page_on_experiments_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "bench.md").read_text()
+    names = {}
+    for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(program, names)
+    error = ((names["estimate"] - names["faster"]) ** 2).mean()
+    assert 0.0 < error < 6.0 * names["made"].forecast.expected_mse
+    assert (tmp_path / "table.svg").exists()
+    assert "certified" in capsys.readouterr().out
 
 
 def test_the_python_of_the_page_on_bayesian_accounting_runs(capsys):

@@ -20,15 +20,19 @@ PARAMETERS = sparse_parameters_for(
 )
 
 
-@pytest.fixture
-def session():
-    """Return a session whose clients have been shown the roster, and have drawn."""
+def rostered(parameters=PARAMETERS):
     session = InProcessSession(
-        PARAMETERS, [one_hot(n, CLIENTS, 1 << 20) for n in range(CLIENTS)]
+        parameters, [one_hot(n, CLIENTS, 1 << 20) for n in range(CLIENTS)]
     )
     session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
     return session
+
+
+@pytest.fixture
+def session():
+    """Return a session whose clients can see the roster, and have drawn nobody."""
+    return rostered()
 
 
 @pytest.fixture
@@ -99,3 +103,17 @@ def test_a_key_that_gives_no_secret_names_its_owner(session):
         share_bundles._agreed(keys, low)
     assert caught.value.code is ErrorCode.BAD_PUBLIC_KEY
     assert caught.value.sender == low.identity
+
+
+def test_who_was_drawn_by_few_holds_few_shares_and_stays():
+    """How many draw a client is chance: it says nothing of who was shown what."""
+    session = rostered(replace(PARAMETERS, threshold=PARAMETERS.degree))
+    for which in (Round.CHOOSE_EDGES, Round.SHARE_KEYS):
+        session.play(which)
+        session.close(which)
+    graph = session.server_state.cohort.graph
+    drawers = {n: len(graph.dealers(n)) for n in range(CLIENTS)}
+    fewest = min(drawers, key=drawers.get)
+    assert drawers[fewest] < PARAMETERS.degree
+    session.update(fewest)
+    assert isinstance(session.clients[fewest], client.Masked)

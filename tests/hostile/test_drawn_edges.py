@@ -304,6 +304,23 @@ def test_a_step_that_is_forgotten_leaves_the_lists_as_they_were():
     assert server.progress(session.server_state).expected == CLIENTS
 
 
+def test_who_is_drawn_by_hardly_anybody_stays():
+    # R5.3-11: how many draw a client is chance, and says nothing of its roster.
+    session = session_of(degree=3, losses=2)
+    for which in ROUNDS[:2]:
+        session.play(which)
+        session.close(which)
+    graph = session.server_state.cohort.graph
+    threshold = session.parameters.threshold
+    lonely = [n for n in range(CLIENTS) if len(graph.dealers(n)) < threshold]
+    assert lonely  # seeds are fixed
+    again = session_of(degree=3, losses=2)
+    result = run_session(again)
+    assert set(result.survivors) == set(range(CLIENTS))
+    assert all(isinstance(s, client.Completed) for s in again.clients.values())
+    assert len(again.check()) == 1
+
+
 # --- floors -------------------------------------------------------------------------
 
 

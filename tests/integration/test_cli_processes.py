@@ -96,7 +96,9 @@ class Programs:
         words = [
             f"--set={item}" for item in (f"server.listen={self.address}", *overrides)
         ]
-        process = self.start("-m", "secagg", "server", "--config", config, *words)
+        process = self.start(
+            *("-m", "secagg", "server", "--until-done", "--config", config), *words
+        )
         line = wait_for(process, "listening on ")
         self.address = line.split("listening on ")[1].split()[0]
         return process
@@ -253,7 +255,9 @@ def test_sigterm_stops_gently_and_the_task_goes_on_after_a_restart(programs):
         finish(client)
     finish(server)
     # The budget of the task is spent: the same task is refused from now on.
-    again = programs.run("server", "--config", "server.exact.toml", "--json")
+    again = programs.run(
+        *("server", "--until-done", "--config", "server.exact.toml", "--json")
+    )
     assert again.returncode == 60
     assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]
 

@@ -14,6 +14,7 @@ from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.messages import Envelope, Quorum, Roster, Survivors
 from secagg.profiles import MaliciousTail
+from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import (
     TRUST_DOMAIN,
@@ -331,7 +332,7 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
 
 def test_who_signs_too_late_answers_all_the_same():
     def slow(number, call, count):
-        late = number == 2 and call is SignConsistency and count < 8
+        late = number == 2 and call is SignConsistency and count < 12
         return Fault.LOSE_REQUEST if late else Fault.NONE
 
     deployment, endings = deploy(fault_of=slow)
@@ -339,6 +340,8 @@ def test_who_signs_too_late_answers_all_the_same():
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     receipt = deployment.sums[0].receipt
     assert receipt.revealed == CLIENTS
+    assert receipt.signed == CLIENTS - 1
+    assert SessionReceipt.decode(receipt.encode()) == receipt
 
 
 def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():

@@ -73,6 +73,21 @@ def test_a_histogram_has_error_bars_that_hold():
     assert "epsilon" in printed
 
 
+def test_two_aggregators_release_one_sum_over_tls():
+    printed = run("two_aggregators.py")
+    truth, released = (
+        [float(number) for number in row.split()]
+        for row in re.findall(r"\[([^]]+)\]", printed)
+    )
+    assert truth == [2.25] * 4
+    stddev = float(re.search(r"errs by (\d\.\d+)", printed)[1])
+    # Ten truncations of 2^-15 and noise: six deviations, 10^-8 false alarms.
+    assert all(abs(value - 2.25) < 6 * stddev + 0.001 for value in released)
+    assert "10 vectors" in printed
+    assert "everybody has the same sum: True" in printed
+    assert "against both aggregators together: nothing is promised" in printed
+
+
 def test_thirty_lines_train_a_model():
     lines = (EXAMPLES / "train_in_one_process.py").read_text().split("\n")
     assert sum(1 for line in lines if line) <= 30

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 
+from secagg.cli.logs import JSONLines
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Bundles, Released, Round, Shares
@@ -306,6 +307,7 @@ def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
             secrets.append(event.envelope.data)
     assert len(secrets) == 4 + 4 + 3
     text = caplog.text + repr(endings) + repr(deployment.sums)
+    text += "".join(map(JSONLines().format, caplog.records))
     assert "session_completed" in text
     assert "client_dropped" in text
     for secret in secrets:

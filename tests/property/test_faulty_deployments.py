@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import SecAggError
+from secagg.server.limits import AggregatorLimits
 from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
@@ -119,6 +120,10 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
             server_crash=CrashSwitch(server_crash),
             client_crash={n: CrashSwitch(at) for n, at in crashes.items()},
             settings=ClientSettings(watch=watch, offer_seconds=600.0),
+            # Who polls twice a second for minutes asks nothing new.
+            limits=AggregatorLimits(
+                quiet_seconds=30.0, poll_seconds=4.0, join_poll_seconds=4.0
+            ),
             corrupt=corrupt,
         )
         return deployment, await deployment.run()

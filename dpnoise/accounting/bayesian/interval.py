@@ -18,6 +18,7 @@ import numpy as np
 
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
+from dpnoise.student import student_quantile
 
 __all__ = ["Interval", "upper_mean"]
 
@@ -91,20 +92,4 @@ def _student(shares: FloatArray, mean: float, failure: float) -> float:
     if freedom < 1:
         raise InputError("Student's interval needs at least two draws")
     spread = float(np.std(shares))
-    return mean + _student_quantile(failure, freedom) * spread / math.sqrt(freedom)
-
-
-def _student_quantile(tail: float, freedom: int) -> float:
-    """The number that Student's t exceeds with a probability, by halving.
-
-    The tail is integrated in the angle, t = √freedom·tan(angle): its density there is
-    proportional to cos(angle)^(freedom − 1).
-    """
-    angles = np.linspace(0.0, math.pi / 2, 200_001)
-    density = np.cos(angles) ** (freedom - 1)
-    weights = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
-    below = 0.5 + 0.5 * weights / weights[-1]
-    if tail >= 0.5:  # noqa: PLR2004  # the law is symmetric
-        return -_student_quantile(1.0 - tail, freedom) if tail > 0.5 else 0.0  # noqa: PLR2004
-    angle = float(np.interp(1.0 - tail, below, angles))
-    return math.sqrt(freedom) * math.tan(angle)
+    return mean + student_quantile(failure, freedom) * spread / math.sqrt(freedom)

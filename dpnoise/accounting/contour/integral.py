@@ -386,13 +386,12 @@ class ContourBound:
         """Widen the lattice until the tails at this exponent are negligible."""
         shift = max(1, math.ceil(self._largest))
         need = int(10.0 * math.sqrt(self._variance)) + 4 * shift + 64
-        need += int(shift * abs(exponent))
+        need += int(min(self._largest, shift) * abs(exponent))
         while True:
             if self._lattice.reach < need:
                 self._lattice = ContourLattice.build(self._variance, need)
-            largest = abs(exponent) + 4.0
-            tail = self._lattice.log_tail_bounds(exponent=largest, shift=shift)
-            if tail[-1] < LOG_NEGLIGIBLE_TAIL:
+            tails = self._lattice.log_tails(exponent=exponent, largest=self._largest)
+            if max(tail[-1] for tail in tails) < LOG_NEGLIGIBLE_TAIL:
                 return
             need = self._lattice.reach + self._lattice.reach // 2
 

@@ -130,6 +130,47 @@ class ContourLattice:
             found.append(found[-1] * step)
         return found
 
+    def log_tails(
+        self, *, exponent: float, largest: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bound what moments of rounded coordinates miss outside a window.
+
+        Of coordinates x ≤ X with likelihood ratio R and D = ρ_1 − 1, that is q·R^e,
+        q·|D| and q·D⁴·R^(e−4), summed over the integers beyond a window's end.
+
+        Args:
+            exponent: The e: above 1, or below 0.
+            largest: Bound X on the coordinates, grid steps, greater than 0.
+
+        Returns:
+            Logs of the bounds for y > Y and for y < −Y, with Y as in `log_tail_bounds`.
+
+        Source:
+            ρ_1 on the right, and its inverse on the left, bound everything. Below one
+            step R = 1 − x + x·ρ_1 is nearer to 1: at most R_X on the right, where
+            |D| ≤ ρ_1, and at least 1 − X on the left, where |D| ≤ 1. On the right the
+            recurrence gives 1/r_{y+1} − 1/r_y ≤ 2/v, so R_X(y + 1) = 1 − X + X/r_y
+            grows by at most 1 + (2X/v)/R_X(y + 1), which falls in y.
+        """
+        shift = max(1, math.ceil(largest))
+        right = self.log_tail_bounds(exponent=max(exponent, 4.0), shift=shift)
+        left = self.log_tail_bounds(exponent=max(4.0 - exponent, 0.0), shift=shift)
+        if largest >= 1.0:
+            return right, left
+        ratio = self.ratios[: right.size]
+        above = 1.0 - largest + largest / ratio
+        slope = 2.0 / self.noise_variance
+        growth = np.log(ratio) + 4.0 * np.log1p(slope * ratio)
+        growth += max(exponent, 0.0) * np.log1p(slope * largest / above)
+        first = self.log_weights[: right.size] - 4.0 * np.log(ratio)
+        first = first + max(exponent, 0.0) * np.log(above)
+        nearer = self.log_weights[: right.size] + _log_geometric(np.log(ratio))
+        nearer -= max(4.0 - exponent, 0.0) * math.log1p(-largest)
+        return (
+            np.minimum(right, first + _log_geometric(growth) + math.log(2.0)),
+            np.minimum(left, nearer + math.log(2.0)),
+        )
+
     def log_tail_bounds(self, *, exponent: float, shift: int) -> FloatArray:
         """Bound Σ_{y > Y} q(y)·ρ_shift(y)^exponent for every Y at once.
 
@@ -160,16 +201,21 @@ class ContourLattice:
         growth = np.log(ratio) + shift * exponent * np.log1p(
             2.0 * ratio / self.noise_variance
         )
-        with np.errstate(divide="ignore", over="ignore"):
-            geometric = np.where(
-                growth < -_LEAST_DECAY,
-                growth - np.log(-np.expm1(np.minimum(growth, -_LEAST_DECAY))),
-                np.inf,
-            )
+        geometric = _log_geometric(growth)
         first = self.log_weights[index] + exponent * log_ratio
         # The logarithms above err by far less than log 2.
         bound: FloatArray = first + geometric + math.log(2.0)
         return bound
+
+
+def _log_geometric(growth: FloatArray) -> FloatArray:
+    """Return log Σ_{n ≥ 1} e^(n·growth); infinite where that does not converge."""
+    found: FloatArray = np.where(
+        growth < -_LEAST_DECAY,
+        growth - np.log(-np.expm1(np.minimum(growth, -_LEAST_DECAY))),
+        np.inf,
+    )
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ no vector at all.
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from dpnoise.accounting.accountant import Accountant
@@ -50,6 +51,7 @@ ARITHMETIC_ASSUMPTION = (
 )
 
 
+@lru_cache(maxsize=8)  # a calibration ends with what is then stated
 def contour_bound(release: NoiseEvent, *, whole_curve: bool) -> ContourBound | None:
     """Build the contour bound of a release.
 

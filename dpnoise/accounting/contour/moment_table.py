@@ -105,10 +105,7 @@ class MomentTable:
         self._grid = grid
         self._exponent = exponent
         shift = max(1, math.ceil(grid.largest))
-        # The fourth powers serve the expansion near zero: there |D| is at most ρ_1 on
-        # the right and 1 on the left, where 1 + p·D is at least ρ_1.
-        right = lattice.log_tail_bounds(exponent=max(exponent, 4.0), shift=shift)
-        left = lattice.log_tail_bounds(exponent=max(4.0 - exponent, 0.0), shift=shift)
+        right, left = lattice.log_tails(exponent=exponent, largest=grid.largest)
         end_right, end_left = _first_below(right), _first_below(left)
         self._tail = math.exp(right[end_right]) + math.exp(left[end_left])
         self._y = np.arange(-float(end_left), end_right + 1.0)

@@ -153,17 +153,15 @@ def _first_cell(lattice: SkellamLattice, order: float, end: float) -> float:
     # Rule 3. For u ≥ 1 the summand is at most u^max(α, 2), for u < 1 at most 1.
     excess = lattice.unit_ratio_excess
     exponent = (order - 2.0) * np.log1p(first * excess)
-    pmf = np.exp(lattice.log_pmf)
-    # A power that overflows against a weight that underflows is no number: no bound.
-    with np.errstate(over="ignore", invalid="ignore"):
+    # In the log domain, since the pmf may underflow where the power overflows: their
+    # product would be no number, which `max` does not see.
+    with np.errstate(over="ignore"):
         if order >= _CONVEX_FROM:
-            second = max(
-                float(np.sum(pmf * excess**2)),
-                float(np.sum(pmf * excess**2 * np.exp(exponent))),
-            )
+            ends = lattice.log_pmf, lattice.log_pmf + exponent
+            second = max(float(np.sum(np.exp(end) * excess**2)) for end in ends)
         else:
-            growth = np.exp(np.maximum(0.0, exponent))
-            second = float(np.sum(pmf * excess**2 * growth))
+            growth = lattice.log_pmf + np.maximum(0.0, exponent)
+            second = float(np.sum(np.exp(growth) * excess**2))
     tail = lattice.moment_tail(max(order, 2.0), 1) + lattice.plain_tail(lattice.reach)
     worst = 0.5 * order * (second * SUM_MARGIN + tail)
     if end > first:

@@ -229,6 +229,8 @@ def _least_epsilon(ladder: tuple[RoundedShift, ...], delta: float) -> float:
 
 def _lowest_point(bound: RoundedShift) -> float:
     """Return about the ε ≥ 0 where δ_μ falls as fast as the charge rises."""
+    if bound.distance == 0.0:
+        return MAX_EPSILON  # nothing was clamped, and the curve falls for ever
     normal = NormalDist()
     shift = bound.gaussian_shift
     quantile = normal.inv_cdf(min(bound.distance, 0.5))

@@ -75,7 +75,9 @@ def summed(session, lengths):
         given = task.encode(
             vector,
             session_id=session.session_id,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes([number + 1]) * 32)),
+            secrets=NoiseSecrets(
+                CLIENTS, bytes(32), SecretBytes(bytes([number + 1]) * 32)
+            ),
         )
         add_into(total, given.vector.residues, modulus)
     return total % modulus
@@ -112,7 +114,7 @@ def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
         given = task.encode(
             np.full(DIM, clip),
             session_id=session.session_id,
-            secrets=NoiseSecrets(CLIENTS, SecretBytes(bytes(32))),
+            secrets=NoiseSecrets(CLIENTS, bytes(32), SecretBytes(bytes(32))),
         )
         assert given.shortened_by == pytest.approx(DIM**0.5, rel=1e-3)
 

@@ -79,7 +79,10 @@ async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
 def test_what_is_encoded_is_what_the_randomiser_draws(task):
     noised = task.noised
     secrets = NoiseSecrets(
-        sharers=4, context=bytes(32), seed=SecretBytes(b"s" * 32), layers=()
+        sharers=4,
+        context=bytes(32),
+        seed=SecretBytes(b"s" * 32),
+        layers=tuple(SecretBytes(bytes([each] * 32)) for each in range(9)),
     )
     session_id = b"i" * 32
     vector = np.arange(DIM) * 3.0
@@ -92,6 +95,37 @@ def test_what_is_encoded_is_what_the_randomiser_draws(task):
     assert not np.array_equal(given.vector.residues, bare.vector.residues)
     # Its owner is told of the bound of the randomiser, and nobody else.
     assert given.shortened_by == pytest.approx(np.linalg.norm(vector) / 2.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["privunit2", "privunit-inf", "scalar-dp"])
+def test_every_randomiser_runs_through_a_task(name):
+    dim = 1 if name == "scalar-dp" else DIM
+    given = parameters(randomiser=name, dim=dim, magnitude_epsilon=None)
+    made = secagg.plan(
+        clients=3,
+        dimension=dim,
+        l2_clip=secagg.make_randomiser(given).output_norm,
+        epsilon=60.0,
+        delta=1e-6,
+        mechanism="skellam",
+        accountant="skellam-gdp",
+        bits=24,
+    )
+    task = secagg.PreparedTask.from_plan(made, randomiser=given)
+    offered = NoisedTask.from_parameters(task.parameters)
+    assert offered.budget.randomiser == given
+    total = np.zeros(task.parameters.dimension, np.uint64)
+    for each in range(3):
+        secrets = NoiseSecrets(
+            sharers=3, context=bytes(32), seed=SecretBytes(bytes([each] * 32))
+        )
+        encoded = offered.encode(
+            np.full(dim, 0.5), session_id=b"i" * 32, secrets=secrets
+        )
+        total += encoded.vector.residues
+    found = offered.decode(total % task.parameters.modulus, session_id=b"i" * 32)
+    # Ten standard deviations of the stated error; seeds are fixed.
+    assert np.allclose(found, 1.5, atol=10 * task.forecast_rmse)
 
 
 def test_a_client_that_demands_it_refuses_less(made, task):
@@ -127,6 +161,21 @@ def test_a_block_with_another_randomiser_is_refused(task, changed, complaint):
     with pytest.raises(RemoteProtocolError, match=complaint) as refused:
         NoisedTask.from_parameters(replace(task.parameters, noise_block=forged))
     assert refused.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_a_clip_flag_on_randomised_vectors_is_refused(task):
+    block = json.loads(task.parameters.noise_block)
+    block["mechanism"]["clip_flag_amplitude"] = 0.25
+    forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
+    wider = NoisedTask.from_parameters(task.parameters).mechanism.encoded_dim
+    for dimension in range(wider, wider + 5):  # as many as carry the flag
+        changed = replace(task.parameters, noise_block=forged, dimension=dimension)
+        with pytest.raises(RemoteProtocolError) as refused:
+            NoisedTask.from_parameters(changed)
+        if "clip flag" in str(refused.value):
+            return
+        assert "coordinates" in str(refused.value)
+    pytest.fail("no length was refused because of the flag")
 
 
 @pytest.mark.parametrize("entry", [1, "separated", [], None])

@@ -171,3 +171,21 @@ def test_an_accountant_that_cannot_reach_the_target_is_passed_over():
         calibrated(tiny, ("mixture-gdp",), bracket=narrow)
     with pytest.raises(ParameterError, match="at least one"):
         calibrated(tiny, ())
+
+
+def test_a_rough_calibration_is_within_a_thousandth_of_the_exact_one():
+    def release(variance):
+        return SkellamMixtureEvent(65536, variance, 1.0, 96 / 4096)
+
+    asked = {
+        "accountants": ("mixture-gdp", "mixture-contour", "mixture-rdp"),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "adversary": Adversary.SERVER,
+    }
+    rough = calibrate_least(release, **asked, is_rough=True)
+    exact = calibrate_least(release, **asked)
+    assert rough.accountant == exact.accountant == "mixture-contour"
+    assert 1.0 <= rough.variance / exact.variance <= 1.0015
+    # The others are asked whether they accept less, and not how much more they want.
+    assert [each.variance for each in exact.tried][2:] == [None]

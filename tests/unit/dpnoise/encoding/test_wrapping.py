@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpnoise.encoding.wrapping import MAX_MODULUS, centre, residue_dtype, wrap
+from dpnoise.encoding.wrapping import (
+    MAX_MODULUS,
+    centre,
+    residue_dtype,
+    sum_residues,
+    wrap,
+)
 from dpnoise.errors import InputError, ParameterError
 
 MODULI = [2, 3, 5, 256, 1000, 1 << 16, (1 << 16) + 1, 1 << 32, (1 << 32) + 1, 1 << 48]
@@ -86,3 +92,35 @@ def test_a_sum_of_residues_is_the_residue_of_the_sum():
     total = sum(wrap(part, modulus).astype(np.uint64) for part in parts) % modulus
     expected = sum(parts) % modulus
     assert np.array_equal(total, expected)
+
+
+@pytest.mark.parametrize(
+    "modulus", [*MODULI, (1 << 48) + 5, MAX_MODULUS - 57, MAX_MODULUS]
+)
+def test_a_sum_of_residues_is_right_for_every_modulus(modulus):
+    # Nine rows of the largest residue: more than three overflow 64 bits at 2^62.
+    entries = [
+        [modulus - 1, row % modulus, (row * row + 1) % modulus] for row in range(9)
+    ]
+    residues = np.array(entries, dtype=residue_dtype(modulus))
+    total = sum_residues(residues, modulus)
+    assert total.dtype == residue_dtype(modulus)
+    exact = [sum(column) % modulus for column in zip(*entries, strict=True)]
+    assert [int(entry) for entry in total] == exact
+
+
+def test_a_sum_of_no_vectors_is_zero():
+    assert sum_residues(np.zeros((0, 3), np.uint16), 1000).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "residues",
+    [
+        np.zeros(3, np.uint16),
+        np.zeros((2, 3), np.int64),
+        np.full((2, 3), 10, np.uint16),
+    ],
+)
+def test_what_is_no_matrix_of_residues_is_not_summed(residues):
+    with pytest.raises(InputError):
+        sum_residues(residues, 10)

@@ -77,6 +77,28 @@ def test_the_densities_of_privunit2_differ_by_its_level_exactly(dim, epsilon):
         assert abs(agreement / made.mean_agreement - 1) < 1e-9
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 30.0, 1000.0])
+def test_in_a_million_dimensions_the_level_is_as_exact(epsilon):
+    dim = 1_000_000
+    made = built("privunit2", dim, epsilon)
+    half = mpmath.mpf(dim - 1) / 2
+    edge = 1 - mpmath.mpf(made.cap.height)
+    with mpmath.workdps(30):
+
+        def density(t):  # over that at the edge, or quadrature stops too early
+            return mpmath.exp((half - 1) * mpmath.log((1 - t * t) / (1 - edge**2)))
+
+        whole = mpmath.beta(half, 0.5) / (1 - edge**2) ** (half - 1)
+        places = mpmath.linspace(edge, edge + mpmath.mpf("0.016"), 17)
+        q = mpmath.quad(density, places) / whole
+        moment = mpmath.quad(lambda t: t * density(t), places) / whole
+        lie = mpmath.mpf(made.lie.numerator) / made.lie.denominator
+        level = mpmath.log((1 - lie) / q) - mpmath.log(lie / (1 - q))
+        assert epsilon - 1e-8 < level < epsilon
+        agreement = moment * ((1 - lie) / q - lie / (1 - q))
+        assert abs(agreement / made.mean_agreement - 1) < 1e-9
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize("dim", [1, 2, 3, 4, 8])
 def test_privunit_inf_is_private_and_unbiased_over_all_sign_vectors(dim, epsilon):
@@ -244,6 +266,16 @@ def test_long_vectors_are_shortened_and_outputs_stay_in_their_ball(name):
     for each in range(200):
         drawn = made.randomise(np.full(dim, 1e300), private_seed=seed(each))
         assert np.linalg.norm(drawn) <= made.output_norm
+
+
+def test_owners_are_told_by_what_factor_their_vectors_were_too_long():
+    assert built("separated", 2, 1.0, bound=2.0).shortened_by([3.0, 4.0]) == 2.5
+    assert built("privunit2", 2, 1.0, bound=9.0).shortened_by([3.0, 4.0]) == 1.0
+    assert built("privunit-inf", 2, 1.0, bound=2.0).shortened_by([3.0, -4.0]) == 2.0
+    scalar = built("scalar-dp", 1, 1.0, bound=2.0)
+    assert scalar.shortened_by([3.0]) == 1.5
+    assert scalar.shortened_by([-1.0]) > 1e300  # what is left of it is nothing
+    assert built("privunit2", 2, 1.0, bound=1e-100).shortened_by([1e300, 0]) > 1e300
 
 
 @pytest.mark.parametrize("name", ["privunit2", "separated"])

@@ -508,6 +508,7 @@ def test_a_plan_prints_as_a_table_for_people():
     shown = made._repr_html_()
     assert shown.count("<tr>") == len(made.table())
     assert all(note.split("<")[0] in shown for note in made.notes)
+    assert f"<p>{made.in_words}</p>" in shown
 
 
 def test_simulated_noise_is_never_certified():

@@ -7,6 +7,7 @@ independent implementation of the Gaussian's privacy loss distribution.
 
 import pytest
 
+from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan
 
 # [Bao22] section 6.1: distributed mean estimation.
@@ -55,6 +56,28 @@ def test_the_chosen_scale_loses_at_most_a_few_percent(bits, limit):
     made = plan(**ESTIMATION, bits=bits)
     # The shares of all 100 clients arrive, 99 are counted.
     assert made.forecast.expected_mse * 0.99 / made.gaussian_mse < limit
+
+
+@pytest.mark.parametrize(
+    ("changes", "bits"),
+    [({}, 6), ({"epsilon": 0.1}, 6), ({"epsilon": 5.0}, 7), ({"steps": 1000}, 6)],
+)
+def test_without_bits_the_fewest_within_a_twentieth_of_the_gaussian_are_taken(
+    changes, bits
+):
+    made = plan(**(ESTIMATION | changes))
+    assert made.parameters.bits == bits
+    # The shares of all 100 clients arrive, 99 are counted.
+    assert made.forecast.expected_mse * 0.99 <= 1.05 * made.gaussian_mse
+
+
+@pytest.mark.parametrize("dimension", [1, 10, 32])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+def test_short_vectors_need_at_most_two_percent_more_noise(dimension, epsilon):
+    made = plan(**ESTIMATION | {"dimension": dimension, "epsilon": epsilon})
+    assert made.accountant == "mixture-gdp"
+    assert 1.0 < noise_per_unit(made) / made.gaussian_mse <= 1.02
+    assert made.parameters.bits * make_mechanism(made.parameters).encoded_dim <= 4096
 
 
 def test_four_bits_are_planned_honestly_or_refused():

@@ -46,6 +46,19 @@ VERBS = [
     ["pki", "identity", "new"],
     ["pki", "identity", "renew"],
     ["sessions", "verify"],
+    ["sessions", "list"],
+    ["sessions", "show"],
+    ["sessions", "watch"],
+    ["sessions", "abort"],
+    *(
+        ["tasks", verb]
+        for verb in ("add", "apply", "list", "show", "pause", "resume", "stop")
+    ),
+    ["status"],
+    ["budget"],
+    ["drain"],
+    ["doctor"],
+    ["state", "check"],
 ]
 
 
@@ -192,6 +205,15 @@ def test_a_simulation_with_drawn_neighbours_says_that_it_is_experimental(capsys,
     assert "choose_edges" in result["server_cpu_seconds"]
     assert main(words) == 0
     assert "experimental and unreviewed" in capsys.readouterr().out
+
+
+def test_a_simulation_finds_how_many_neighbours_are_drawn_where_nobody_says(capsys):
+    words = ["simulate", "--clients", "20", "--dimension", "16", "--seed", "4"]
+    words += ["--profile", "malicious-server-sparse", "--dropout-rate", "0.1", "--json"]
+    assert main(words) == 0
+    result = last_line(capsys)
+    assert result["exact"]
+    assert (result["degree"], result["threshold"]) == (6, 2)
 
 
 @pytest.mark.parametrize("extra", [[], ["--xnoise"]], ids=["plain", "xnoise"])

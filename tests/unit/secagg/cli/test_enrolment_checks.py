@@ -41,7 +41,7 @@ def checks_of(pki, role, section):
     path.write_text(f"{text}\n[enrolment]\n{lines}\n")
     settings = LOAD[role](path, environment={}).settings
     if role == "server":
-        checks = server_checks(settings)
+        checks = server_checks(settings.host, settings)
     else:
         checks = client_checks(settings, describe_input=str, outputs={})
     return [check for check in checks if check.subject == "enrolment"]

@@ -22,7 +22,6 @@ def test_every_profile_has_a_demo_in_which_a_tenth_may_be_lost(tmp_path, profile
         round_seconds=3,
         join_seconds=12,
         profile=profile,
-        xnoise=True,
     )
     key = key_text(simulated_trust().enrolment_key)
     settings = write_server_settings(DemoLayout(tmp_path), planned, enrolment_key=key)

@@ -2,9 +2,11 @@
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
 import pytest
 
+from secagg.config.schedule import Schedule
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -34,6 +36,7 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
+from secagg.server.task_gate import TaskGate
 from secagg.storage.change import Role
 from secagg.storage.spool import MemorySpool
 from secagg.storage.stored import Retention
@@ -520,6 +523,69 @@ def test_a_task_that_ends_while_it_waits_ends_its_session_for_everybody():
         update = await world.update("a", Round.ADVERTISE_KEYS)
         assert isinstance(update, Aborted)
         assert update.code is ErrorCode.ROSTER_TOO_SMALL
+
+    scenario(test)
+
+
+def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
+    async def test(world):
+        hour, window = 3600, 600
+        world.task = replace(
+            world.task, gate=TaskGate(Schedule(hour, window), opened=world.clock.date())
+        )
+        running = world.start()
+
+        async def offer_after(seconds):
+            world.clock.advance(seconds)
+            await world.settle()
+            return await world.aggregator.answer("a", GetOffer("t", 0))
+
+        # An earlier process has used this slot; manual clocks start at a full hour.
+        assert isinstance(await offer_after(0), Wait)
+        assert isinstance(await offer_after(hour - 1), Wait)
+        first = await offer_after(1)
+        assert first.session_number == 1
+        await world.join("a")
+        assert (await offer_after(window - 1)).session_number == 1
+        assert isinstance(await offer_after(1), Wait)
+        update = await world.update("a", Round.ADVERTISE_KEYS)
+        assert update.code is ErrorCode.ROSTER_TOO_SMALL
+        assert "may join is over" in update.reason
+        # The rest of the hour nothing opens; nothing was an attempt either.
+        assert isinstance(await offer_after(hour - window - 1), Wait)
+        assert (await offer_after(1)).session_number == 2
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError, match="enough"):
+            await running
+
+    scenario(test)
+
+
+def test_a_task_that_is_ended_between_its_slots_ends_at_once():
+    async def test(world):
+        gate = TaskGate(Schedule(3600, 600), opened=world.clock.date())
+        world.task = replace(world.task, gate=gate)
+        running = world.start()
+        await world.settle()
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError, match="enough") as caught:
+            await running
+        assert caught.value.code is ErrorCode.TASK_OVER
+
+    scenario(test)
+
+
+def test_a_server_that_drains_between_slots_ends_its_tasks_without_a_session():
+    async def test(world):
+        gate = TaskGate(Schedule(3600, 600), opened=world.clock.date())
+        world.task = replace(world.task, gate=gate)
+        running = world.start()
+        await world.settle()
+        world.aggregator.drain()
+        assert await running == ()
+        with pytest.raises(ServiceError) as caught:
+            await world.aggregator.answer("a", GetOffer("t", 0))
+        assert caught.value.code is ErrorCode.SHUTTING_DOWN
 
     scenario(test)
 

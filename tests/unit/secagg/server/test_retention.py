@@ -50,6 +50,6 @@ def test_receipts_are_purged_at_the_start_and_every_hour(fails_at, caplog):
     ]
     said = [record.getMessage() for record in caplog.records]
     if fails_at:
-        assert said == [f"{telemetry.STORAGE_REFUSED}: the disk is full"] * 2
+        assert said == [f"{telemetry.STORAGE_REFUSED} reason='the disk is full'"] * 2
     else:
         assert said == [f"{telemetry.RECEIPTS_PURGED} count=1"]

@@ -6,9 +6,10 @@ import pytest
 from secagg.config import load_server_settings
 from secagg.distributed_dp import NoisedTask, plan, report
 from secagg.errors import ErrorCode, ServiceError
+from secagg.one_process import LocalEnrolment
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.profiles import Profile
-from secagg.server.task_memory import RememberedTask, digest_of, recall, remember
+from secagg.server.task_memory import decode_settings, encode_settings, recall, row_of
 from secagg.server.task_setup import Cohort, PreparedTask, prepare_task, settle_task
 from secagg.storage.stored import Task, TaskState
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
@@ -133,6 +134,21 @@ def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
         prepare(tmp_path, WIDE, "cohort.degree=")
 
 
+def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
+    # R3.2-9
+    parameters = Cohort(
+        min_clients=132,
+        max_clients=150,
+        min_survivors=131,
+        degree="auto",
+        profile=Profile.MALICIOUS_SERVER_SPARSE,
+        enrolment=LocalEnrolment().published,
+    ).parameters(dimension=4, modulus=1 << 16)
+    parameters.validate()
+    assert parameters.most_set_apart(150) == 1
+    assert parameters.quorum == 132
+
+
 @pytest.mark.parametrize("degree", [0, "auto"])
 def test_against_a_server_that_lies_more_than_half_is_needed(degree):
     cohort = Cohort(
@@ -207,7 +223,9 @@ def test_a_restart_runs_the_same_task_without_planning_again(
     tmp_path, monkeypatch, book
 ):
     def prepared(text, *overrides):
-        return ask(settle_task(settings_of(tmp_path, text, *overrides), book))
+        settings = settings_of(tmp_path, text, *overrides)
+        reports = settings.server.state_dir
+        return ask(settle_task(settings.own_task, book, reports=reports))
 
     first = prepared(NOISE)
 
@@ -229,11 +247,11 @@ def test_a_restart_runs_the_same_task_without_planning_again(
 def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, book):
     for dimension in (6, 7):
         settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
-        ask(settle_task(settings, book))
+        ask(settle_task(settings.own_task, book, reports=None))
     (row,) = ask(book.tasks())
     assert row.version == 2
-    assert ask(recall(book, settings)).parameters.dimension == 7
-    assert ask(recall(book, settings_of(tmp_path, EXACT))) is None
+    assert recall(row, settings.own_task).parameters.dimension == 7
+    assert recall(row, settings_of(tmp_path, EXACT).own_task) is None
 
 
 def test_looking_at_a_task_writes_nothing(tmp_path):
@@ -246,24 +264,65 @@ def test_looking_at_a_task_writes_nothing(tmp_path):
 
 def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, book):
     settings = settings_of(tmp_path, EXACT)
-    unreadable = Task("t", TaskState.RUNNING, digest_of(settings), b"{}")
+    text = encode_settings(settings.own_task)
+    unreadable = Task("t", TaskState.RUNNING, text, b"{}")
     ask(book.put_task(unreadable, expect_version=0))
     with pytest.raises(ServiceError, match="plan") as caught:
-        ask(settle_task(settings, book))
+        ask(settle_task(settings.own_task, book, reports=None))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
 def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, book):
     settings = settings_of(tmp_path, EXACT)
-    planned = RememberedTask(prepare_task(settings).parameters, None)
 
     class Racing(CrashingBook):
         async def tasks(self):
             return ()
 
-    ask(remember(book, settings, planned))
+    ask(settle_task(settings.own_task, book, reports=None))
+    racing = Racing(book, CrashSwitch())
     with pytest.raises(ServiceError, match="somebody else"):
-        ask(remember(Racing(book, CrashSwitch()), settings, planned))
+        ask(settle_task(settings.own_task, racing, reports=None))
+
+
+def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
+    tmp_path, monkeypatch, book
+):
+    settings = settings_of(tmp_path, EXACT).own_task
+    ask(settle_task(settings, book, reports=None))
+    monkeypatch.setattr("secagg.server.task_setup._work_out", lambda *_: 1 / 0)
+    later = settings_of(
+        tmp_path,
+        EXACT,
+        "task.invited=client-1,client-2",
+        "task.schedule=every 1h",
+        "task.window=5m",
+        "task.ends=2030-01-01T00:00:00Z",
+    ).own_task
+    ask(settle_task(later, book, reports=None))
+    row = ask(row_of(book, "t"))
+    assert (row.version, row.task.settings) == (2, encode_settings(later))
+    assert decode_settings(row.task) == later
+
+
+def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, book):
+    settings = settings_of(tmp_path, EXACT).own_task
+    ask(settle_task(settings, book, reports=None))
+    (row,) = ask(book.tasks())
+    stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
+    assert ask(book.put_task(stopped, expect_version=1))
+    longer = settings_of(tmp_path, EXACT, "task.sessions=9").own_task
+    ask(settle_task(longer, book, reports=None))
+    (row,) = ask(book.tasks())
+    assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")
+
+
+def test_settings_of_another_release_are_no_settings():
+    for text in ("", "[]", '{"task": {"id": "t", "colour": "red"}}'):
+        task = Task("t", TaskState.RUNNING, text, b"{}")
+        with pytest.raises(ServiceError, match="stored settings") as caught:
+            decode_settings(task)
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
 def test_a_plan_without_a_cohort_counts_on_exactly_its_own():

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from secagg.enrolment.credential import Credential
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import MAX_IDENTITY_BYTES, Advert, Roster
+from secagg.messages import MAX_IDENTITY_BYTES, Advert, Edges, Roster
 from secagg.parameters import (
     MAX_CLIENTS,
     MAX_NOISE_BLOCK_BYTES,
@@ -11,6 +13,10 @@ from secagg.parameters import (
     ProtocolParameters,
     SessionDescriptor,
 )
+from secagg.profiles import SparseTail
+from secagg.protocol.edges import EdgeTrees
+from secagg.simulation.enrolled import simulated_trust
+from secagg.testing.cohorts import sparse_parameters_for
 from secagg.wire import limits
 
 
@@ -38,6 +44,36 @@ def test_sizes_follow_from_the_parameters():
     assert ring.bundles == 8 * 96
     assert ring.shares == 9 * 34 + 2
     assert ring.roster == complete.roster
+
+
+def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
+    clients, degree = 30, 9
+    configured = sparse_parameters_for(clients, dimension=4, degree=degree)
+    # All draw the first ones, so that these are drawn as often as can be.
+    lists = {
+        index: Edges(
+            tuple([i for i in range(clients) if i != index][:degree]), bytes(64)
+        )
+        for index in range(3 * degree + 1)
+    }
+    trees = EdgeTrees(bytes(32), clients, lists, configured.suite)
+    shown = trees.published(0)
+    assert len(shown.drawers) == configured.tail.in_cap
+    announced = limits.message_sizes(configured)
+    # But for proofs that have less to prove.
+    assert 0.75 * announced.edges < len(shown.encode()) <= announced.edges
+    assert announced.shares == 27 * 34 + 4
+
+
+def test_lists_of_neighbours_that_fit_into_no_object_are_refused_with_a_way_out():
+    tail = SparseTail(simulated_trust(), graph_bits=40, in_cap=6000, quorum=6000)
+    drawn = {"tail": tail, "max_clients": 10_000, "degree": 2000}
+    limits.check_transportable(parameters(**drawn))
+    more = drawn | {"tail": replace(tail, in_cap=9000), "degree": 3000}
+    with pytest.raises(RemoteProtocolError, match="3000 drawn") as caught:
+        limits.check_transportable(parameters(**more))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+    assert "in_cap" in caught.value.next_step
 
 
 def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():

@@ -19,7 +19,6 @@ from dpnoise.accounting.bayesian import (
     upper_mean,
 )
 from dpnoise.accounting.bayesian.accountant import ORDERS
-from dpnoise.accounting.bayesian.interval import _student_quantile
 from dpnoise.errors import InputError, ParameterError
 
 DELTA = 1e-5
@@ -246,13 +245,6 @@ def test_a_sample_costs_more_than_the_whole_population():
     known = spent(accountant(), people, 3)
     sampled = spent(accountant(interval=Interval.BOUNDED), people, 3)
     assert known.epsilon < sampled.epsilon
-
-
-def test_students_quantile_is_that_of_the_law():
-    for freedom in (1, 3, 30, 500):
-        for tail in (0.3, 0.01, 1e-4):
-            expected = stats.t.isf(tail, freedom)
-            assert _student_quantile(tail, freedom) == pytest.approx(expected, rel=1e-2)
 
 
 def test_the_quantile_of_a_sample_is_safe():

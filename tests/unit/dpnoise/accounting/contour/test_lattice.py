@@ -66,6 +66,47 @@ def test_tail_bounds_exceed_the_tails_without_being_vacuous(variance, exponent, 
     assert ratio < 100.0
 
 
+@pytest.mark.parametrize(
+    ("variance", "exponent", "largest"),
+    [
+        (59.0, 3400.0, 0.0005),
+        (59.0, -3400.0, 0.0005),
+        (4.5, 12.0, 0.25),
+        (4.5, -12.0, 0.9),
+        (0.5, 2.0, 0.999),
+        (200.0, 400.0, 0.5),
+        (200.0, 4000.0, 0.02),
+    ],
+)
+def test_tails_of_coordinates_below_one_step_are_bounded(variance, exponent, largest):
+    lattice = ContourLattice.build(variance, 1500)
+    right, left = lattice.log_tails(exponent=exponent, largest=largest)
+    y = np.arange(0.0, 1400.0)
+    for sign, logs in ((1.0, right), (-1.0, left)):
+        shifted = lattice.shift_ratios(sign * y, 1)[1]
+        weight = lattice.log_weight(y)
+        change = shifted - 1.0
+        with np.errstate(divide="ignore"):
+            size = np.log(np.abs(change))
+        for part in (1e-6, 0.3, 0.9, 1.0):
+            ratio = np.log1p(part * largest * change)
+            for terms in (
+                weight + exponent * ratio,
+                weight + size,
+                weight + 4.0 * size + (exponent - 4.0) * ratio,
+            ):
+                tails = np.logaddexp.accumulate(terms[::-1])[::-1][1:300]
+                assert np.all(logs[:299] >= tails - 1e-9)
+
+
+def test_windows_of_coordinates_below_one_step_are_short():
+    lattice = ContourLattice.build(59.0, 1500)
+    for exponent in (3400.0, -3400.0):
+        # Whole steps would ask for some 3400 integers.
+        for logs in lattice.log_tails(exponent=exponent, largest=0.0005):
+            assert logs[150] < -55.0
+
+
 def test_variances_outside_the_tables_are_refused_with_the_nearest_one():
     for variance in (2.0**-11, 2.0**27):
         with pytest.raises(TheoremNotApplicableError) as caught:

@@ -145,6 +145,26 @@ def test_bound_per_square_holds_for_every_coordinate_and_is_tight(
 
 
 @pytest.mark.parametrize(
+    ("variance", "order"), [(0.1, 433.0), (0.1, 150.5), (1.0, 2e3)]
+)
+def test_bound_holds_where_powers_overflow_and_weights_underflow(variance, order):
+    coordinate = 9 / 4096
+    bound = mixture_divergence_per_square(
+        order, linf_bound=coordinate, noise_variance=variance
+    )
+    with mpmath.workdps(40):
+        v, x = mpmath.mpf(variance), mpmath.mpf(coordinate)
+        noise = [mpmath.besseli(y, v) * mpmath.exp(-v) for y in range(200)]
+        part = sum(
+            noise[y] * (1 + x * (noise[y - 1] / noise[y] - 1)) ** order
+            for y in range(1, 200)
+        )
+        least = mpmath.log(part) / (order - 1)
+    assert least > 2 * order * x**2 / (2 * v)  # what a Gaussian would lose, twice
+    assert bound * coordinate**2 >= least
+
+
+@pytest.mark.parametrize(
     ("variance", "order", "ratio"), [(16, 4, 1.053), (16, 12, 1.162)]
 )
 def test_rounding_costs_the_known_share_above_the_gaussian(variance, order, ratio):

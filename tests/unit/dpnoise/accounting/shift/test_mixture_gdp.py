@@ -238,6 +238,15 @@ def test_what_has_no_theorem_is_refused_or_infinite():
         )
 
 
+@pytest.mark.parametrize(
+    "release", [SkellamEvent(3, Fraction(100), 1.0), GaussianEvent(3, 4.0, 1.0)]
+)
+def test_releases_that_clamp_nothing_need_no_rounded_one_beside_them(release):
+    alone = make_accountant("skellam-gdp", adversary=Adversary.SERVER)
+    expected = alone.compose(release).epsilon(1e-6)
+    assert account(release).epsilon(1e-6) == pytest.approx(expected, rel=1e-12)
+
+
 def test_the_largest_rounded_integer_is_exact():
     assert [largest_rounded(c, 100.0) for c in (0.0, 0.3, 1.0, 1.1, 4.0, 25.0)] == [
         *(0, 1, 1, 2, 2, 5)

@@ -1,0 +1,89 @@
+"""How long a plan takes, and how long a client takes to judge it, at the extremes.
+
+The baseline of each line is the two seconds of one processor core that nobody should
+wait longer than. `docs/choosing-a-budget.md` has the table.
+"""
+
+import sys
+import time
+from dataclasses import replace
+from typing import Any, cast
+
+from measurement import emit
+
+from dpnoise.accounting import make_accountant
+from dpnoise.events import Adversary, NoiseEvent, Repeated
+from dpnoise.mechanisms import make_mechanism
+from dpnoise.planning import Plan, plan
+
+_PROMISED_SECONDS = 2.0
+_USUAL = {
+    "clients": 100,
+    "dimension": 65536,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+}
+_CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"dimension": 1},
+    {"dimension": 32, "bits": 16},
+    {"dimension": 1000},
+    {"dimension": 1000, "rotation": "none"},
+    {"dimension": 1 << 28},
+    {"clients": 2},
+    {"clients": 1000, "min_survivors": 700},
+    {"clients": 1 << 20},
+    {"epsilon": 0.01},
+    {"epsilon": 0.1},
+    {"epsilon": 5.0},
+    {"epsilon": 40.0},
+    {"delta": 1e-12},
+    {"steps": 10},
+    {"steps": 1000},
+    {"steps": 10_000},
+    {"scale_factor": 4096.0},
+    {"mechanism": "skellam"},
+)
+
+
+def _judge(made: Plan) -> None:
+    """Compute epsilon as a client does, from the parameters alone."""
+    account = make_accountant(made.accountant, adversary=Adversary.SERVER)
+    event = cast("NoiseEvent", make_mechanism(made.parameters).event())
+    # Another distance is another release: nothing that planning left behind is used.
+    event = replace(event, sampler_distance=0.5 * event.sampler_distance)
+    account.compose(Repeated(event, made.request.steps)).epsilon(made.request.delta)
+
+
+def main(*, tiny: bool = False) -> None:
+    """Print two lines per plan: making it, and judging it."""
+    for changes in _CHANGES[:3] if tiny else _CHANGES:
+        begin = time.process_time()
+        made = plan(**(_USUAL | changes))
+        planned = time.process_time()
+        _judge(made)
+        judged = time.process_time()
+        shown = {
+            **changes,
+            "planned_bits": made.parameters.bits,
+            "noise_overhead": round(made.noise_overhead, 4),
+            "accountant": made.accountant,
+        }
+        for name, seconds in (
+            ("plans/plan", planned - begin),
+            ("plans/judge", judged - planned),
+        ):
+            emit(
+                name,
+                parameters=shown,
+                value=seconds,
+                unit="s",
+                baseline="two seconds of one core",
+                ratio=_PROMISED_SECONDS / max(seconds, 1e-9),
+                target_met=seconds <= _PROMISED_SECONDS,
+            )
+
+
+if __name__ == "__main__":
+    main(tiny="--tiny" in sys.argv)

@@ -1,0 +1,201 @@
+"""Mechanisms × bits × budgets, each planned, run many times, and measured.
+
+* Plans are those of `dpnoise.plan`: noise against the same adversary, parameters that
+  could be deployed. A cell that no plan covers is a row with the reason.
+* Every row has cohorts, roundings and noise of its own, expanded from the seed, so that
+  rows are independent and the table comes out again.
+* A repeat yields one number, the mean of the squared errors of all coordinates. The
+  interval is Student's over the repeats, each row's at the level by which all
+  intervals of the table hold together (Z. Šidák, for independent rows). It takes
+  such a mean as normal, which is true of many coordinates and not of two.
+
+It draws nothing; `table` holds the result.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpnoise.bench.inputs import Inputs, Vectors, cohort
+from dpnoise.bench.table import Comparison, Row
+from dpnoise.bench.trial import derived_seed, noisy_sum, refuse_one_draw
+from dpnoise.errors import DPNoiseError, ParameterError
+from dpnoise.mechanisms import make_mechanism, mechanism_names
+from dpnoise.mechanisms.parameter_checks import check_choice, check_integer
+from dpnoise.planning import Plan, plan
+from dpnoise.student import student_quantile
+
+__all__ = ["compare"]
+
+_MOST_REPEATS: Final = 1 << 20
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A place of the table, and the plan or the refusal that belongs there."""
+
+    mechanism: str
+    bits: int | None
+    epsilon: float
+    found: Plan | DPNoiseError
+
+
+def compare(  # noqa: PLR0913 - the settings of an experiment
+    *,
+    mechanisms: Sequence[str],
+    epsilons: Sequence[float],
+    clients: int,
+    dimension: int,
+    delta: float,
+    seed: bytes,
+    bits: Sequence[int | None] = (None,),
+    l2_clip: float = 1.0,
+    inputs: Inputs = "sphere",
+    repeats: int = 20,
+    one_draw: bool = False,
+    confidence: float = 0.95,
+    settings: Mapping[str, Any] = _NOTHING,
+) -> Comparison:
+    """Plan and measure every mechanism at every bit width and budget.
+
+    Args:
+        mechanisms: Names, as in `dpnoise.mechanism_names()`.
+        epsilons: Budgets to plan for.
+        clients: Vectors in every sum; nobody is lost.
+        dimension: Coordinates of a vector.
+        delta: Failure probability of every budget.
+        seed: 32 bytes that all randomness of the table comes from.
+        bits: Bits per coordinate; None lets the plan choose.
+        l2_clip: Clip, caller's units.
+        inputs: The vectors: "sphere", "same", or a function of a seed.
+        repeats: Sums to measure each row by, at least 2.
+        one_draw: Whether to draw the noise of all shares at once, which is faster.
+            A mechanism whose shares add up to another law is refused then.
+        confidence: Probability, in (0, 1), that all intervals hold together.
+        settings: Further keywords of `dpnoise.plan`, such as `steps` or `rotation`.
+            Unless given here, `sum_l2_norm` is that of a cohort drawn beforehand.
+
+    Returns:
+        The table.
+
+    Raises:
+        ParameterError: A mechanism, `repeats` or `confidence` is none, or the seed is
+            not 32 bytes. What a plan refuses is a row instead.
+        InputError: `inputs` returned something else than a matrix of finite numbers
+            of shape (clients, dimension).
+    """
+    for name in mechanisms:
+        check_choice("mechanism", name, mechanism_names())
+    check_integer("repeats", repeats, 2, _MOST_REPEATS)
+    if not 0.0 < confidence < 1.0:
+        raise ParameterError(
+            f"confidence must lie in (0, 1), got {confidence!r}",
+            parameter="confidence",
+            value=confidence,
+            nearest="0.95",
+        )
+    common: dict[str, Any] = {
+        "clients": clients,
+        "dimension": dimension,
+        "delta": delta,
+        "l2_clip": l2_clip,
+    }
+
+    def vectors(purpose: str) -> Vectors:
+        return cohort(
+            inputs,
+            clients=clients,
+            dimension=dimension,
+            l2_clip=l2_clip,
+            seed=derived_seed(seed, purpose),
+        )
+
+    pilot = float(np.linalg.norm(vectors("pilot").sum(axis=0)))
+    common["sum_l2_norm"] = pilot or None
+    cells = [
+        _planned(name, width, epsilon, common | dict(settings), one_draw=one_draw)
+        for name in mechanisms
+        for width in bits
+        for epsilon in epsilons
+    ]
+    planned = sum(isinstance(cell.found, Plan) for cell in cells)
+    tail = (1.0 - confidence ** (1.0 / max(1, planned))) / 2.0
+    rows = []
+    for place, cell in enumerate(cells):
+        if not isinstance(cell.found, Plan):
+            rows.append(_refused(cell, cell.found))
+            continue
+        errors = np.empty(repeats)
+        for repeat in range(repeats):
+            here = vectors(f"row {place}, inputs {repeat}")
+            estimate = noisy_sum(
+                make_mechanism(cell.found.parameters),
+                here,
+                seed=derived_seed(seed, f"row {place}, noise {repeat}"),
+                one_draw=one_draw,
+                selection_rate=cell.found.request.selection,
+            )
+            errors[repeat] = np.mean((estimate - here.sum(axis=0)) ** 2)
+        rows.append(_measured(cell, cell.found, errors, tail))
+    return Comparison(
+        rows=tuple(rows),
+        clients=clients,
+        dimension=dimension,
+        delta=delta,
+        repeats=repeats,
+        confidence=confidence,
+        one_draw=one_draw,
+    )
+
+
+def _planned(
+    name: str,
+    bits: int | None,
+    epsilon: float,
+    keywords: Mapping[str, Any],
+    *,
+    one_draw: bool,
+) -> _Cell:
+    found: Plan | DPNoiseError
+    try:
+        found = plan(mechanism=name, bits=bits, epsilon=epsilon, **keywords)
+        if one_draw:
+            refuse_one_draw(make_mechanism(found.parameters))
+    except DPNoiseError as refusal:
+        found = refusal
+    return _Cell(name, bits, epsilon, found)
+
+
+def _refused(cell: _Cell, refusal: DPNoiseError) -> Row:
+    return Row(
+        mechanism=cell.mechanism,
+        bits=cell.bits,
+        epsilon=cell.epsilon,
+        refused=str(refusal),
+    )
+
+
+def _measured(cell: _Cell, made: Plan, errors: NDArray[np.float64], tail: float) -> Row:
+    middle = float(errors.mean())
+    half = student_quantile(tail, errors.size - 1)
+    half *= float(errors.std(ddof=1)) / math.sqrt(errors.size)
+    return Row(
+        mechanism=cell.mechanism,
+        bits=made.parameters.bits,
+        epsilon=cell.epsilon,
+        scale_factor=made.parameters.scale_factor,
+        noise_variance=float(made.parameters.noise_rule.counted_variance),
+        accountant=made.accountant,
+        mse=middle,
+        mse_low=max(0.0, middle - half),
+        mse_high=middle + half,
+        forecast=made.estimate_mse,
+        gaussian=made.gaussian_mse,
+        wrap_probability=made.forecast.wrap_probability,
+    )

@@ -1,0 +1,246 @@
+"""Plans asked backwards: the loss of a given noise, and the people an error needs.
+
+Both use what `dpnoise.plan` uses: its events, accountants, adversaries and forecast.
+They draw nothing.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from dpnoise.accounting import (
+    MAX_ACCOUNTING_COST,
+    PrivacyStatement,
+    accounting_cost,
+    default_accountants,
+    make_accountant,
+)
+from dpnoise.errors import (
+    CalibrationError,
+    DPNoiseError,
+    ParameterError,
+    TheoremNotApplicableError,
+)
+from dpnoise.events import NoiseEvent
+from dpnoise.mechanisms import MechanismParameters, make_mechanism
+from dpnoise.mechanisms.noise_share import MAX_CLIENTS
+from dpnoise.mechanisms.parameter_checks import check_number, check_positive
+from dpnoise.planning import Plan, PlanRequest, plan
+
+__all__ = ["budget", "clients"]
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_ANY_MODULUS: Final = 1 << 62  # no loss depends on it
+_FEWEST: Final = 2
+
+
+def budget(  # noqa: PLR0913 - what a loss depends on
+    *,
+    noise_variance: Fraction | float,
+    scale_factor: float,
+    clients: int,
+    dimension: int,
+    delta: float,
+    l2_clip: float = 0.0,
+    mechanism: str = "skellam-mixture",
+    settings: Mapping[str, Any] = _NOTHING,
+) -> PrivacyStatement:
+    """Say what ε a noise is worth.
+
+    Args:
+        noise_variance: Variance that privacy counts, of the sum, per coordinate, grid
+            steps²: `Plan.noise_variance`. In the caller's units, times `scale_factor`².
+        scale_factor: Grid steps per unit.
+        clients: Cohort size of one session.
+        dimension: Coordinates of the caller's vector.
+        delta: Failure probability, in (0, 1).
+        l2_clip: Clip, caller's units.
+        mechanism: Its name. `smm` needs `linf_bound` among the settings.
+        settings: Further keywords of `dpnoise.plan`, such as `steps`, `adjacency`,
+            `min_survivors` or `accountant`.
+
+    Returns:
+        The least statement among the accountants that a plan would ask, or that of the
+        accountant named; the noise of the sampler's distance included.
+
+    Raises:
+        ParameterError: A value cannot work.
+        TheoremNotApplicableError: No accountant has a theorem at this noise.
+        UnknownEventError: No accountant has one for the mechanism.
+    """
+    asked: dict[str, Any] = {
+        "clients": clients,
+        "dimension": dimension,
+        "l2_clip": l2_clip,
+        "delta": delta,
+        "mechanism": mechanism,
+        "scale_factor": scale_factor,
+        "epsilon": 1.0,  # asked of every request; a loss does not depend on it
+    } | dict(settings)
+    request = PlanRequest(**asked)
+    bound = request.linf_bound
+    made = make_mechanism(
+        MechanismParameters(
+            mechanism=mechanism,
+            dim=dimension,
+            l2_clip=float(request.l2_clip),
+            scale_factor=float(scale_factor),
+            modulus=_ANY_MODULUS,
+            noise_rule=request.noise_rule(Fraction(noise_variance)),
+            num_clients=clients,
+            rotation=request.rotation,
+            rounding_bias=request.rounding_bias,
+            linf_bound=None if bound is None else Fraction(bound),
+            clip_flag_amplitude=float(request.clip_flag_amplitude),
+            max_nonzero=request.max_nonzero,
+            signed=request.signed,
+        )
+    )
+    release = cast("NoiseEvent", made.event())
+    event = request.releases(release)
+    refusal: TheoremNotApplicableError | None = None
+    best: PrivacyStatement | None = None
+    for name in _accountants(request, release):
+        account = make_accountant(
+            name, adversary=request.calibrated_for, adjacency=request.adjacency
+        )
+        try:
+            stated = account.compose(event).statement(delta)
+        except TheoremNotApplicableError as error:
+            refusal = error
+            continue
+        if best is None or stated.epsilon < best.epsilon:
+            best = stated
+    if best is None:
+        raise refusal or CalibrationError("no accountant was asked")
+    return best
+
+
+def _accountants(request: PlanRequest, release: NoiseEvent) -> tuple[str, ...]:
+    """Name the accountants that a plan of this request would ask."""
+    named = request.accountant or request.mechanism_class.published_accountant
+    if named is not None:
+        return (named,)
+    names = default_accountants(request.releases(release), adjacency=request.adjacency)
+    quick = [
+        name for name in names if accounting_cost(release, name) <= MAX_ACCOUNTING_COST
+    ]
+    return tuple(quick) or names[:1]
+
+
+def clients(  # noqa: PLR0913 - what an error depends on
+    *,
+    mean_error: float,
+    epsilon: float,
+    delta: float,
+    dimension: int,
+    l2_clip: float = 0.0,
+    loss_fraction: float = 0.0,
+    mechanism: str = "skellam-mixture",
+    settings: Mapping[str, Any] = _NOTHING,
+) -> Plan:
+    """Find how many clients keep the error of a mean below a target.
+
+    Args:
+        mean_error: Target: root of the expected squared error of the mean of all
+            vectors, per coordinate, caller's units.
+        epsilon: Budget.
+        delta: Failure probability of the budget.
+        dimension: Coordinates of the caller's vector.
+        l2_clip: Clip, caller's units.
+        loss_fraction: Part of the cohort that may be lost, in [0, 1).
+        mechanism: Its name.
+        settings: Further keywords of `dpnoise.plan`, such as `bits` or `steps`.
+
+    Returns:
+        A plan that reaches the target; its `request.clients` is the answer. The plan
+        for one client fewer does not reach it, or does not exist.
+
+    Raises:
+        ParameterError: No cohort that the product supports reaches the target, or a
+            value cannot work.
+    """
+    check_positive("mean_error", mean_error)
+    if not 0.0 <= check_number("loss_fraction", loss_fraction) < 1.0:
+        raise ParameterError(
+            f"loss_fraction must lie in [0, 1), got {loss_fraction!r}",
+            parameter="loss_fraction",
+            value=loss_fraction,
+            nearest="0.0",
+        )
+    keywords: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "dimension": dimension,
+        "l2_clip": l2_clip,
+        "mechanism": mechanism,
+    } | dict(settings)
+    plans: dict[int, Plan | DPNoiseError] = {}
+
+    def found(number: int) -> Plan | DPNoiseError:
+        if number not in plans:
+            survivors = max(_FEWEST, number - math.floor(loss_fraction * number))
+            survivors = min(number, survivors)
+            given = {"clients": number, "min_survivors": survivors} | keywords
+            try:
+                plans[number] = plan(**given)
+            except DPNoiseError as refusal:
+                plans[number] = refusal
+        return plans[number]
+
+    def reaches(number: int) -> bool:
+        made = found(number)
+        if not isinstance(made, Plan):
+            return False
+        return math.sqrt(made.estimate_mse) / number <= mean_error
+
+    number = _smallest(reaches, start=_guess(found, mean_error))
+    answer = found(number)
+    if not isinstance(answer, Plan):
+        raise answer
+    if not reaches(number):
+        least = math.sqrt(answer.estimate_mse) / number
+        raise ParameterError(
+            f"even {number} clients leave a mean with an error of {least:.4g}",
+            parameter="mean_error",
+            value=mean_error,
+            nearest=f"{1.001 * least:.4g}",
+        )
+    return answer
+
+
+def _guess(found: Callable[[int], Plan | DPNoiseError], mean_error: float) -> int:
+    """Return the cohort that would do with the central Gaussian's noise."""
+    for number in (100, 1000, 10_000, _FEWEST):
+        made = found(number)
+        if isinstance(made, Plan):
+            needed = math.sqrt(made.gaussian_mse) / mean_error
+            return min(MAX_CLIENTS, max(_FEWEST, math.ceil(needed)))
+    return _FEWEST
+
+
+def _smallest(reaches: Callable[[int], bool], *, start: int) -> int:
+    """Find a number that reaches and whose predecessor does not, from a guess on.
+
+    Steps double until the answer is between two numbers, then their gap is halved.
+
+    Returns:
+        The number, or the largest cohort if that does not reach either.
+    """
+    step = max(1, start // 64)
+    if reaches(start):
+        high, low = start, max(_FEWEST - 1, start - step)
+        while low >= _FEWEST and reaches(low):
+            step *= 2
+            high, low = low, max(_FEWEST - 1, low - step)
+    else:
+        low, high = start, min(MAX_CLIENTS, start + step)
+        while high < MAX_CLIENTS and not reaches(high):
+            step *= 2
+            low, high = high, min(MAX_CLIENTS, high + step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return high

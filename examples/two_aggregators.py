@@ -1,0 +1,143 @@
+"""Ten people and two aggregators, neither of which sees a vector.
+
+The leader and the helper stand for two organisations: each has an authority, a book and
+a port of its own. All calls go over TLS, here on one machine.
+"""
+
+import asyncio
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+
+import secagg
+from secagg import two_servers
+from secagg.client.storage import open_storage as open_client_storage
+from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
+from secagg.server.storage import ServerStorage
+from secagg.server.storage import open_storage as open_server_storage
+
+TASK, PEOPLE, ANY_PORT = "between-two", 10, secagg.Address("127.0.0.1", 0)
+
+
+class Organisation:
+    """One of two: issues certificates for its own aggregator and for who calls it."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self._directory = directory / name
+        self._directory.mkdir()
+        self._authority = secagg.Authority.create(f"{name}.example")
+        self._authority.issued().write(self._directory, "ca")
+
+    def server(self) -> secagg.TLSIdentity:
+        """Return the aggregator's certificate."""
+        issued = self._authority.issue_server(self.name, ["127.0.0.1"])
+        return self._written(issued, self.name, secagg.Role.SERVER)
+
+    def caller(self, name: str) -> secagg.TLSIdentity:
+        """Return a certificate for a person, or for the other aggregator."""
+        issued = self._authority.issue_client(name)
+        return self._written(issued, f"for-{name}", secagg.Role.CLIENT)
+
+    def _written(
+        self, issued: secagg.IssuedCertificate, stem: str, role: secagg.Role
+    ) -> secagg.TLSIdentity:
+        certificate, key = issued.write(self._directory, stem)
+        return secagg.TLSIdentity.load(
+            certificate=certificate,
+            private_key=key,
+            authority=self._directory / "ca.pem",
+            role=role,
+        )
+
+
+async def main(directory: Path) -> None:
+    """Release one sum of ten vectors."""
+    # Both operators and all people settle this beforehand: noise of one aggregator,
+    # sixteen bits of fixed point, rho per sum, and who may be summed with whom.
+    noise = AggregatorNoise.joined(
+        fixed_point_parameters(
+            dim=4,
+            fixed_point_bits=16,
+            rho=2.0,
+            clients=PEOPLE,
+            min_survivors=PEOPLE - 2,
+            aggregators=2,
+        ),
+        two_servers.cohort_parameters(
+            min_survivors=PEOPLE - 2, max_clients=PEOPLE, collect_seconds=30
+        ),
+        epsilon=5.0,
+        delta=1e-5,
+    )
+    for line in noise.report().lines():
+        print(line)
+    first, second = (Organisation(directory, name) for name in ("leader", "helper"))
+    async with AsyncExitStack() as stack:
+
+        async def storage(organisation: Organisation) -> ServerStorage:
+            place = directory / organisation.name
+            opened = await open_server_storage(
+                place / "state", mark=directory / f"{organisation.name}.mark"
+            )
+            stack.push_async_callback(opened.close)
+            return opened
+
+        helper = two_servers.Helper(
+            TASK, noise, name="helper", leader="leader", storage=await storage(second)
+        )
+        helping = await stack.enter_async_context(
+            two_servers.serving(helper, ANY_PORT, second.server())
+        )
+        way = await stack.enter_async_context(
+            secagg.GrpcConnection(
+                helping.address, identity=second.caller("leader"), aggregator="helper"
+            )
+        )
+        leader = two_servers.Leader(
+            TASK, noise, name="leader", helper=way, storage=await storage(first)
+        )
+        leading = await stack.enter_async_context(
+            two_servers.serving(leader, ANY_PORT, first.server())
+        )
+
+        async def give(name: str, vector: np.ndarray) -> two_servers.SharedContribution:
+            """Be one of the people: two certificates, two connections, two shares."""
+            async with (
+                secagg.GrpcConnection(
+                    leading.address, identity=first.caller(name), aggregator="leader"
+                ) as to_leader,
+                secagg.GrpcConnection(
+                    helping.address, identity=second.caller(name), aggregator="helper"
+                ) as to_helper,
+            ):
+                client = two_servers.TwoServerClient(
+                    to_leader,
+                    to_helper,
+                    task=TASK,
+                    leader_name="leader",
+                    helper_name="helper",
+                    floors=secagg.PrivacyFloors(max_epsilon=5.0, max_delta=1e-5),
+                    min_survivors=PEOPLE - 2,
+                    storage=await open_client_storage(None),
+                )
+                stack.callback(client.close)
+                return await client.contribute(vector)
+
+        vectors = [np.full(4, place / 20) for place in range(PEOPLE)]
+        people = asyncio.gather(
+            *(give(f"person-{place}", each) for place, each in enumerate(vectors))
+        )
+        released, given = await asyncio.gather(leader.next_sum(), people)
+    truth = sum(vectors)
+    print(f"{released.inputs} vectors, truly {truth}, released {released.values}")
+    print(f"one coordinate errs by {noise.noise_stddev:.2f}")
+    same = all(np.array_equal(one.values, released.values) for one in given)
+    print(f"everybody has the same sum: {same}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        asyncio.run(main(Path(place)))

@@ -1,0 +1,564 @@
+"""What the doctor looks at: numbered checks, in the order in which things break.
+
+Rule 1: checks stand in branches.  What fails ends its branch, because all that follows
+        would fail for the same reason; other branches go on.
+Rule 2: a check says what it found in one line; its error is the one that the program
+        would meet, with the same exit code and a next step.
+Rule 3: looking changes nothing: it joins no session and spends no budget.
+
+D1xx are an aggregator's checks, D2xx a client's.
+"""
+
+import asyncio
+import os
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg.cli.preflight import (
+    check_client_enrolment,
+    check_port,
+    check_server_enrolment,
+    check_state_dir,
+    check_writable,
+)
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.judge import judge_offer
+from secagg.client.program import client_policy, privacy_floors
+from secagg.config import (
+    ClientSettings,
+    HostSettings,
+    TaskSettings,
+    load_client_settings,
+    load_host_settings,
+    load_server_settings,
+    load_task_settings,
+    names_a_task,
+)
+from secagg.config.settings import TLSSection
+from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.enrolment.keys import is_readable_by_others
+from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
+from secagg.parameters import SessionDescriptor
+from secagg.runtime.clock import SystemClock
+from secagg.server.admin_channel import call_admin
+from secagg.server.service import admin_socket_of
+from secagg.server.task_setup import prepare_task
+from secagg.storage.book import StateDamagedError
+from secagg.storage.book_reader import BookInUseError, reading
+from secagg.storage.open_book import BOOK_FILE
+from secagg.transport.address import Address
+from secagg.transport.handshake import Expected, meet
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import GetOffer, Wait
+
+__all__ = ["Finding", "State", "client_findings", "server_findings"]
+
+# A connection takes one file; the rest is the program's own.
+_FILES_BESIDE_CONNECTIONS: Final = 256
+_SLOW_DISK_SECONDS: Final = 0.1
+_ANSWER_SECONDS: Final = 5.0
+
+
+class State:
+    """What became of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check and what it found.
+
+    Attributes:
+        number: Such as D120; never reused.
+        subject: What was looked at.
+        state: One of `State`.
+        found: What there is, or what is wrong.
+        next_step: What to do about it; "" where nothing is wrong.
+        error: Of a check that failed.
+    """
+
+    number: str
+    subject: str
+    state: str
+    found: str
+    next_step: str = ""
+    error: SecAggError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Warning:
+    """Something that works and should not stay so."""
+
+    found: str
+    next_step: str
+
+
+_Look = Callable[[], Awaitable["str | _Warning"] | str | _Warning]
+_Step = tuple[str, str, _Look]
+
+
+async def server_findings(path: Path) -> list[Finding]:
+    """Look at everything that an aggregator needs.
+
+    Args:
+        path: Its settings file.
+    """
+    loaded: list[tuple[HostSettings, list[TaskSettings]]] = []
+
+    def settings() -> str:
+        host = load_host_settings(path, environment=os.environ).settings
+        tasks = _tasks_of(path, host)
+        loaded.append((host, tasks))
+        return f"{path}: {len(tasks)} task(s) in files"
+
+    findings = await _branch([("D100", "settings", settings)])
+    if not loaded:
+        return findings
+    ((host, tasks),) = loaded
+    server, tls = host.server, host.tls
+    owner = await _owner(host)
+    return [
+        *findings,
+        *await _branch(
+            [
+                ("D110", "certificate files", lambda: _files(tls)),
+                ("D120", "certificate", lambda: _certificate(tls, Role.SERVER)),
+                *(
+                    (
+                        f"D13{min(index, 9)}",
+                        f"enrolment of task {task.task.id!r}",
+                        _bound(check_server_enrolment, tls, task),
+                    )
+                    for index, task in enumerate(tasks)
+                    if task.enrolment.enrolment_key is not None
+                ),
+            ]
+        ),
+        *await _branch([("D140", "open files", lambda: _open_files(tasks))]),
+        *await _branch(
+            [
+                (
+                    "D150",
+                    "state directory",
+                    lambda: check_state_dir(
+                        server.state_dir, tasks[0] if tasks else None
+                    ),
+                ),
+                ("D155", "disk", lambda: _disk(server.state_dir)),
+                ("D160", "book", lambda: _book(server.state_dir, owner)),
+            ]
+        ),
+        *await _branch(
+            [("D170", "output directory", lambda: check_writable(server.output_dir))]
+        ),
+        *await _branch(
+            [
+                ("D180", "address", lambda: str(Address.parse(server.listen))),
+                ("D185", "port", lambda: _port(host, owner)),
+            ]
+        ),
+        *[
+            finding
+            for task in tasks
+            for finding in await _branch(
+                [("D190", f"task {task.task.id!r}", _bound(_plan, task))]
+            )
+        ],
+    ]
+
+
+async def client_findings(path: Path) -> list[Finding]:
+    """Look at everything that a client needs, up to the offer of its task.
+
+    Args:
+        path: Its settings file.
+    """
+    loaded: list[ClientSettings] = []
+
+    def read() -> str:
+        loaded.append(load_client_settings(path, environment=os.environ).settings)
+        client_policy(loaded[0])
+        privacy_floors(loaded[0])
+        return str(path)
+
+    findings = await _branch([("D200", "settings", read)])
+    if findings[0].error is not None:
+        return findings
+    settings = loaded[0]
+    tls, state_dir = settings.tls, settings.client.state_dir
+    way = _Way(settings)
+    storage = await _branch(
+        [
+            ("D240", "state directory", lambda: check_writable(state_dir)),
+            ("D250", "book", lambda: _book(state_dir, None)),
+        ]
+    )
+    found = [
+        *findings,
+        *storage,
+        *await _branch(
+            [
+                ("D210", "certificate files", lambda: _files(tls)),
+                ("D220", "certificate", lambda: _certificate(tls, Role.CLIENT)),
+                ("D230", "enrolment", lambda: check_client_enrolment(settings)),
+                ("D260", "name of the aggregator", way.resolve),
+                ("D270", "way to the aggregator", way.connect),
+                ("D280", "TLS", way.speaks_tls),
+                ("D290", "who the aggregator is", way.meets),
+                ("D300", "task", way.asks),
+                ("D310", "clock", way.clock),
+                ("D320", "policy", way.judges),
+            ]
+        ),
+    ]
+    return sorted(found, key=lambda each: each.number)
+
+
+async def _branch(steps: Sequence[_Step]) -> list[Finding]:
+    """Look at one thing after the other; what follows a failure is skipped."""
+    findings: list[Finding] = []
+    failed = ""
+    for number, subject, look in steps:
+        if failed:
+            findings.append(
+                Finding(number, subject, State.SKIPPED, f"needs {failed} to be right")
+            )
+            continue
+        try:
+            found = look()
+            if not isinstance(found, str | _Warning):
+                found = await found
+        except SecAggError as error:
+            failed = number
+            findings.append(
+                Finding(
+                    number,
+                    subject,
+                    State.FAILED,
+                    str(error),
+                    error.next_step,
+                    error,
+                )
+            )
+            continue
+        if isinstance(found, str):
+            findings.append(Finding(number, subject, State.OK, found))
+        else:
+            findings.append(
+                Finding(number, subject, State.WARNING, found.found, found.next_step)
+            )
+    return findings
+
+
+# --- this machine ---------------------------------------------------------------------
+
+
+def _tasks_of(path: Path, host: HostSettings) -> list[TaskSettings]:
+    """Return the tasks of the file itself and of the folder of tasks."""
+    tasks: list[TaskSettings] = []
+    if names_a_task(path):
+        tasks.append(
+            load_server_settings(path, environment=os.environ).settings.own_task
+        )
+    folder = host.server.tasks_dir
+    if folder is not None:
+        if not folder.is_dir():
+            raise ServiceError(
+                f"server.tasks_dir {folder} is no directory",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Make it, or leave the setting out.",
+            )
+        tasks += [load_task_settings(each) for each in sorted(folder.glob("*.toml"))]
+    return tasks
+
+
+def _files(tls: TLSSection) -> str | _Warning:
+    for path in (tls.ca, tls.certificate, tls.key):
+        try:
+            with path.open("rb") as stream:
+                stream.read(1)
+        except OSError as error:
+            raise ServiceError(
+                f"{path} cannot be read: {error.strerror}",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the path under [tls] and who may read the file.",
+            ) from None
+    if is_readable_by_others(tls.key):
+        return _Warning(f"others may read the key {tls.key}", f"chmod 600 {tls.key}")
+    return "all three can be read, the key by nobody else"
+
+
+def _identity(tls: TLSSection, role: Role) -> TLSIdentity:
+    return TLSIdentity.load(
+        certificate=tls.certificate,
+        private_key=tls.key,
+        authority=tls.ca,
+        role=role,
+        quiet=True,
+    )
+
+
+def _certificate(tls: TLSSection, role: Role) -> str | _Warning:
+    identity = _identity(tls, role)
+    until = identity.not_valid_after
+    found = f"{identity.identity.uri}, valid until {until:%Y-%m-%d %H:%M} UTC"
+    if until.timestamp() - time.time() < _RENEW_SECONDS:
+        return _Warning(found, "Issue a new one under the same file name now.")
+    return found
+
+
+_RENEW_SECONDS: Final = 30 * 86_400
+
+
+def _open_files(tasks: Sequence[TaskSettings]) -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    clients = sum(task.cohort.max_clients for task in tasks)
+    needed = clients + _FILES_BESIDE_CONNECTIONS
+    if soft < needed:
+        raise ServiceError(
+            f"this process may open {soft} files; {clients} clients need {needed}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Raise the limit: LimitNOFILE=65536 in the unit, or "
+            "`ulimit -n 65536` before the command.",
+        )
+    return f"{soft} may be open, {needed} are needed"
+
+
+def _disk(directory: Path) -> str | _Warning:
+    """Measure how long a write takes to reach the disk."""
+    place = next(each for each in (directory, *directory.parents) if each.is_dir())
+    path = place / f".secagg-doctor-{os.getpid()}"
+    began = time.monotonic()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            path.unlink()
+    except OSError as error:
+        raise ServiceError(
+            f"{place} cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the disk, its owner and the free space.",
+        ) from None
+    lasted = time.monotonic() - began
+    found = f"a write reaches it in {1000 * lasted:.1f} ms"
+    if lasted > _SLOW_DISK_SECONDS:
+        return _Warning(found, "Every message waits for one: use a faster disk.")
+    return found
+
+
+async def _owner(host: HostSettings) -> str | None:
+    """Return what the aggregator that runs with these settings says of itself."""
+    try:
+        answer = await call_admin(admin_socket_of(host), "status")
+    except SecAggError:
+        return None
+    server = answer["server"]
+    return f"an aggregator runs with it, process {server['pid']}"
+
+
+async def _book(directory: Path, owner: str | None) -> str | _Warning:
+    path = directory / BOOK_FILE
+    if owner is not None:
+        return owner
+    if not path.exists():
+        return "there is none yet: nothing has run with this state"
+    try:
+        with reading(path) as book:
+            faults = await book.check()
+    except BookInUseError:
+        return _Warning(
+            f"a process has {path} open, so it was not read",
+            "Stop that process first, unless it is yours and meant to run.",
+        )
+    if faults:
+        raise StateDamagedError(faults[0].complaint, key=faults[0].key)
+    return f"{path} is sound"
+
+
+def _port(host: HostSettings, owner: str | None) -> str:
+    if owner is not None:
+        return owner
+    check_port(host)
+    return f"{host.server.listen} is free"
+
+
+def _plan(task: TaskSettings) -> str:
+    prepared = prepare_task(task)
+    parameters = prepared.parameters
+    cohort = f"{parameters.min_clients} to {parameters.max_clients} clients"
+    if prepared.report is None:
+        return f"{cohort}, exact sums"
+    return f"{cohort}, epsilon {prepared.report.server.epsilon:.4g} against the server"
+
+
+def _bound(
+    look: Callable[..., "str | _Warning"], *arguments: object
+) -> Callable[[], "str | _Warning"]:
+    return lambda: look(*arguments)
+
+
+# --- the way to the aggregator --------------------------------------------------------
+
+
+class _Computes:
+    """Computes reports, and keeps none."""
+
+    def report_of(self, task: NoisedTask) -> PrivacyReport:
+        return task.report()
+
+
+class _Way:
+    """One step after the other towards the offer of a client's task."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._address: Address | None = None
+        self._offer: SessionDescriptor | Wait | None = None
+
+    @property
+    def _to(self) -> Address:
+        if self._address is None:
+            self._address = Address.parse(self._settings.client.server)
+        return self._address
+
+    async def resolve(self) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                self._to.host, self._to.port, type=socket.SOCK_STREAM
+            )
+        except (socket.gaierror, UnicodeError):
+            raise _unreachable(
+                f"the host name {self._to.host!r} is not known to the name service",
+                "Check the spelling of client.server and this machine's DNS.",
+            ) from None
+        places = sorted({str(each[4][0]) for each in found})
+        return f"{self._to.host} is at {', '.join(places)}"
+
+    async def connect(self) -> str:
+        try:
+            _, writer = await asyncio.wait_for(
+                asyncio.open_connection(self._to.host, self._to.port), _ANSWER_SECONDS
+            )
+        except ConnectionRefusedError:
+            raise _unreachable(
+                f"{self._to} refuses connections: nothing listens there",
+                "Start the aggregator, or correct the port in client.server.",
+            ) from None
+        except TimeoutError:
+            raise _unreachable(
+                f"{self._to} does not answer within {_ANSWER_SECONDS:g} seconds: "
+                "packets are lost or filtered on the way",
+                "Check firewalls, port forwarding and VPN between the two machines.",
+            ) from None
+        except OSError as error:
+            raise _unreachable(
+                f"there is no way to {self._to}: {error.strerror}",
+                "Check this machine's network, VPN and routes.",
+            ) from None
+        writer.transport.abort()
+        return f"{self._to} takes connections"
+
+    async def speaks_tls(self) -> str:
+        """Shake hands with whoever it is: the next step asks who."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        files = self._settings.tls
+        context.load_cert_chain(files.certificate, files.key, password=b"")
+        try:
+            _, writer = await asyncio.wait_for(
+                asyncio.open_connection(self._to.host, self._to.port, ssl=context),
+                _ANSWER_SECONDS,
+            )
+        except (OSError, TimeoutError):  # an ssl.SSLError is an OSError
+            raise ServiceError(
+                f"what listens at {self._to} does not speak TLS 1.3",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the address and the port; no proxy on the way may end "
+                "TLS.",
+            ) from None
+        spoken = writer.get_extra_info("ssl_object")
+        protocol = spoken.selected_alpn_protocol()
+        writer.transport.abort()
+        if protocol != "h2":
+            raise ServiceError(
+                f"what listens at {self._to} speaks TLS, but not HTTP/2",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the address; a proxy on the way must pass TLS on.",
+            )
+        return f"{spoken.version()} with HTTP/2"
+
+    async def meets(self) -> str:
+        identity = _identity(self._settings.tls, Role.CLIENT)
+        expected = Expected(
+            identity.identity.trust_domain, self._settings.client.aggregator
+        )
+        peer = await meet(self._to, identity, expected, SystemClock())
+        return f"{peer.uri}, and it accepts this client's certificate"
+
+    async def asks(self) -> str | _Warning:
+        client = self._settings.client
+        identity = _identity(self._settings.tls, Role.CLIENT)
+        async with GrpcConnection(
+            self._to, identity=identity, aggregator=client.aggregator
+        ) as connection:
+            # Between two sessions there is none for a moment.
+            clock = SystemClock()
+            patience = clock.now() + _ANSWER_SECONDS
+            while True:
+                self._offer = await connection.call(GetOffer(client.task, 0))
+                if not isinstance(self._offer, Wait) or clock.now() >= patience:
+                    break
+                await clock.sleep_until(clock.now() + 1.0)
+        if isinstance(self._offer, Wait):
+            return _Warning(
+                f"task {client.task!r} is there, and no session of it takes clients "
+                "now",
+                "Nothing to do: the client waits for one. Its policy could not be "
+                "compared.",
+            )
+        number = self._offer.session_number
+        return f"task {client.task!r} is there, session {number} takes clients"
+
+    def clock(self) -> str:
+        if not isinstance(self._offer, SessionDescriptor):
+            return "cannot be compared without an offer"
+        self._offer.check_clock(int(time.time()))
+        return "fits the session that is offered"
+
+    def judges(self) -> str:
+        if not isinstance(self._offer, SessionDescriptor):
+            return "cannot be compared without an offer"
+        session = judge_offer(
+            self._offer,
+            floors=privacy_floors(self._settings),
+            cohort=client_policy(self._settings),
+            storage=_Computes(),
+        )
+        task = printable(session.task, max_bytes=256)
+        if session.privacy is None:
+            return f"takes part in {task!r}: exact sums, which it accepts"
+        epsilon = session.privacy.server.epsilon
+        return f"takes part in {task!r}: epsilon {epsilon:.4g} for the whole task"
+
+
+def _unreachable(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.UNREACHABLE, next_step=next_step)

@@ -1,0 +1,62 @@
+"""`secagg doctor`: why an aggregator or a client would not work, before it does not."""
+
+import typer
+
+from secagg.cli.options import ConfigOption, JSONOption
+from secagg.cli.output import Output
+
+__all__ = ["doctor"]
+
+
+def doctor(*, config: ConfigOption, as_json: JSONOption = False) -> None:
+    """Look at everything that a server or a client needs, and say what to do.
+
+    The settings file says which of the two. Every check has a number; what fails ends
+    its branch, and the exit code is that of the first failure. Nothing is changed, no
+    session is joined and no budget is spent.
+
+    Example: secagg doctor --config client.toml
+    """
+    import asyncio
+
+    from secagg.cli.diagnosis import State, client_findings, server_findings
+    from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+    from secagg.config import is_client_file
+
+    output = Output(as_json=as_json)
+    role = "client" if is_client_file(config) else "server"
+    look = client_findings if role == "client" else server_findings
+    findings = asyncio.run(look(config))
+    for each in findings:
+        output.line(
+            f"{each.number} {each.state:<7} {each.subject}: {each.found}",
+            style={State.FAILED: "bold red", State.WARNING: "yellow"}.get(each.state),
+        )
+        if each.next_step:
+            output.line(f"     next step: {each.next_step}")
+    failed = [each for each in findings if each.error is not None]
+    code = exit_code_of(failed[0].error) if failed and failed[0].error else EXIT_OK
+    output.line(
+        f"{len(failed)} of {len(findings)} checks failed; begin with {failed[0].number}"
+        if failed
+        else "nothing is wrong"
+    )
+    output.result(
+        {
+            "role": role,
+            "ok": not failed,
+            "exit_code": code,
+            "checks": [
+                {
+                    "number": each.number,
+                    "subject": each.subject,
+                    "state": each.state,
+                    "found": each.found,
+                    "next_step": each.next_step,
+                    "error": None if each.error is None else each.error.code.name,
+                }
+                for each in findings
+            ],
+        }
+    )
+    raise typer.Exit(code)

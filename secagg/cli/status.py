@@ -1,0 +1,176 @@
+"""`secagg status`, `secagg budget` and `secagg drain`: one look at an aggregator."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from secagg.cli.operator import ServerFileOption, ask, look, server_file, settings_of
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+from secagg.cli.tasks import task_rows
+
+if TYPE_CHECKING:
+    from secagg.storage.book_reader import ReadsBook
+
+__all__ = ["budget", "drain", "status"]
+
+
+def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> None:
+    """Show an aggregator and its tasks: what runs, who is missing, what is left.
+
+    Reads the book of one that does not run.
+
+    Example: secagg status --config server.toml
+    """
+    import shutil
+
+    from secagg.server.views import tasks_view
+
+    settings = settings_of(config)
+
+    async def read(book: "ReadsBook") -> dict[str, Any]:
+        return {
+            "server": {
+                "is_running": False,
+                "free_bytes": shutil.disk_usage(settings.server.state_dir).free,
+            },
+            "tasks": await tasks_view(book),
+        }
+
+    answer = look(config, "status", {}, read)
+    output = Output(as_json=as_json)
+    if not as_json:
+        _print_status(answer, output)
+    output.result(answer)
+
+
+def _print_status(answer: dict[str, Any], output: Output) -> None:
+    server = answer["server"]
+    free = f"{server['free_bytes'] / 2**30:.1f} GiB free"
+    if server["is_running"]:
+        draining = ", draining" if server["is_draining"] else ""
+        if server["address"] is None:
+            output.line("the aggregator is starting: it plans its tasks")
+            return
+        output.line(
+            f"the aggregator runs since {server['started']} at {server['address']}"
+            f"{draining}; certificate: {server['certificate_days']} days left; {free}"
+        )
+        if server["refused_last_hour"]:
+            counts = ", ".join(
+                f"{name} {count}" for name, count in server["refused_last_hour"].items()
+            )
+            output.line(f"refused in the last hour: {counts}")
+    else:
+        output.line(f"no aggregator runs; this is what its book says; {free}")
+    output.table(
+        ("task", "state", "sums", "sessions left", "now"),
+        task_rows(answer["tasks"]),
+        numeric=(3,),
+    )
+
+
+def budget(
+    *,
+    config: ServerFileOption = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="ID", help="Only this task.")
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Show what was spent of privacy budgets, by an aggregator's tasks or a client.
+
+    The settings file says which of the two. Epsilon and delta of a task hold for all
+    sessions that its budget covers, spare ones included, against the server.
+
+    Example: secagg budget --config client.toml
+    """
+    from secagg.config import is_client_file
+    from secagg.server.views import budget_view, find_task
+
+    output = Output(as_json=as_json)
+    file = server_file(config)
+    if is_client_file(file):
+        answer = _client_budget(file, task)
+    else:
+        state_dir = settings_of(config).server.state_dir
+
+        async def read(book: "ReadsBook") -> dict[str, Any]:
+            if task is not None:
+                await find_task(book, task)
+            views = [
+                budget_view(row, state_dir)
+                for row in await book.tasks()
+                if task in (None, row.task.task_id)
+            ]
+            return {"role": "server", "budgets": [each for each in views if each]}
+
+        answer = look(config, "budget", {"task": task}, read)
+    budgets: list[dict[str, Any]] = answer["budgets"]
+    if not as_json:
+        if not budgets:
+            output.line("no task with a privacy budget")
+        for each in budgets:
+            output.pairs(
+                (name.replace("_", " "), "" if value is None else str(value))
+                for name, value in each.items()
+            )
+            if each.get("is_short"):
+                output.line(
+                    "WARNING: fewer sessions are left than sums are missing",
+                    style="bold red",
+                )
+    output.result(answer)
+
+
+def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
+    """Return what a client has given; its process must not run meanwhile."""
+    import asyncio
+    import os
+
+    from secagg.config import load_client_settings
+    from secagg.storage.book_reader import reading
+    from secagg.storage.charges import ChargeState
+    from secagg.storage.open_book import BOOK_FILE
+
+    settings = load_client_settings(file, environment=os.environ).settings.client
+    wanted = task or settings.task
+
+    async def given() -> dict[str, Any]:
+        with reading(settings.state_dir / BOOK_FILE) as book:
+            charges = await book.charges(wanted)
+        states = [row.state for row in charges]
+        return {
+            "task": wanted,
+            "given": len(states) - states.count(ChargeState.VOID),
+            "under_way": states.count(ChargeState.BOUND),
+            "given_back": states.count(ChargeState.VOID),
+        }
+
+    return {"role": "client", "budgets": [asyncio.run(given())]}
+
+
+def drain(
+    *,
+    config: ServerFileOption = None,
+    finish: Annotated[
+        bool,
+        typer.Option(
+            "--finish", help="Let sessions that have their cohort come to their end."
+        ),
+    ] = False,
+    as_json: JSONOption = False,
+) -> None:
+    """End an aggregator gently; sessions that are open then wait on the disk.
+
+    Example: secagg drain --finish --config server.toml
+    """
+    output = Output(as_json=as_json)
+    answer = ask(config, "drain", {"finish": finish})
+    output.line(
+        "the aggregator ends when its sessions are over"
+        if finish
+        else "the aggregator ends"
+    )
+    output.result(answer)

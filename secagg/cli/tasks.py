@@ -1,0 +1,263 @@
+"""`secagg tasks`: what an aggregator runs, and what an operator says about it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from secagg.cli.operator import ServerFileOption, ask, look
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+
+if TYPE_CHECKING:
+    from secagg.config import TaskSettings
+    from secagg.storage.book_reader import ReadsBook
+
+__all__ = ["app", "task_rows"]
+
+app = typer.Typer(
+    help="Add, watch, pause and stop the tasks of an aggregator.",
+    no_args_is_help=True,
+)
+
+_TaskArgument = Annotated[str, typer.Argument(metavar="ID", help="Name of the task.")]
+_FileArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Settings of the task: [task], [vector], [cohort], [noise], ...",
+    ),
+]
+_YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do not ask before the task is offered.")
+]
+_VersionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--expect-version",
+        metavar="N",
+        min=1,
+        help="Refuse if the task was changed since it had this version.",
+    ),
+]
+_ReasonOption = Annotated[
+    str, typer.Option("--reason", help="Why, in words for clients and operators.")
+]
+
+
+@app.command("add")
+def add(
+    *,
+    file: _FileArgument,
+    config: ServerFileOption = None,
+    yes: _YesOption = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Add a task to an aggregator that runs.
+
+    On a terminal the plan is shown first, and confirmed.
+
+    Example: secagg tasks add digits.toml --config server.toml
+    """
+    output = Output(as_json=as_json)
+    settings = _confirmed(file, output, yes=yes)
+    answer = ask(config, "task.add", _settings_of(settings, file))
+    _print_one(answer, output)
+
+
+@app.command("apply")
+def apply(
+    *,
+    file: _FileArgument,
+    config: ServerFileOption = None,
+    expect_version: _VersionOption = None,
+    yes: _YesOption = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Change a task to what its file says now.
+
+    A session that no longer fits ends. Other noise under the same name is refused by
+    clients that have given inputs: that takes a new task.
+
+    Example: secagg tasks apply digits.toml --config server.toml
+    """
+    output = Output(as_json=as_json)
+    settings = _confirmed(file, output, yes=yes)
+    answer = ask(
+        config,
+        "task.apply",
+        _settings_of(settings, file) | {"version": expect_version},
+    )
+    _print_one(answer, output)
+
+
+@app.command("list")
+def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) -> None:
+    """List the tasks of an aggregator, running or not.
+
+    Example: secagg tasks list --config server.toml
+    """
+    from secagg.server.views import tasks_view
+
+    async def read(book: "ReadsBook") -> dict[str, Any]:
+        return {"tasks": await tasks_view(book)}
+
+    answer = look(config, "task.list", {}, read)
+    output = Output(as_json=as_json)
+    if not as_json:
+        output.table(
+            ("task", "state", "sums", "sessions left", "now"),
+            task_rows(answer["tasks"]),
+            numeric=(3,),
+        )
+    output.result(answer)
+
+
+@app.command("show")
+def show(
+    *,
+    task: _TaskArgument,
+    config: ServerFileOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Show everything about one task.
+
+    Example: secagg tasks show digits --config server.toml
+    """
+    from secagg.server.views import find_task, task_view
+    from secagg.storage.change import Role
+
+    async def read(book: "ReadsBook") -> dict[str, Any]:
+        row = await find_task(book, task)
+        return task_view(row, await book.sessions(role=Role.SERVER, task=task))
+
+    answer = look(config, "task.show", {"task": task}, read)
+    _print_one(answer, Output(as_json=as_json))
+
+
+@app.command("pause")
+def pause(
+    *,
+    task: _TaskArgument,
+    config: ServerFileOption = None,
+    reason: _ReasonOption = "the operator has paused the task",
+    expect_version: _VersionOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Open no session of a task for now; one that has its cohort goes on.
+
+    Clients wait.
+
+    Example: secagg tasks pause digits --config server.toml
+    """
+    answer = ask(
+        config,
+        "task.pause",
+        {"task": task, "reason": reason, "version": expect_version},
+    )
+    _print_one(answer, Output(as_json=as_json))
+
+
+@app.command("resume")
+def resume(
+    *,
+    task: _TaskArgument,
+    config: ServerFileOption = None,
+    expect_version: _VersionOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Open sessions of a paused task again.
+
+    Example: secagg tasks resume digits --config server.toml
+    """
+    answer = ask(config, "task.resume", {"task": task, "version": expect_version})
+    _print_one(answer, Output(as_json=as_json))
+
+
+@app.command("stop")
+def stop(
+    *,
+    task: _TaskArgument,
+    config: ServerFileOption = None,
+    reason: _ReasonOption = "the operator has stopped the task",
+    expect_version: _VersionOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """End a task for good; a session that has its cohort goes on to its end.
+
+    Clients are told TASK_OVER. A stopped task stays stopped.
+
+    Example: secagg tasks stop digits --config server.toml
+    """
+    answer = ask(
+        config,
+        "task.stop",
+        {"task": task, "reason": reason, "version": expect_version},
+    )
+    _print_one(answer, Output(as_json=as_json))
+
+
+def task_rows(tasks: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return one line for each task."""
+    return [
+        (
+            each["task"],
+            each["state"],
+            f"{each['sums']} of {each['sums_wanted']}",
+            "" if each["sessions_left"] is None else str(each["sessions_left"]),
+            "; ".join(_running(session) for session in each["running"])
+            or each["reason"],
+        )
+        for each in tasks
+    ]
+
+
+def _running(session: dict[str, Any]) -> str:
+    live = session.get("live")
+    words = f"session {session['number']}: {session['round']}"
+    if live is None:
+        return words
+    if session["round"] == "joining":
+        words += f", {live['joined']} of {live['needed']} joined"
+    else:
+        words += f", {live['answered']} of {live['expected']} answered"
+    if live["seconds_left"] is not None:
+        words += f", {live['seconds_left']:.0f} s left"
+    return words
+
+
+def _print_one(answer: dict[str, Any], output: Output) -> None:
+    output.pairs(
+        (name.replace("_", " "), _shown(value))
+        for name, value in answer.items()
+        if value not in (None, "", [])
+    )
+    output.result(answer)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "; ".join(
+            _running(each) if isinstance(each, dict) else str(each) for each in value
+        )
+    return "" if value is None else str(value)
+
+
+def _settings_of(settings: "TaskSettings", file: Path) -> dict[str, object]:
+    return {"settings": settings.document(), "origin": str(file)}
+
+
+def _confirmed(file: Path, output: Output, *, yes: bool) -> "TaskSettings":
+    """Read a task, and on a terminal show its plan and ask."""
+    from secagg.cli.server import print_task
+    from secagg.config import load_task_settings
+    from secagg.server.task_setup import prepare_task
+
+    settings = load_task_settings(file)
+    if yes or output.as_json or not sys.stdin.isatty():
+        return settings
+    output.line("planning the task")
+    print_task(prepare_task(settings), output)
+    typer.confirm(f"offer task {settings.task.id!r} to clients", abort=True)
+    return settings

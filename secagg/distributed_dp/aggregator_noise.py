@@ -1,0 +1,345 @@
+"""Noise that two aggregators add, each all of it: the other place for the noise.
+
+Rule 1: no client adds noise. What a sum holds was drawn by the aggregators, each from
+        a seed of its own, each the whole variance: whoever knows one part of the noise
+        still faces the other one.
+Rule 2: the figure against an aggregator counts the other one's noise alone; against
+        readers it counts both. The first demands that the other one does what it says.
+Rule 3: only parties of a session between two aggregators read such a block;
+        `NoisedTask` refuses it, because one aggregator alone would add noise to what
+        it has read already.
+
+Nothing in here does input or output.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.accounting import (
+    PrivacyStatement,
+    default_accountant,
+    make_accountant,
+)
+from dpnoise.errors import DPNoiseError
+from dpnoise.errors import InputError as NoiseInputError
+from dpnoise.events import (
+    Adversary,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    Repeated,
+)
+from dpnoise.mechanisms import (
+    EVERYBODY,
+    CentralMechanism,
+    MechanismParameters,
+    make_mechanism,
+)
+from secagg.distributed_dp.noise_block import (
+    NoiseBlock,
+    NoiseBudget,
+    bad_block,
+    decode_block,
+)
+from secagg.distributed_dp.report import statement
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.parameters import ProtocolParameters
+from secagg.policy import PrivacyFloors
+from secagg.primitives.modular import UnsignedArray
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import hash_parts
+
+__all__ = ["AggregatorNoise", "TwoAggregatorReport"]
+
+_AGGREGATORS: Final = 2
+# A claim may be off by the accountant's own rounding, not by a decision.
+_EPSILON_SLACK: Final = 1e-6
+_ACCOUNTANT: Final = "zcdp"
+
+
+@dataclass(frozen=True, slots=True)
+class TwoAggregatorReport:
+    """What a task between two aggregators costs its users, adversary by adversary.
+
+    Attributes:
+        aggregator: Against either aggregator, if the other one adds its noise.
+        reader: Against readers of the sums, if both do; with one, as `aggregator`.
+        noise_stddev: Of all noise in one coordinate of a sum, caller's units.
+        sessions: How many the figures cover.
+    """
+
+    aggregator: PrivacyStatement
+    reader: PrivacyStatement
+    noise_stddev: float
+    sessions: int
+
+    def lines(self) -> tuple[str, str, str]:
+        """Say what the whole task costs, one sentence for each adversary."""
+        one, both = self.aggregator, self.reader
+        return (
+            "against both aggregators together: nothing is promised",
+            f"against either aggregator, if the other one adds its noise: {_say(one)}",
+            f"against readers of the sums, if both do: {_say(both)}",
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as JSON values."""
+        return {
+            "aggregator": self.aggregator.to_dict(),
+            "reader": self.reader.to_dict(),
+            "noise_stddev": self.noise_stddev,
+            "sessions": self.sessions,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatorNoise:
+    """The noise of a task between two aggregators, read from its parameters.
+
+    Attributes:
+        parameters: Of the protocol; their noise block describes the other two.
+        mechanism: Encodes vectors, draws one aggregator's noise, decodes sums.
+        budget: What the task claims against either aggregator.
+    """
+
+    parameters: ProtocolParameters
+    mechanism: CentralMechanism
+    budget: NoiseBudget
+
+    @classmethod
+    def joined(  # noqa: PLR0913 - a mechanism and a claim
+        cls,
+        chosen: MechanismParameters,
+        protocol: ProtocolParameters,
+        *,
+        epsilon: float,
+        delta: float,
+        steps: int = 1,
+        spare: int = 0,
+        accountant: str = _ACCOUNTANT,
+    ) -> Self:
+        """Join a mechanism with protocol parameters.
+
+        Args:
+            chosen: Of `discrete-gaussian`, with the noise of *one* aggregator; for
+                example a plan's, or `dpnoise.mechanisms.fixed_point_parameters`.
+            protocol: Cohort and deadlines; modulus, dimension and noise block are
+                replaced.
+            epsilon: What the task claims over all sessions, against either aggregator.
+            delta: Failure probability, over all sessions.
+            steps: Sums that the task is to release.
+            spare: Sessions on top of them, for those that end after the helper has
+                answered, or a client has sent its shares.
+            accountant: Which one the claim is held to.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, if they contradict each other.
+        """
+        try:
+            mechanism = make_mechanism(chosen)
+        except DPNoiseError as error:
+            raise bad_block(str(error)) from None
+        block = NoiseBlock(
+            mechanism=mechanism,
+            budget=NoiseBudget(
+                epsilon=float(epsilon),
+                delta=float(delta),
+                steps=steps,
+                spare=spare,
+                accountant=accountant,
+            ),
+            selection_rate=EVERYBODY,
+            sampler=mechanism.sampler_digest.hex(),
+        )
+        parameters = replace(
+            protocol,
+            modulus=mechanism.modulus,
+            dimension=mechanism.encoded_dim,
+            noise_block=block.encode(),
+        )
+        return cls.from_parameters(parameters.validate())
+
+    @classmethod
+    def from_parameters(cls, parameters: ProtocolParameters) -> Self:
+        """Read the noise block of a session on offer.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, if the block is missing or malformed, does
+                not fit the parameters, or describes noise of clients.
+        """
+        block = decode_block(parameters.noise_block)
+        mechanism, rule = block.mechanism, block.mechanism.parameters.noise_rule
+        if not isinstance(mechanism, CentralMechanism) or not isinstance(
+            mechanism.event(), DiscreteGaussianEvent
+        ):
+            raise bad_block(
+                f"mechanism {mechanism.name} is no noise that an aggregator adds"
+            )
+        for holds, complaint in (
+            (block.selection_rate == EVERYBODY, "nothing is selected in secret here"),
+            (block.budget.randomiser is None, "there is no local randomiser here"),
+            (block.units is None, "there is no clip that moves here"),
+            (
+                mechanism.modulus == parameters.modulus
+                and mechanism.encoded_dim == parameters.dimension,
+                "its modulus or dimension is not the session's",
+            ),
+            (
+                rule.min_survivors <= parameters.min_survivors
+                and mechanism.parameters.num_clients >= parameters.max_clients,
+                "it is planned for another cohort",
+            ),
+        ):
+            if not holds:
+                raise bad_block(complaint)
+        return cls(parameters, mechanism, block.budget)
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of the caller's vectors."""
+        return self.mechanism.dim
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of all noise in one coordinate, caller's units."""
+        variance = _AGGREGATORS * self.mechanism.counted_noise_variance
+        return math.sqrt(variance) / self.mechanism.parameters.scale_factor
+
+    def encode(
+        self, vector: npt.NDArray[Any], *, session_id: bytes, seed: SecretBytes
+    ) -> UnsignedArray:
+        """Clip, rotate, scale, truncate and reduce a vector modulo m; add no noise.
+
+        Args:
+            vector: Floats of shape (dim,), caller's units.
+            session_id: Of the session on offer; fixes the public rotation.
+            seed: 32 secret bytes of this client.
+
+        Returns:
+            Residues of shape (dimension,).
+
+        Raises:
+            InputError: NaN, infinity, or a wrong length or dtype.
+        """
+        cohort = self.mechanism.parameters.noise_rule.min_survivors
+        try:
+            return self.mechanism.encode(
+                vector,
+                private_seed=seed.reveal(),
+                public_seed=self._rotation_seed(session_id),
+                session_noise=self.mechanism.session(cohort),
+            ).residues
+        except NoiseInputError as error:
+            raise InputError(
+                str(error), next_step="Correct the vector; nothing of it was sent."
+            ) from None
+
+    def add_noise(self, residues: UnsignedArray, *, seed: SecretBytes) -> UnsignedArray:
+        """Return residues with the noise of one aggregator, all of it.
+
+        Args:
+            residues: A sum of shares, shape (dimension,), entries below m.
+            seed: 32 secret bytes of this aggregator, of this sum and no other.
+        """
+        return self.mechanism.add_noise(residues, private_seed=seed.reveal())
+
+    def decode(
+        self, residues: UnsignedArray, *, session_id: bytes
+    ) -> npt.NDArray[np.float64]:
+        """Return the estimate of the sum of all vectors, shape (dim,)."""
+        return self.mechanism.decode(
+            residues, public_seed=self._rotation_seed(session_id)
+        )
+
+    def report(self) -> TwoAggregatorReport:
+        """State what the whole task costs its users, adversary by adversary.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the accountant does not know such noise,
+                or this release does not draw it.
+        """
+        against_one = statement(self.parameters.noise_block, Adversary.SERVER)
+        alone = self.mechanism.event()
+        assert isinstance(alone, DiscreteGaussianEvent)  # noqa: S101 - from_parameters
+        both = DistributedDiscreteGaussianEvent(
+            dim=alone.dim,
+            num_noise_shares=_AGGREGATORS,
+            local_noise_variance=alone.noise_variance,
+            l2_sensitivity=alone.l2_sensitivity,
+            sampler_distance=min(0.5, _AGGREGATORS * alone.sampler_distance),
+        )
+        reader, delta = Adversary.MODEL_READER, self.budget.delta
+        released = Repeated(both, self.budget.sessions)
+        try:
+            name = default_accountant(released, delta=delta, adversary=reader)
+            account = make_accountant(name, adversary=reader).compose(released)
+        except DPNoiseError as error:
+            raise bad_block(str(error)) from None
+        return TwoAggregatorReport(
+            aggregator=against_one,
+            reader=account.statement(delta),
+            noise_stddev=self.noise_stddev,
+            sessions=self.budget.sessions,
+        )
+
+    def check(self, floors: PrivacyFloors) -> TwoAggregatorReport:
+        """Compare the task with a client's privacy floors.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG as
+                `report`.
+        """
+        _insist(
+            floors.max_local_epsilon is None,
+            "no local randomiser protects a vector that both aggregators read together",
+        )
+        _insist(
+            floors.min_local_noise_stddev == 0.0,
+            "no client adds noise to its own vector",
+        )
+        _insist(
+            self.budget.delta <= floors.max_delta,
+            f"delta is {self.budget.delta:.3g}, at most {floors.max_delta:.3g} is "
+            "accepted",
+        )
+        _insist(
+            self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
+            f"epsilon is {self.budget.epsilon:.4g}, at most {floors.max_epsilon:.4g} "
+            "is accepted",
+        )
+        report = self.report()
+        stated = report.aggregator
+        _insist(
+            stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
+            f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
+            f"{self.budget.epsilon:.4g}",
+        )
+        _insist(
+            str(stated.status) in floors.statuses,
+            f"epsilon is only {stated.status}; accepted: "
+            f"{', '.join(sorted(floors.statuses))}",
+        )
+        return report
+
+    def _rotation_seed(self, session_id: bytes) -> bytes:
+        return hash_parts("rotation", session_id, suite=self.parameters.suite)
+
+
+def _say(stated: PrivacyStatement) -> str:
+    return (
+        f"epsilon {stated.epsilon:.4g}, delta {stated.delta:.3g} "
+        f"({stated.accountant}; {stated.status})"
+    )
+
+
+def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
+    if not holds:
+        raise RemoteProtocolError(
+            f"the task breaks this client's privacy policy: {complaint}",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Ask the operators for more noise or fewer sums, or change your "
+            "floors if that is what you want.",
+        )

@@ -1,0 +1,209 @@
+"""How an operator's command talks to an aggregator on the same machine.
+
+A message is a u32 of its length and that many bytes of JSON.  A command sends
+`{"id", "verb", "args"}`; it is answered `{"id", "ok": true, "data"}`, by a verb that
+watches many times with `"more": true`, or `{"id", "ok": false, "error"}`.
+
+Rule 1: whoever may connect may do everything: the socket's file is for its owner and
+        root alone, and where the system says who calls, nobody else is answered.
+Rule 2: lengths are judged before anything is read.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "NoAdminSocketError",
+    "call_admin",
+    "read_message",
+    "short_path",
+    "watch_admin",
+    "write_message",
+]
+
+MAX_MESSAGE_BYTES: Final = 4 << 20
+"""A thousand sessions listed, or a task's settings, with room to spare."""
+
+_LENGTH_BYTES: Final = 4
+# What a socket address holds; Linux allows 107, others a little less.
+_MAX_PATH_BYTES: Final = 100
+# Adding a task plans its noise, which may take minutes; every other verb is instant.
+_ANSWER_SECONDS: Final = 900.0
+
+
+class NoAdminSocketError(ServiceError):
+    """No aggregator listens at a socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"no aggregator answers at {path}",
+            code=ErrorCode.UNREACHABLE,
+            next_step="Start `secagg server` with the same settings file.",
+        )
+
+
+async def call_admin(
+    path: Path, verb: str, arguments: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """Ask an aggregator of this machine, and return its answer.
+
+    Args:
+        path: Of its socket.
+        verb: What to do.
+        arguments: With what.
+
+    Raises:
+        NoAdminSocketError: Nobody listens there.
+        SecAggError: What the aggregator answers, with its code.
+    """
+    async for answer in watch_admin(path, verb, arguments):
+        return answer
+    raise _hung_up(path)
+
+
+async def watch_admin(
+    path: Path, verb: str, arguments: Mapping[str, object] | None = None
+) -> AsyncIterator[dict[str, Any]]:
+    """Ask an aggregator of this machine, and yield its answers until the last.
+
+    Raises:
+        NoAdminSocketError: Nobody listens there.
+        SecAggError: What the aggregator answers, with its code.
+    """
+    try:
+        with short_path(path) as place:
+            reader, writer = await asyncio.open_unix_connection(place)
+    except PermissionError:
+        raise ServiceError(
+            f"this user may not use the socket {path}",
+            code=ErrorCode.UNAUTHENTICATED,
+            next_step="Run the command as the user that runs the aggregator, or root.",
+        ) from None
+    except OSError:
+        raise NoAdminSocketError(path) from None
+    try:
+        await write_message(
+            writer, {"id": 1, "verb": verb, "args": dict(arguments or {})}
+        )
+        is_first = True
+        while True:
+            limit = _ANSWER_SECONDS if is_first else None
+            answer = await asyncio.wait_for(read_message(reader), limit)
+            if answer is None:
+                if is_first:
+                    raise _hung_up(path)
+                return
+            is_first = False
+            if not answer.get("ok"):
+                raise _error_of(answer.get("error"))
+            data = answer.get("data")
+            yield data if isinstance(data, dict) else {}
+            if not answer.get("more"):
+                return
+    except (ConnectionError, TimeoutError):
+        raise _hung_up(path) from None
+    finally:
+        writer.transport.abort()
+
+
+async def read_message(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    """Read one message; None at the end of the stream.
+
+    Raises:
+        ServiceError: BAD_INPUT; it is too long, or no JSON object.
+    """
+    try:
+        head = await reader.readexactly(_LENGTH_BYTES)
+        size = int.from_bytes(head, "big")
+        if size > MAX_MESSAGE_BYTES:
+            raise _malformed(f"a message of {size} bytes is too long")
+        data = await reader.readexactly(size)
+    except asyncio.IncompleteReadError:
+        return None
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _malformed("a message is no JSON") from None
+    if not isinstance(message, dict):
+        raise _malformed("a message is no JSON object")
+    return message
+
+
+async def write_message(
+    writer: asyncio.StreamWriter, message: Mapping[str, object]
+) -> None:
+    """Write one message.
+
+    Raises:
+        ServiceError: BAD_INPUT; it is too long.
+    """
+    data = json.dumps(message).encode()
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise _malformed(f"a message of {len(data)} bytes is too long")
+    writer.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+    await writer.drain()
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Give a socket a name that fits into a socket address.
+
+    A path that is too long is reached through its open directory, on systems that name
+    open files under /proc.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the path is too long for this system.
+        OSError: The directory cannot be opened.
+    """
+    if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
+        yield str(path)
+        return
+    if not Path("/proc/self/fd").is_dir():
+        raise ServiceError(
+            f"the path of the socket {path} is too long for this system",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set server.admin_socket to a shorter one.",
+        )
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def _error_of(found: object) -> SecAggError:
+    """Return the error that the aggregator answered with."""
+    fields = found if isinstance(found, dict) else {}
+    try:
+        code = ErrorCode(int(fields.get("code", 0)))
+    except (ValueError, TypeError):
+        code = ErrorCode.INTERNAL
+    return ServiceError(
+        str(fields.get("message", "the aggregator answered with an error")),
+        code=code,
+        next_step=str(fields.get("next_step", "")),
+    )
+
+
+def _hung_up(path: Path) -> ServiceError:
+    return ServiceError(
+        f"the aggregator at {path} did not answer",
+        code=ErrorCode.UNREACHABLE,
+        next_step="Look at its log; what was asked may have been done.",
+    )
+
+
+def _malformed(complaint: str) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.BAD_INPUT,
+        next_step="Use the command of the same release as the aggregator.",
+    )

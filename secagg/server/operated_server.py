@@ -1,0 +1,114 @@
+"""A server with what its operator wants to see and to say while it runs.
+
+What programs build on is `secagg.server.server`; this is for `secagg.server.service`.
+"""
+
+from collections.abc import AsyncIterator, Callable
+
+from secagg.server.progress import LiveSession, SessionProgress
+from secagg.server.server import RunningTask, Server
+from secagg.server.storage import ServerStorage
+from secagg.server.task import OnGivenUp
+from secagg.server.task_gate import TaskGate
+from secagg.server.task_setup import PreparedTask
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["OperatedServer"]
+
+
+class OperatedServer(Server):
+    """A server whose tasks open by their gates, and can be paused."""
+
+    async def add_gated_task(  # noqa: PLR0913 - one argument per decision
+        self,
+        task_id: str,
+        prepared: PreparedTask,
+        *,
+        sessions: int,
+        payload: Callable[[int], bytes] | None,
+        invited: frozenset[str] | None,
+        attempts: int,
+        gate: TaskGate,
+        on_given_up: OnGivenUp,
+    ) -> RunningTask:
+        """Run a task, or go on with one that an earlier process began.
+
+        It opens no port: nobody shall ask for a task that is not there yet.
+
+        Args:
+            task_id: As for `Server.add_task`.
+            prepared: Ditto.
+            sessions: Ditto.
+            payload: Ditto.
+            invited: Ditto.
+            attempts: Ditto.
+            gate: When sessions open.
+            on_given_up: Told when that many attempts have failed; the task goes on once
+                its gate opens.
+
+        Raises:
+            LocalProtocolError: As `Server.add_task`.
+            ServiceError: STORAGE_FAILED.
+        """
+        return await self._add_task(
+            task_id,
+            prepared,
+            sessions=sessions,
+            payload=payload,
+            invited=invited,
+            attempts=attempts,
+            gate=gate,
+            on_given_up=on_given_up,
+        )
+
+    async def pause_task(self, task_id: str, reason: str) -> None:
+        """Offer no session of a task until `resume_task`.
+
+        A session that still waits for clients ends without a sum; one whose cohort is
+        complete goes on to its own end.  Nothing happens if the task does not run.
+
+        Args:
+            task_id: Which.
+            reason: Why, in words for the clients.
+        """
+        await self._opened().aggregator.pause_task(task_id, reason)
+
+    def resume_task(self, task_id: str) -> None:
+        """Offer sessions of a task again; nothing happens if it does not run."""
+        self._opened().aggregator.resume_task(task_id)
+
+    def live(self) -> tuple[LiveSession, ...]:
+        """Return the sessions that are not over, as they stand now."""
+        return self._opened().aggregator.live()
+
+    def refused(self) -> dict[str, int]:
+        """Return how many calls were refused in the last hour, by name of the code."""
+        return self._opened().aggregator.refused()
+
+    def progress(self) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with the server."""
+        return self._opened().aggregator.progress()
+
+    async def abort_session(self, session_id: bytes, reason: str) -> None:
+        """End a session without a sum; nothing happens if it is over.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; it does not run here.
+            LocalProtocolError: Its sum is being computed.
+        """
+        await self._opened().aggregator.abort(session_id, reason)
+
+    @property
+    def storage(self) -> ServerStorage:
+        """Where the server keeps what it knows."""
+        return self._opened().storage
+
+    @property
+    def identity(self) -> TLSIdentity | None:
+        """The aggregator's certificate."""
+        return self._identity
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no further session is offered."""
+        return self._is_draining

@@ -1,0 +1,168 @@
+"""An aggregator that runs for months: many tasks, one port, an operator's socket.
+
+Rule 1: everything that can be wrong before the first client comes is found before the
+        port opens.
+Rule 2: it ends when it is asked to, never by a count: with SIGTERM or SIGINT now, and
+        sessions that are open wait on the disk; with `drain --finish` when the sessions
+        that have their cohort are over.
+
+What is printed is decided by whoever calls.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from secagg.config import HostSettings, TaskSettings
+from secagg.errors import InternalError
+from secagg.messages import Round
+from secagg.runtime.clock import SystemClock
+from secagg.server.admin_socket import AdminSocket
+from secagg.server.grpc_server import run_until_signalled
+from secagg.server.operated_server import OperatedServer
+from secagg.server.program import server_of
+from secagg.server.progress import SessionProgress
+from secagg.server.task_keeper import TaskKeeper
+from secagg.server.views import View, tasks_view
+from secagg.transport.address import Address
+
+__all__ = ["admin_socket_of", "run_service"]
+
+_ADMIN_SOCKET: Final = "admin.sock"
+_LOOK_EVERY_SECONDS: Final = 0.2
+
+
+def admin_socket_of(settings: HostSettings) -> Path:
+    """Return where an aggregator listens for its operator."""
+    given = settings.server.admin_socket
+    return (given or settings.server.state_dir / _ADMIN_SOCKET).absolute()
+
+
+async def run_service(  # noqa: PLR0913 - who is told what, and what is run
+    settings: HostSettings,
+    proposed: Iterable[TaskSettings],
+    *,
+    own_task: str | None,
+    listening: Callable[[Address], None],
+    progress: Callable[[SessionProgress], None],
+    tell: Callable[[str], None],
+    accept_restored: bool = False,
+) -> list[View]:
+    """Run tasks until somebody ends it.
+
+    Args:
+        settings: Where to listen, where to store.
+        proposed: Tasks of files; those that were added before run too.
+        own_task: The one in the server's own file; None for none.
+        listening: Called once with the address, when clients can connect.
+        progress: Called with every change of a session.
+        tell: Told in a sentence what becomes of tasks.
+        accept_restored: As for `Server`.
+
+    Returns:
+        What became of the tasks.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, INFEASIBLE, BAD_CERTIFICATE, PORT_IN_USE,
+            STATE_DAMAGED, RESTORED_STATE; STORAGE_FAILED also when the disk gives up:
+            a restart goes on.
+    """
+    section = settings.server
+    keeper = TaskKeeper(
+        section.output_dir, section.state_dir, own_task=own_task, tell=tell
+    )
+    server = server_of(
+        OperatedServer,
+        settings,
+        accept_restored=accept_restored,
+        on_progress=progress,
+        on_aborted=keeper.write_aborted,
+    )
+    ending = _Ending()
+    async with server:
+        try:
+            async with AdminSocket(
+                admin_socket_of(settings),
+                server,
+                keeper,
+                state_dir=section.state_dir,
+                finish=ending.ask,
+            ):
+                await keeper.start(server, proposed)
+                if server.transport is None:
+                    raise InternalError("a server with an address listens")
+                await run_until_signalled(
+                    server.transport,
+                    _work(server, keeper, ending, listening),
+                    drain=lambda: _drain(server),
+                    grace_seconds=section.drain_seconds,
+                )
+        finally:
+            server.drain()
+            await keeper.close()
+        return await tasks_view(server.storage.book)
+
+
+class _Ending:
+    """Whether the process was asked to end, and whether at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+
+    def ask(self, is_patient: bool) -> None:  # noqa: FBT001 - a callback's one word
+        self.asked.set()
+        if not is_patient:
+            self.hurried.set()
+
+
+async def _work(
+    server: OperatedServer,
+    keeper: TaskKeeper,
+    ending: _Ending,
+    listening: Callable[[Address], None],
+) -> None:
+    listening(server.address)  # now, and not before, a signal drains
+    failing = asyncio.ensure_future(keeper.failed())
+    try:
+        await _first_of(failing, asyncio.ensure_future(ending.asked.wait()))
+        if not failing.done():
+            server.drain()
+            await _first_of(
+                failing,
+                asyncio.ensure_future(ending.hurried.wait()),
+                asyncio.ensure_future(_finish_sessions(server)),
+            )
+    finally:
+        failing.cancel()
+
+
+async def _first_of(
+    failing: "asyncio.Future[None]", *others: "asyncio.Future[Any]"
+) -> None:
+    """Wait for the first of them, and let the others go."""
+    ends: set[asyncio.Future[Any]] = {failing, *others}
+    try:
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in others:
+            each.cancel()
+        await asyncio.wait(others)
+    for each in done:
+        each.result()
+
+
+async def _finish_sessions(server: OperatedServer) -> None:
+    """Wait until no session with a cohort is under way, and its clients know."""
+    clock = SystemClock()
+    # One that gathers its clients gets none any more: it waits on the disk.
+    while any(
+        live.progress.round is not Round.ADVERTISE_KEYS for live in server.live()
+    ):
+        await clock.sleep_until(clock.now() + _LOOK_EVERY_SECONDS)
+    await server.settle()
+
+
+async def _drain(server: OperatedServer) -> None:
+    server.drain()

@@ -1,0 +1,127 @@
+"""When the next session of a task may open: its schedule, and what its operator says.
+
+Rule 1: in each slot of a schedule one session releases a sum at most.  One that has
+        failed is followed by another while the window lasts.
+Rule 2: a paused task opens nothing and offers nothing; sessions that have their cohort
+        go on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from secagg.config.schedule import Schedule
+from secagg.runtime.clock import Clock
+
+__all__ = ["TaskGate"]
+
+# Machines sleep and dates are set right: the date is read this often, in seconds.
+_LOOK_EVERY: Final = 60.0
+
+
+class TaskGate:
+    """The gate of one task.
+
+    Args:
+        schedule: Slots of time; none by default.
+        opened: When the latest session opened, in Unix seconds; None for none.
+        paused: Whether it begins as a paused one.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule | None = None,
+        *,
+        opened: float | None = None,
+        paused: bool = False,
+    ) -> None:
+        self._schedule = schedule or Schedule()
+        self._opened = opened
+        # Of an earlier process nobody knows whether it failed: its slot is used.
+        self._used = None if opened is None else self._start_of(opened)
+        self._is_paused = paused
+        self._changed = asyncio.Event()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the task offers nothing for now."""
+        return self._is_paused
+
+    def pause(self) -> None:
+        """Open nothing from now on."""
+        self._is_paused = True
+        self.wake()
+
+    def resume(self) -> None:
+        """Open sessions again."""
+        self._is_paused = False
+        self.wake()
+
+    def wake(self) -> None:
+        """Have whoever waits look again whether that still makes sense."""
+        self._changed.set()
+
+    def note_sum(self) -> None:
+        """Note that the latest session has released its sum."""
+        if self._opened is not None:
+            self._used = self._start_of(self._opened)
+
+    def next_opening(self, date: float) -> float | None:
+        """Return when a session may open, in Unix seconds; None while paused.
+
+        Args:
+            date: This moment.
+        """
+        if self._is_paused:
+            return None
+        slot = self._schedule.slot(date)
+        if slot is None or (slot.start != self._used and date < slot.closes):
+            return date
+        return slot.next_start
+
+    async def wait(self, clock: Clock, *, is_futile: Callable[[], bool]) -> bool:
+        """Wait until a session may open.
+
+        Args:
+            clock: How to wait.
+            is_futile: Whether none is wanted any more; asked again after `wake`.
+
+        Returns:
+            Whether one may; False when none is wanted any more.
+        """
+        while not is_futile():
+            self._changed.clear()
+            date = clock.date()
+            opening = self.next_opening(date)
+            if opening is not None and opening <= date:
+                self._opened = date
+                return True
+            ends: set[asyncio.Future[Any]] = {
+                asyncio.ensure_future(self._changed.wait())
+            }
+            if opening is not None:
+                left = min(opening - date, _LOOK_EVERY)
+                ends.add(asyncio.ensure_future(_sleep(clock, left)))
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+        return False
+
+    async def window_closes(self, clock: Clock) -> None:
+        """Return when clients may not join the latest session any more, if ever."""
+        slot = None if self._opened is None else self._schedule.slot(self._opened)
+        if slot is None:
+            await asyncio.Event().wait()  # until somebody cancels it
+            return
+        while (left := slot.closes - clock.date()) > 0:
+            await _sleep(clock, min(left, _LOOK_EVERY))
+
+    def _start_of(self, moment: float) -> float | None:
+        slot = self._schedule.slot(moment)
+        return None if slot is None else slot.start
+
+
+async def _sleep(clock: Clock, seconds: float) -> None:
+    await clock.sleep_until(clock.now() + seconds)

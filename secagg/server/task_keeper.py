@@ -1,0 +1,449 @@
+"""The tasks of an aggregator: rows of its book, run side by side on one port.
+
+Rule 1: a task is a row.  Files propose tasks: what is not there yet is added, what is
+        there stays as it is, and a file that says something else is named in a warning.
+Rule 2: what an operator says is in the row before anything happens, so that a process
+        that is killed in between goes on with what was said.
+Rule 3: a task ends by its operator, its end date or its budget.  What fails again and
+        again pauses the task, with the reason, and ends no process.
+Rule 4: a task that was stopped with a session under way runs until that session is
+        over: inputs that were given are not lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from secagg import telemetry
+from secagg.config import TaskSettings, end_of_task
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.parameters import SessionDescriptor
+from secagg.runtime.clock import SystemClock
+from secagg.server.operated_server import OperatedServer
+from secagg.server.patience import until
+from secagg.server.server import RunningTask
+from secagg.server.sum_files import SumFiles, write_receipt
+from secagg.server.task_folder import folder_of, privacy_folder_of
+from secagg.server.task_gate import TaskGate
+from secagg.server.task_memory import decode_settings, encode_settings, row_of
+from secagg.server.task_setup import PreparedTask, settle_task
+from secagg.server.views import find_task, state_of
+from secagg.storage.book import Book
+from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.stored import SessionState, TaskRow, TaskState
+
+__all__ = ["TaskKeeper"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """A task that runs in this process.
+
+    Attributes:
+        running: Its sessions.
+        work: Takes its sums, until its end.
+    """
+
+    running: RunningTask
+    work: "asyncio.Task[None]"
+
+
+class TaskKeeper:
+    """Adds, runs, pauses and stops the tasks of one server.
+
+    Args:
+        output_dir: Where sums go.
+        state_dir: Of the server; privacy reports are kept there.
+        own_task: The task in the server's own file, whose sums lie in `output_dir`
+            itself; None for none.
+        tell: Told in a sentence what becomes of tasks.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        state_dir: Path,
+        *,
+        own_task: str | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._output_dir = output_dir
+        self._state_dir = state_dir
+        self._own_task = own_task
+        self._tell = tell
+        self._kept: dict[str, _Kept] = {}
+        self._lock = asyncio.Lock()
+        self._opened: OperatedServer | None = None
+        self._failure: asyncio.Future[None] | None = None
+
+    async def start(
+        self, server: OperatedServer, proposed: Iterable[TaskSettings]
+    ) -> None:
+        """Add what is proposed, and run what is there.
+
+        Args:
+            server: Open; it listens afterwards.
+            proposed: Tasks of files.
+
+        Raises:
+            ServiceError: BAD_SETTINGS or INFEASIBLE for a task that cannot be;
+                PORT_IN_USE, STORAGE_FAILED.
+        """
+        self._opened = server
+        self._failure = asyncio.get_running_loop().create_future()
+        async with self._lock:  # what is said meanwhile is heard afterwards
+            for settings in proposed:
+                await self._propose(settings)
+            for row in await self._book.tasks():
+                await self._run(row)
+            await server.listen()
+
+    async def failed(self) -> None:
+        """Wait until a disk ends the work.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a restart goes on.
+        """
+        if self._failure is not None:
+            await asyncio.shield(self._failure)
+
+    async def close(self) -> None:
+        """End the work; sessions wait on the disk."""
+        for kept in self._kept.values():
+            await self._end_work(kept)
+
+    async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
+        """Write the receipt of a session that released no sum.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        """
+        await write_receipt(self._directory_of(session.task_id), session, audit)
+
+    # --- what an operator says --------------------------------------------------------
+
+    async def add(self, settings: TaskSettings) -> TaskRow:
+        """Add a task and run it.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; there is a task of this name, or it cannot be.
+                INFEASIBLE, STORAGE_FAILED.
+        """
+        async with self._lock:
+            if await row_of(self._book, settings.task.id) is not None:
+                raise ServiceError(
+                    f"there is a task {settings.task.id!r} already",
+                    code=ErrorCode.BAD_SETTINGS,
+                    next_step="Choose another task.id, or change that task with "
+                    "`secagg tasks apply`.",
+                )
+            await self._settle(settings)
+            return await self._run_anew(settings.task.id)
+
+    async def apply(
+        self, settings: TaskSettings, *, expect_version: int | None = None
+    ) -> TaskRow:
+        """Change the settings of a task; a session that no longer fits ends.
+
+        Args:
+            settings: The new ones.
+            expect_version: Refuse if the row was changed since it had this version.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for settings that
+                cannot be, or another version.
+        """
+        task_id = settings.task.id
+        async with self._lock:
+            row = await self._row(task_id, expect_version)
+            self._refuse_stopped(row)
+            await self._settle(settings)
+            kept = self._kept.pop(task_id, None)
+            if kept is not None:
+                await self._end_work(kept)
+            return await self._run_anew(task_id)
+
+    async def pause(
+        self, task_id: str, *, reason: str, expect_version: int | None = None
+    ) -> TaskRow:
+        """Open no session of a task until `resume`.
+
+        A session that still waits for clients ends; one that has its cohort goes on.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
+        """
+        async with self._lock:
+            row = await self._row(task_id, expect_version)
+            self._refuse_stopped(row)
+            row = await self._say(row, TaskState.PAUSED, reason)
+            await self._server.pause_task(task_id, reason)
+            return row
+
+    async def resume(
+        self, task_id: str, *, expect_version: int | None = None
+    ) -> TaskRow:
+        """Open sessions of a task again.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
+        """
+        async with self._lock:
+            row = await self._row(task_id, expect_version)
+            self._refuse_stopped(row)
+            row = await self._say(row, TaskState.RUNNING, "")
+            kept = self._kept.get(task_id)
+            if kept is None or kept.running.is_done:
+                return await self._run_anew(task_id)
+            self._server.resume_task(task_id)
+            return row
+
+    async def stop(
+        self, task_id: str, *, reason: str, expect_version: int | None = None
+    ) -> TaskRow:
+        """End a task for good.
+
+        A session that still waits for clients ends; one that has its cohort goes on.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version.
+        """
+        async with self._lock:
+            row = await self._row(task_id, expect_version)
+            if row.task.state is not TaskState.STOPPED:
+                row = await self._say(row, TaskState.STOPPED, reason)
+            await self._server.end_task(task_id, reason)
+            return row
+
+    # --- rows -------------------------------------------------------------------------
+
+    @property
+    def _server(self) -> OperatedServer:
+        if self._opened is None:
+            raise ServiceError(
+                "the aggregator is starting",
+                code=ErrorCode.SHUTTING_DOWN,
+                next_step="Try again in a moment.",
+            )
+        return self._opened
+
+    @property
+    def _book(self) -> Book:
+        return self._server.storage.book
+
+    async def _row(self, task_id: str, expect_version: int | None) -> TaskRow:
+        row = await find_task(self._book, task_id)
+        if expect_version is not None and expect_version != row.version:
+            raise ServiceError(
+                f"task {task_id!r} has version {row.version}, not {expect_version}: "
+                "somebody has changed it",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Look at it with `secagg tasks show`, and decide again.",
+            )
+        return row
+
+    def _refuse_stopped(self, row: TaskRow) -> None:
+        if row.task.state is TaskState.STOPPED:
+            raise ServiceError(
+                f"task {row.task.task_id!r} was stopped: {row.task.reason}",
+                code=ErrorCode.TASK_OVER,
+                next_step="A stopped task stays stopped; add one with a new task.id.",
+            )
+
+    async def _say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
+        """Write what was said of a task into its row."""
+        task = replace(row.task, state=state, reason=reason)
+        if not await self._book.put_task(task, expect_version=row.version):
+            raise ServiceError(
+                f"somebody else has changed task {row.task.task_id!r} meanwhile",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Try again.",
+            )
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
+            telemetry.TASK_CHANGED,
+            task=row.task.task_id,
+            state=state.value,
+            reason=reason,
+        )
+        self._tell(
+            f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
+        )
+        return TaskRow(task, row.version + 1, row.tally)
+
+    async def _propose(self, settings: TaskSettings) -> None:
+        row = await row_of(self._book, settings.task.id)
+        if row is None:
+            await self._settle(settings)
+        elif row.task.settings != encode_settings(settings):
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.TASK_DIFFERS,
+                task=settings.task.id,
+                next_step="its file says something else; `secagg tasks apply FILE` "
+                "changes it",
+            )
+            self._tell(
+                f"task {settings.task.id!r} runs as it was added, its file says "
+                "something else: `secagg tasks apply FILE` changes the task"
+            )
+
+    async def _settle(self, settings: TaskSettings) -> PreparedTask:
+        return await settle_task(
+            settings,
+            self._book,
+            reports=privacy_folder_of(self._state_dir, settings.task.id),
+        )
+
+    # --- work -------------------------------------------------------------------------
+
+    async def _run_anew(self, task_id: str) -> TaskRow:
+        row = await find_task(self._book, task_id)
+        await self._run(row)
+        return row
+
+    async def _run(self, row: TaskRow) -> None:
+        """Run a task, unless there is nothing left to run."""
+        task_id = row.task.task_id
+        settings = decode_settings(row.task)
+        state = state_of(row, settings)
+        latest = await self._book.sessions(
+            role=Role.SERVER, task=task_id, state=SessionState.ALL, limit=1
+        )
+        is_open = bool(latest) and latest[0].ended is None
+        if state == "done" or (state == "stopped" and not is_open):
+            await self._server.end_task(task_id, row.task.reason)
+            because = row.task.reason or "it has released all its sums"
+            self._tell(f"task {task_id!r} is over ({state}): {because}")
+            return
+        prepared = await self._settle(settings)
+        files = SumFiles(self._directory_of(task_id), prepared)
+        running = await self._server.add_gated_task(
+            task_id,
+            prepared,
+            sessions=settings.task.sessions,
+            payload=_payload_of(settings),
+            invited=frozenset(settings.task.invited) or None,
+            attempts=settings.task.attempts,
+            gate=TaskGate(
+                settings.schedule,
+                opened=latest[0].born if latest else None,
+                paused=state == "paused",
+            ),
+            on_given_up=lambda error: self._give_up(task_id, error),
+        )
+        work = asyncio.create_task(self._work(settings, running, files))
+        work.add_done_callback(self._note_end)
+        self._kept[task_id] = _Kept(running, work)
+        if state == "stopped":
+            await self._server.end_task(task_id, row.task.reason)
+
+    def _directory_of(self, task_id: str) -> Path:
+        if task_id == self._own_task:
+            return self._output_dir
+        return self._output_dir / folder_of(task_id)
+
+    async def _work(
+        self, settings: TaskSettings, running: RunningTask, files: SumFiles
+    ) -> None:
+        """Take the sums of a task until its end."""
+        task_id = settings.task.id
+        ending = asyncio.ensure_future(self._end_in_time(settings))
+        try:
+            async for total in running.sums():
+                await files.write(total)
+            if not self._server.is_draining:
+                self._tell(f"task {task_id!r} has released its last sum")
+        except SessionAbortedError as error:
+            if not self._server.is_draining:
+                await self._stop_by_itself(task_id, str(error))
+        except SessionsSpentError as error:
+            await self._stop_by_itself(task_id, str(error))
+        except ServiceError as error:
+            await self._meet(task_id, error)
+        finally:
+            ending.cancel()
+            await asyncio.wait({ending})
+
+    async def _end_in_time(self, settings: TaskSettings) -> None:
+        """Stop a task at its end date, if it has one."""
+        moment = end_of_task(settings.task)
+        if moment is not None:
+            await until(
+                moment,
+                lambda: self._stop_by_itself(
+                    settings.task.id, f"the end date of the task has come ({moment})"
+                ),
+                clock=SystemClock(),
+            )
+
+    async def _stop_by_itself(self, task_id: str, reason: str) -> None:
+        """Stop a task that no operator has stopped."""
+        try:
+            await self.stop(task_id, reason=reason)
+        except SecAggError as error:
+            self._fail(error)
+
+    async def _give_up(self, task_id: str, error: SecAggError) -> None:
+        """Pause a task whose attempts at a sum are used up."""
+        async with self._lock:
+            row = await find_task(self._book, task_id)
+            if row.task.state is TaskState.RUNNING:
+                await self._say(row, TaskState.PAUSED, str(error))
+                await self._server.pause_task(task_id, str(error))
+
+    async def _meet(self, task_id: str, error: ServiceError) -> None:
+        """Decide what a failure of the machinery means for a task."""
+        if error.code is ErrorCode.CANCELLED:
+            return  # the server closes, or the task begins again
+        if error.code is not ErrorCode.BAD_SETTINGS:
+            self._fail(error)
+            return
+        # Such as a payload that has gone: the other tasks can do without it.
+        try:
+            async with self._lock:
+                row = await find_task(self._book, task_id)
+                if row.task.state is TaskState.RUNNING:
+                    await self._say(row, TaskState.PAUSED, str(error))
+        except SecAggError as failure:
+            self._fail(failure)
+
+    def _note_end(self, work: "asyncio.Task[None]") -> None:
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _end_work(self, kept: _Kept) -> None:
+        await kept.running.stop()
+        kept.work.cancel()
+        await asyncio.wait({kept.work})
+
+
+def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
+    """Return what reads a task's payload for each session anew."""
+    path = settings.task.payload
+    if path is None:
+        return None
+
+    def read(_: int) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ServiceError(
+                f"the payload {path} cannot be read: {error.strerror}",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Put the file back, then `secagg tasks resume`.",
+            ) from None
+
+    return read

@@ -1,0 +1,318 @@
+"""What an operator is told of tasks and sessions: the same words, whoever tells it.
+
+Rule 1: a view is made from the rows of the book, whether the aggregator tells it over
+        its socket or a command reads the book of one that does not run.  What only a
+        process knows (who has joined by now) is added under `live`.
+Rule 2: only names, counts, dates, codes and digests; never a key, a share or an entry.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from secagg.config import TaskSettings
+from secagg.distributed_dp import NoisedTask
+from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import Round
+from secagg.profiles import Profile
+from secagg.protocol.rounds import ROUNDS
+from secagg.report_cache import privacy_report
+from secagg.server.progress import LiveSession
+from secagg.server.receipt import SessionReceipt
+from secagg.server.session_report import SessionReports
+from secagg.server.task_facts import TaskFacts
+from secagg.server.task_folder import privacy_folder_of
+from secagg.server.task_memory import RememberedTask, decode_settings
+from secagg.storage.book_reader import ReadsBook
+from secagg.storage.change import Role
+from secagg.storage.stored import SessionRow, SessionState, TaskRow, TaskState
+
+__all__ = [
+    "MAX_LISTED",
+    "Live",
+    "View",
+    "budget_view",
+    "find_task",
+    "sessions_view",
+    "show_session",
+    "state_of",
+    "task_view",
+    "tasks_view",
+]
+
+View = dict[str, object]
+Live = Callable[[], Iterable[LiveSession]]
+
+MAX_LISTED: Final = 1000
+"""A page of sessions: what fits on a screen several times, and into one answer."""
+
+
+def state_of(row: TaskRow, settings: TaskSettings) -> str:
+    """Return what becomes of a task: its operator's word, or `done`.
+
+    Args:
+        row: Of the task.
+        settings: Those of the row.
+    """
+    is_done = TaskFacts.decode(row.tally.facts).sums >= settings.task.sessions
+    if is_done and row.task.state is not TaskState.STOPPED:
+        return "done"
+    return row.task.state.value
+
+
+def task_view(
+    row: TaskRow, running: Iterable[SessionRow] = (), live: Iterable[LiveSession] = ()
+) -> View:
+    """Return one task.
+
+    Args:
+        row: Of the task.
+        running: The sessions of the book that are not over, of any task.
+        live: The same, as a process sees them; empty where none runs.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the row is of another release.
+    """
+    settings = decode_settings(row.task)
+    facts = TaskFacts.decode(row.tally.facts)
+    task = settings.task
+    noised = _noised(row)
+    by_number = {
+        each.progress.session_number: each
+        for each in live
+        if each.progress.task_id == task.id
+    }
+    return {
+        "task": task.id,
+        "state": state_of(row, settings),
+        "reason": row.task.reason,
+        "version": row.version,
+        "profile": Profile.from_label(task.profile).label,
+        "schedule": task.schedule,
+        "window": task.window,
+        "ends": task.ends,
+        "sums": facts.sums,
+        "sums_wanted": task.sessions,
+        "sessions_opened": row.tally.highest_number,
+        "sessions_spent": row.tally.spent,
+        "sessions_left": None
+        if noised is None
+        else max(0, noised.budget.sessions - row.tally.spent),
+        "left_out": sorted(facts.left_out),
+        "running": [
+            _running(each, by_number.get(each.number))
+            for each in running
+            if each.task == task.id
+        ],
+    }
+
+
+async def tasks_view(book: ReadsBook, live: Live = tuple) -> list[View]:
+    """Return all tasks, in the order of their names.
+
+    Args:
+        book: The aggregator's.
+        live: Asked for the sessions that run, after the rows were read.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
+    """
+    running = await book.sessions(role=Role.SERVER)
+    rows = await book.tasks()
+    known = tuple(live())
+    return [task_view(row, running, known) for row in rows]
+
+
+async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
+    """Return the row of a task.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION; there is none of this name.
+    """
+    rows = {row.task.task_id: row for row in await book.tasks()}
+    if task_id not in rows:
+        known = ", ".join(sorted(rows)) or "none"
+        raise ServiceError(
+            f"there is no task {task_id!r} here",
+            code=ErrorCode.UNKNOWN_SESSION,
+            next_step=f"`secagg tasks list` shows them; known: {known}.",
+        )
+    return rows[task_id]
+
+
+def budget_view(row: TaskRow, state_dir: Path) -> View | None:
+    """Return what a task costs and has spent; None for one without noise.
+
+    Takes seconds where its privacy report was not computed before.
+
+    Args:
+        row: Of the task.
+        state_dir: Of the aggregator, which keeps privacy reports.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the row is of another release.
+    """
+    noised = _noised(row)
+    if noised is None:
+        return None
+    budget, spent = noised.budget, row.tally.spent
+    report = privacy_report(
+        noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
+    )
+    sums = TaskFacts.decode(row.tally.facts).sums
+    left = max(0, budget.sessions - spent)
+    missing = max(0, budget.steps - sums)
+    return {
+        "task": row.task.task_id,
+        "epsilon_server": report.server.epsilon,
+        "epsilon_model_reader": report.model_reader.epsilon,
+        "delta": budget.delta,
+        "grounds": report.grounds(),
+        "sums": sums,
+        "sums_planned": budget.steps,
+        "spare_planned": budget.spare,
+        "spent": spent,
+        "left": left,
+        "spare_left": max(0, left - missing),
+        "is_short": left < missing,
+    }
+
+
+def _noised(row: TaskRow) -> NoisedTask | None:
+    parameters = RememberedTask.decode(row.task.plan).parameters
+    return NoisedTask.from_parameters(parameters) if parameters.noise_block else None
+
+
+async def sessions_view(  # noqa: PLR0913 - one argument per choice of the operator
+    book: ReadsBook,
+    *,
+    task: str | None = None,
+    since: float | None = None,
+    outcome: str | None = None,
+    limit: int = 50,
+    live: Live = tuple,
+) -> list[View]:
+    """Return sessions, the newest first.
+
+    Args:
+        book: The aggregator's.
+        task: Only of this task.
+        since: Only those opened since, in Unix seconds.
+        outcome: Only those that ended so: `running`, `released`, or the name of a code.
+        limit: At most so many are looked at.
+        live: Asked for those that run, after the rows were read.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
+    """
+    found = []
+    rows = await book.sessions(
+        role=Role.SERVER,
+        task=task,
+        state=SessionState.ALL,
+        limit=max(1, min(limit, MAX_LISTED)),
+    )
+    by_id = {each.progress.session_id.hex(): each for each in live()}
+    for row in rows:
+        if since is not None and row.born < since:
+            continue
+        view = await _session(book, row, by_id)
+        if outcome is None or view["outcome"] == outcome:
+            found.append(view)
+    return found
+
+
+async def show_session(
+    book: ReadsBook,
+    task_id: str,
+    number: int,
+    live: Live = tuple,
+    *,
+    reports: SessionReports,
+) -> View:
+    """Return everything that is known of one session.
+
+    Args:
+        book: The aggregator's.
+        task_id: Of the session.
+        number: Of the session.
+        live: Asked for those that run, after the rows were read.
+        reports: Where the session's report lies, if it is over.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
+    """
+    await find_task(book, task_id)
+    rows = await book.sessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
+    for row in rows:
+        if row.number == number:
+            by_id = {each.progress.session_id.hex(): each for each in live()}
+            view = await _session(book, row, by_id)
+            stored = await book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                view["receipt"] = SessionReceipt.decode(stored.receipt).to_dict()
+                view["report"] = await asyncio.to_thread(reports.read, task_id, number)
+            return view
+    raise ServiceError(
+        f"task {task_id!r} has no session {number} here",
+        code=ErrorCode.UNKNOWN_SESSION,
+        next_step="`secagg sessions list` shows those whose receipts are kept.",
+    )
+
+
+async def _session(
+    book: ReadsBook, row: SessionRow, live: Mapping[str, LiveSession]
+) -> View:
+    session_id = row.key.rpartition("/")[2]
+    view: View = {
+        "task": row.task,
+        "number": row.number,
+        "session_id": session_id,
+        "opened": _date(row.born),
+        "ended": None if row.ended is None else _date(row.ended),
+    }
+    stored = None if row.ended is None else await book.load(row.key)
+    if stored is None or stored.receipt is None:
+        running = _running(row, live.get(session_id))
+        return view | {"outcome": "running", "reason": ""} | running
+    receipt = SessionReceipt.decode(stored.receipt)
+    ended = receipt.outcome
+    return view | {
+        "outcome": receipt.outcome_name,
+        "reason": getattr(ended, "reason", ""),
+        "joined": receipt.advertised,
+        "inputs": receipt.uploaded,
+        "seconds": None if row.ended is None else round(row.ended - row.born, 3),
+    }
+
+
+def _running(row: SessionRow, live: LiveSession | None) -> View:
+    view: View = {
+        "number": row.number,
+        "round": ROUNDS[Round(row.round)].title if row.round else "",
+    }
+    if live is None:
+        return view
+    progress = live.progress
+    if progress.round is Round.FINISHED:  # told to clients, not yet put away
+        return view | {"round": ROUNDS[progress.round].title}
+    return view | {
+        "round": ROUNDS[progress.round].title,
+        "live": {
+            "phase": str(progress.phase),
+            "joined": progress.joined,
+            "needed": progress.needed,
+            "answered": progress.answered,
+            "expected": progress.expected,
+            "lost": [lost.identity for lost in progress.dropped],
+            "seconds_left": None
+            if live.seconds_left is None
+            else round(live.seconds_left, 1),
+        },
+    }
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

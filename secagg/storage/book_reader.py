@@ -1,0 +1,190 @@
+"""A book that nobody has open, read without changing it: for people who look.
+
+Rule 1: read and let go.  While a book is read no server can start with it, so the rows
+        are copied, the file is closed, and then somebody thinks and prints.
+Rule 2: not one byte of the book changes, and the rollback mark is not asked: whoever
+        only looks sends nothing.
+Rule 3: what is read is verified as the book itself verifies it.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import quote
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage import sqlite_queries
+from secagg.storage.change import Role
+from secagg.storage.charges import ChargeRow
+from secagg.storage.sqlite_file import (
+    explained,
+    refuse_foreign,
+    schema_of,
+    stored_text,
+)
+from secagg.storage.stored import (
+    Finding,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    TaskRow,
+)
+
+__all__ = ["BookInUseError", "ReadsBook", "SQLiteReader", "reading"]
+
+# A server holds the book for as long as it runs: waiting would not help.
+_WAIT_SECONDS: Final = 0.5
+
+
+class BookInUseError(ServiceError):
+    """A process has the book open."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"a process uses the state {path}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Ask that process, or stop it.",
+        )
+
+
+class ReadsBook(Protocol):
+    """The part of `secagg.storage.book.Book` that changes nothing."""
+
+    async def sessions(
+        self,
+        *,
+        role: Role,
+        task: str | None = None,
+        state: SessionState = SessionState.RUNNING,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[SessionRow, ...]:
+        """See `Book.sessions`."""
+        ...
+
+    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
+        """See `Book.load`."""
+        ...
+
+    async def tasks(self) -> tuple[TaskRow, ...]:
+        """See `Book.tasks`."""
+        ...
+
+    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
+        """See `Book.tally`."""
+        ...
+
+    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
+        """See `Book.charges`."""
+        ...
+
+    async def check(self) -> tuple[Finding, ...]:
+        """See `Book.check`."""
+        ...
+
+
+class SQLiteReader:
+    """Implements `ReadsBook` for as long as `reading` lasts; blocks while it reads."""
+
+    def __init__(self, database: sqlite3.Connection, name: str) -> None:
+        self._database = database
+        self._name = name
+
+    async def sessions(
+        self,
+        *,
+        role: Role,
+        task: str | None = None,
+        state: SessionState = SessionState.RUNNING,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[SessionRow, ...]:
+        """Return sessions, the newest first."""
+        with explained(self._name):
+            return sqlite_queries.list_sessions(
+                self._database,
+                role=role,
+                task=task,
+                state=state,
+                before=before,
+                limit=limit,
+            )
+
+    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
+        """Return a session."""
+        with explained(self._name):
+            return sqlite_queries.load_session(
+                self._database, key, after=after, now=time.time()
+            )
+
+    async def tasks(self) -> tuple[TaskRow, ...]:
+        """Return the tasks."""
+        with explained(self._name):
+            return sqlite_queries.read_tasks(self._database)
+
+    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
+        """Return what the sessions of a task leave behind for good."""
+        with explained(self._name):
+            return sqlite_queries.read_tally(self._database, role, task, peer=peer)
+
+    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
+        """Return the charges of a task."""
+        with explained(self._name):
+            return sqlite_queries.read_charges(self._database, task)
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Verify everything."""
+        with explained(self._name):
+            return sqlite_queries.find_faults(self._database)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[SQLiteReader]:
+    """Open a book to read it, as it is at one moment.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BookInUseError: A process has it open.
+        StateDamagedError: What is stored does not fit together.
+        ServiceError: STORAGE_FAILED; there is no such file, or it is something else.
+    """
+    name = str(path)
+    if not path.is_file():
+        raise ServiceError(
+            f"there is no state {name}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check state_dir in the settings; a program that has never run "
+            "has no state yet.",
+        )
+    with explained(name):
+        database = sqlite3.connect(
+            f"file:{quote(name)}?mode=ro",
+            uri=True,
+            timeout=_WAIT_SECONDS,
+            isolation_level=None,
+        )
+        try:
+            _begin(database, path)
+            yield SQLiteReader(database, name)
+        finally:
+            database.close()
+
+
+def _begin(database: sqlite3.Connection, path: Path) -> None:
+    database.text_factory = stored_text
+    try:
+        database.execute("BEGIN")
+        schema = schema_of(database)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise BookInUseError(path) from None
+        raise
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    refuse_foreign(str(path), application, version, schema)

@@ -1,0 +1,151 @@
+"""Two aggregators and their clients in one process, without threads."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, cast
+
+import numpy.typing as npt
+
+from secagg.client.storage import ClientStorage
+from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
+from secagg.policy import PrivacyFloors
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.server.storage import ServerStorage
+from secagg.storage.book import Book
+from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
+from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.two_servers import (
+    Helper,
+    Leader,
+    SharedContribution,
+    SharedSum,
+    TwoServerClient,
+    cohort_parameters,
+)
+
+__all__ = ["TASK", "TwoAggregators", "noise_for"]
+
+TASK = "between-two"
+_LEADER, _HELPER = "leader", "helper"
+
+
+def noise_for(  # noqa: PLR0913 - a task in one line
+    *,
+    dim: int = 5,
+    min_survivors: int = 3,
+    max_clients: int = 4,
+    steps: int = 2,
+    rho: Fraction | float = Fraction(1, 2),
+    epsilon: float = 8.0,
+    bits: int = 8,
+) -> AggregatorNoise:
+    """Return a small task between two aggregators."""
+    chosen = fixed_point_parameters(
+        dim=dim,
+        fixed_point_bits=bits,
+        rho=rho,
+        clients=max_clients,
+        min_survivors=min_survivors,
+        aggregators=2,
+    )
+    cohort = cohort_parameters(min_survivors=min_survivors, max_clients=max_clients)
+    return AggregatorNoise.joined(
+        chosen, cohort, epsilon=epsilon, delta=1e-5, steps=steps
+    )
+
+
+class TwoAggregators:
+    """A leader, a helper, and as many clients as are asked for.
+
+    Args:
+        clock: Time of everybody.
+        noise: The task.
+        helper_way: Puts something between leader and helper; nothing by default.
+        storages: Of leader and helper; in memory by default.
+    """
+
+    def __init__(
+        self,
+        clock: ManualClock,
+        noise: AggregatorNoise,
+        *,
+        helper_way: Callable[[AggregatorConnection], AggregatorConnection] = (
+            lambda way: way
+        ),
+        storages: tuple[ServerStorage, ServerStorage] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.workers = Workers(general=InlineExecutor())
+        self.storages = storages or (self._storage(), self._storage())
+        shared: dict[str, Any] = {"clock": clock, "workers": self.workers}
+        self.helper = Helper(
+            TASK,
+            noise,
+            name=_HELPER,
+            leader=_LEADER,
+            storage=self.storages[1],
+            **shared,
+        )
+        way = InMemoryConnection(self.helper, _LEADER, aggregator=_HELPER)
+        self.leader = Leader(
+            TASK,
+            noise,
+            name=_LEADER,
+            helper=helper_way(way),
+            storage=self.storages[0],
+            **shared,
+        )
+
+    def _storage(self) -> ServerStorage:
+        return ServerStorage(self._book(), MemorySpool())
+
+    def _book(self) -> Book:
+        return inline_book(now=self.clock.date)
+
+    def way_to(self, name: str, client: str) -> InMemoryConnection:
+        """Return the way of a client to one of the two."""
+        service = self.leader if name == _LEADER else self.helper
+        return InMemoryConnection(service, client, aggregator=name)
+
+    def client(self, name: str, **changes: Any) -> TwoServerClient:  # noqa: ANN401 - any argument of the client
+        """Return a client; `changes` are arguments that replace the usual ones."""
+        given: dict[str, Any] = {
+            "task": TASK,
+            "leader_name": _LEADER,
+            "helper_name": _HELPER,
+            "floors": PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+            "min_survivors": 3,
+            "storage": ClientStorage(self._book(), None),
+            "clock": self.clock,
+            "workers": self.workers,
+        }
+        leader = changes.pop("leader", self.way_to(_LEADER, name))
+        helper = changes.pop("helper", self.way_to(_HELPER, name))
+        return TwoServerClient(leader, helper, **(given | changes))
+
+    async def give(
+        self, vectors: Sequence[npt.ArrayLike]
+    ) -> tuple[SharedSum, tuple[SharedContribution, ...]]:
+        """Run a session in which client-0, client-1, ... give one vector each.
+
+        Returns:
+            What the leader released, and what each client got.
+        """
+        released, *given = await asyncio.gather(
+            self.leader.next_sum(),
+            *(
+                self.client(f"client-{place}").contribute(vector)
+                for place, vector in enumerate(vectors)
+            ),
+        )
+        return cast("SharedSum", released), tuple(
+            cast("list[SharedContribution]", given)
+        )
+
+    def restarted(self, noise: AggregatorNoise) -> "TwoAggregators":
+        """Return both aggregators anew, on what the old ones have written."""
+        return TwoAggregators(self.clock, noise, storages=self.storages)

@@ -1,0 +1,341 @@
+"""A client of two aggregators: judges both offers, cuts the vector, sends two shares.
+
+Rule 1: floors and names come from the client's own settings. Both aggregators are
+        named in advance, and a session of one that plays both parts is refused.
+Rule 2: the vector is encoded, and the session charged to the client's budget and its
+        number claimed, before anything is sent. A session that was begun is charged,
+        whatever becomes of it, and after a restart it is not gone on with: another
+        encoding must not follow under the same name.
+Rule 3: the seed goes first and serves once. Who has sent one share of two has told
+        nobody anything.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.calls import ClientCalls
+from secagg.client.storage import ClientStorage
+from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
+from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.parameters import SessionDescriptor
+from secagg.policy import PrivacyFloors
+from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.storage.change import Change, Committed, NewSession, Role
+from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.two_servers.messages import HelperShare
+from secagg.two_servers.shares import leader_share
+from secagg.two_servers.terms import check_pair
+from secagg.wire.calls import Blob
+from secagg.wire.packing import pack, packed_size, unpack
+
+__all__ = ["SharedContribution", "TwoServerClient"]
+
+# A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
+DEFAULT_MAX_DIMENSION: Final = 1 << 26
+_OFFER_SECONDS: Final = 600.0
+_AGAIN_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedContribution:
+    """What a client gets for taking part in one session.
+
+    Attributes:
+        session_number: Number of the leader's session.
+        inputs: How many vectors the sum adds up.
+        is_included: Whether this client's is among them, as the leader says.
+        values: The estimate of the sum, shape (dim,), caller's units.
+        privacy: What the whole task costs this client, computed by itself.
+    """
+
+    session_number: int
+    inputs: int
+    is_included: bool
+    values: npt.NDArray[np.float64] = field(repr=False)
+    privacy: TwoAggregatorReport
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A session that this client has judged."""
+
+    leader: SessionDescriptor
+    helper: SessionDescriptor
+    noise: AggregatorNoise
+    report: TwoAggregatorReport
+    deadline: float
+
+
+class TwoServerClient:
+    """One client of one task between two aggregators; gives one vector at a time.
+
+    Args:
+        leader: The way to the leader; the caller closes it.
+        helper: The way to the helper, likewise.
+        task: Name of the task, the same at both.
+        leader_name: Whom the leader's certificate must name.
+        helper_name: Whom the helper's must name. That both are run by different
+            people is for whoever settles these names.
+        floors: The privacy that this client insists on.
+        min_survivors: Fewest vectors in a sum that this client accepts.
+        storage: Where numbers and spent budget are kept, for this client alone.
+        max_dimension: Longest vector that it sends.
+        clock: Time; the machine's by default.
+        entropy: Source of seeds and jitter; the system's by default.
+        workers: Run what blocks; some threads by default.
+    """
+
+    def __init__(  # noqa: PLR0913 - floors and ways, all of them the client's own
+        self,
+        leader: AggregatorConnection,
+        helper: AggregatorConnection,
+        *,
+        task: str,
+        leader_name: str,
+        helper_name: str,
+        floors: PrivacyFloors,
+        min_survivors: int,
+        storage: ClientStorage,
+        max_dimension: int = DEFAULT_MAX_DIMENSION,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self._connections = (leader, helper)
+        self._task = task
+        self._names = (leader_name, helper_name)
+        self._floors = floors
+        self._min_survivors = min_survivors
+        self._max_dimension = max_dimension
+        self._book = storage.book
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._workers = workers or Workers()
+        self._leader, self._helper = (
+            ClientCalls(each, self._clock, self._entropy, self._workers, watch=False)
+            for each in (leader, helper)
+        )
+
+    def close(self) -> None:
+        """Release the threads; storage and connections are the caller's."""
+        self._workers.close()
+
+    async def contribute(self, vector: npt.ArrayLike) -> SharedContribution:
+        """Give one vector to the next session, and return its sum.
+
+        Args:
+            vector: Real numbers of shape (dim,), caller's units.
+
+        Raises:
+            InputError: The vector cannot be encoded; nothing of it was sent.
+            RemoteProtocolError: POLICY_VIOLATION for a session below this client's
+                floors; BAD_CONFIG for offers that make no session.
+            BudgetSpentError: The budget of the task is spent.
+            SessionAbortedError: The session ended without a sum, or too late.
+            ServiceError: An aggregator cannot be reached, or the disk refuses.
+        """
+        joined = await self._join()
+        session_id = joined.leader.session_id
+        seed = SecretBytes(self._entropy.token(SEED_SIZE))
+        share = await self._workers.run(
+            self._leader_share, joined, np.asarray(vector), seed
+        )
+        key = session_id.hex()
+        await self._charge(key, joined)
+        try:
+            await self._send(joined, seed, share)
+            update = await self._leader.next_update(
+                session_id,
+                after=Round.MASKED_INPUT_COLLECTION,
+                deadline=joined.deadline,
+                on_wait=lambda _: joined.deadline,
+            )
+            return await self._outcome(joined, update)
+        finally:
+            await self._end(key, joined)
+
+    # --- before anything is sent ------------------------------------------------------
+
+    async def _join(self) -> _Joined:
+        """Wait for two offers that belong together, and judge them."""
+        patience = self._clock.now() + _OFFER_SECONDS
+        tally = await self._book.tally(Role.CLIENT, self._task, peer=self._names[0])
+        while True:
+            leader = await self._leader.next_offer(
+                self._task, after_session=tally.highest_number, deadline=patience
+            )
+            # The helper may be at its next session already: then so will the leader.
+            offered = await self._helper.next_offer(
+                self._task, after_session=0, deadline=patience
+            )
+            if leader.server_nonce == offered.session_id:
+                return await self._workers.run(self._judged, leader, offered)
+            if self._clock.now() + _AGAIN_SECONDS >= patience:
+                raise SessionAbortedError(
+                    "the two aggregators have offered no session together",
+                    code=ErrorCode.DEADLINE,
+                    next_step="Ask the operators whether the leader and the helper "
+                    "run the same task.",
+                )
+            await self._clock.sleep_until(self._clock.now() + _AGAIN_SECONDS)
+
+    def _judged(self, leader: SessionDescriptor, helper: SessionDescriptor) -> _Joined:
+        check_pair(leader, helper)
+        now = int(self._clock.date())
+        for offer in (leader, helper):
+            offer.check_clock(now)
+        parameters = leader.parameters
+        for connection, name, offer in zip(
+            self._connections, self._names, (leader, helper), strict=True
+        ):
+            _insist(
+                offer.aggregator == name == connection.aggregator,
+                f"{connection.aggregator!r} offers a session of {offer.aggregator!r}, "
+                f"where {name!r} is expected",
+            )
+        _insist(leader.task_id == self._task, "it is one of another task")
+        _insist(
+            parameters.min_survivors >= self._min_survivors,
+            f"min_survivors is {parameters.min_survivors}, at least "
+            f"{self._min_survivors} is demanded",
+        )
+        _insist(
+            parameters.dimension <= self._max_dimension,
+            f"dimension is {parameters.dimension}, at most {self._max_dimension} is "
+            "accepted",
+        )
+        noise = AggregatorNoise.from_parameters(parameters)
+        report = noise.check(self._floors)
+        left = min(leader.session_end, helper.session_end) - now
+        return _Joined(leader, helper, noise, report, self._clock.now() + left)
+
+    def _leader_share(
+        self, joined: _Joined, vector: npt.NDArray[Any], seed: SecretBytes
+    ) -> bytes:
+        session_id, parameters = joined.leader.session_id, joined.leader.parameters
+        residues = joined.noise.encode(vector, session_id=session_id, seed=seed)
+        share = leader_share(
+            residues, seed, session_id=session_id, parameters=parameters
+        )
+        return pack(share, parameters.bits)
+
+    async def _charge(self, key: str, joined: _Joined) -> None:
+        """Claim the number of the session, and charge it, before anything leaves."""
+        offer = joined.leader
+        begun = await self._book.commit(
+            Change(
+                key=key,
+                create=NewSession(
+                    role=Role.CLIENT,
+                    task=self._task,
+                    number=offer.session_number,
+                    header=b"",
+                    peer=self._names[0],
+                ),
+                charge=Charge(
+                    task=self._task,
+                    session_id=offer.session_id,
+                    noise_digest=sha256(offer.parameters.noise_block).digest(),
+                    allowed=joined.noise.budget.sessions,
+                ),
+            )
+        )
+        if not isinstance(begun, Committed):
+            raise SessionAbortedError(
+                "this client has taken part in the session before",
+                code=ErrorCode.REPLAYED_SESSION,
+                next_step="Wait for the next session.",
+            )
+
+    # --- what is sent -----------------------------------------------------------------
+
+    async def _send(self, joined: _Joined, seed: SecretBytes, share: bytes) -> None:
+        seed_share = HelperShare(seed, joined.leader.session_id).encode()
+        for calls, session_id, data in (
+            (self._helper, joined.helper.session_id, seed_share),
+            (self._leader, joined.leader.session_id, share),
+        ):
+            await calls.upload(
+                session_id,
+                data,
+                digest=await self._workers.sha256(data),
+                deadline=joined.deadline,
+                on_chunk=lambda _: None,
+            )
+
+    async def _outcome(self, joined: _Joined, update: Envelope) -> SharedContribution:
+        parameters, session_id = joined.leader.parameters, joined.leader.session_id
+        if update.kind is Aborted:
+            aborted = Aborted.decode(update.data)
+            raise SessionAbortedError(
+                f"the leader ended the session: {aborted.reason}", code=aborted.code
+            )
+        if update.kind is not Released:
+            raise RemoteProtocolError(
+                "the leader sends news of another kind of session",
+                code=ErrorCode.UNEXPECTED_MESSAGE,
+            )
+        released = Released.decode(update.data)
+        if not parameters.min_survivors <= released.survivors <= parameters.max_clients:
+            raise RemoteProtocolError(
+                f"the leader says that {released.survivors} vectors were summed",
+                code=ErrorCode.U3_INVALID,
+            )
+        packed = await self._leader.fetch(
+            session_id,
+            Blob.SUM,
+            max_bytes=packed_size(parameters.dimension, parameters.bits),
+            digest=released.sum_hash,
+            deadline=joined.deadline,
+        )
+        values = await self._workers.run(partial(_decoded, joined, packed))
+        return SharedContribution(
+            session_number=joined.leader.session_number,
+            inputs=released.survivors,
+            is_included=released.fate is Fate.INCLUDED,
+            values=values,
+            privacy=joined.report,
+        )
+
+    async def _end(self, key: str, joined: _Joined) -> None:
+        stored = await self._book.load(key)
+        if stored is not None and not stored.ended:
+            await self._book.commit(
+                Change(
+                    key=key,
+                    expect=stored.sequence,
+                    previous=stored.chain,
+                    settle=Settlement(
+                        task=self._task,
+                        session_id=joined.leader.session_id,
+                        state=ChargeState.KEPT,
+                    ),
+                    end=b"",
+                )
+            )
+
+
+def _decoded(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:
+    given = joined.leader.parameters
+    residues = unpack(packed, given.dimension, given.bits, given.modulus)
+    return joined.noise.decode(residues, session_id=joined.leader.session_id)
+
+
+def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
+    if not holds:
+        raise RemoteProtocolError(
+            f"the session breaks this client's policy: {complaint}",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Ask the operators for other parameters, or change the client's "
+            "own settings if that is what you want.",
+        )

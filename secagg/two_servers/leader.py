@@ -1,0 +1,650 @@
+"""The leader: holds the large shares, asks the helper, adds noise, releases.
+
+Rule 1: a session stands on one of the helper's. It takes one share of each client
+        until all have come or the time is over, then names them to the helper.
+Rule 2: the helper's answer is judged: names that were named to it, enough of them, one
+        vector. Then set, digest of the answer and a noise seed are in the book, and
+        only then the leader's shares are added up, over that very set.
+Rule 3: nothing is released without the leader's own noise.
+Rule 4: after a restart the session goes on where it stood; the helper repeats its
+        answer, and the noise seed is the one of before. What was put back from a backup
+        is ended instead.
+
+It never sees a seed, nor a vector.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.calls import ClientCalls
+from secagg.distributed_dp import AggregatorNoise
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.messages import Aborted, Envelope, Fate, Released, Upload
+from secagg.parameters import SessionDescriptor
+from secagg.primitives.canonical import Reader, Writer
+from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
+from secagg.primitives.modular import add_into, reduce_in_place
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.runtime.clock import Clock, SystemClock, is_set_before
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.server.storage import ServerStorage
+from secagg.server.upload_desk import UploadDesk, UploadSlots
+from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.spool import SUM
+from secagg.storage.stored import SessionState, StoredSession
+from secagg.two_servers.messages import (
+    MAX_NAMES_BYTES,
+    AcceptedShares,
+    NoisyShare,
+    names_of,
+    write_names,
+)
+from secagg.two_servers.refusals import (
+    no_such_call,
+    no_such_session,
+    no_such_task,
+    second_upload,
+)
+from secagg.two_servers.session_log import SessionLog
+from secagg.two_servers.shares import sum_of_uploads
+from secagg.two_servers.terms import check_pair, check_terms
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Reference,
+    Request,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES, SESSION_ID_BYTES
+from secagg.wire.packing import pack, packed_size, unpack
+
+__all__ = ["Leader", "SharedSum"]
+
+_Answer = TypeVar("_Answer")
+
+_SHARE: Final = 1
+_CLOSED: Final = 2
+_AGREED: Final = 3
+_POLL_SECONDS: Final = 1.0
+_COUNTER_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSum:
+    """A sum that two aggregators have released.
+
+    Attributes:
+        session_number: Of the leader's session.
+        session_id: Of it.
+        inputs: How many vectors it adds up.
+        values: The estimate, shape (dim,), caller's units.
+        residues: The noisy sum modulo m, shape (dimension,).
+    """
+
+    session_number: int
+    session_id: bytes
+    inputs: int
+    values: npt.NDArray[np.float64] = field(repr=False)
+    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreed:
+    """What is in the book before a sum is computed."""
+
+    answer_digest: bytes
+    noise_seed: SecretBytes
+
+    def encode(self) -> bytes:
+        return self.answer_digest + self.noise_seed.reveal()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "_Agreed":
+        reader = Reader(data, "set agreed on")
+        return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The receipt of a session: who took part, and how it ended for each."""
+
+    held: tuple[str, ...]
+    included: tuple[str, ...]
+    outcome: Released | Aborted
+
+    def encode(self) -> bytes:
+        writer = Writer()
+        write_names(writer, self.held)
+        write_names(writer, self.included)
+        writer.flag(isinstance(self.outcome, Released))
+        return writer.fixed(self.outcome.encode()).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "_Ended":
+        reader = Reader(data, "receipt")
+        held, included = names_of(reader), names_of(reader)
+        kind = Released if reader.flag() else Aborted
+        return cls(held, included, kind.decode(reader.fixed(reader.remaining)))
+
+    def update_for(self, name: str) -> Envelope:
+        """Return the news for one client."""
+        fate = Fate.INCLUDED if name in self.included else Fate.LEFT_OUT
+        outcome = self.outcome
+        if isinstance(outcome, Aborted):
+            return Envelope.of(Aborted(fate, outcome.code, outcome.reason))
+        return Envelope.of(
+            Released(
+                fate,
+                outcome.sum_hash,
+                outcome.size,
+                outcome.survivors,
+                outcome.kept_until,
+            )
+        )
+
+
+@dataclass(slots=True)
+class _Session:
+    """The session that takes shares, or works out its sum."""
+
+    offer: SessionDescriptor
+    helper: SessionDescriptor
+    log: SessionLog
+    desk: UploadDesk
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    named: tuple[str, ...] | None = None
+    agreed: _Agreed | None = None
+    is_full: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Leader:
+    """The service of the leader; serve it as any other, with `GrpcServer`.
+
+    Args:
+        task: Name of the task.
+        noise: The task, with the noise of one aggregator.
+        name: The leader's own name, as its certificates have it.
+        helper: The way to the helper, made under the leader's name.
+        storage: Book and spool; nobody else writes to them.
+        clock: Time; the machine's by default.
+        entropy: Source of noise seeds and jitter; the system's by default.
+        workers: Run what blocks; some threads by default.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a deployer decides
+        self,
+        task: str,
+        noise: AggregatorNoise,
+        *,
+        name: str,
+        helper: AggregatorConnection,
+        storage: ServerStorage,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        check_terms(noise.parameters)
+        self._task = task
+        self._noise = noise
+        self._name = name
+        self._helper = helper
+        self._storage = storage
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._workers = workers or Workers()
+        self._slots = UploadSlots()
+        self._calls = ClientCalls(
+            helper, self._clock, self._entropy, self._workers, watch=False
+        )
+        self._turn = asyncio.Lock()
+        self._live: _Session | None = None
+        self._is_summing = False
+        self._was_interrupted = False
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, or STATE_DAMAGED.
+        """
+        book = self._storage.book
+        rows = await book.sessions(role=Role.SERVER, task=self._task)
+        for place, row in enumerate(rows):
+            stored = await book.load(row.key)
+            if stored is None:
+                continue
+            session = self._resumed(stored)
+            if place or stored.restored:
+                await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
+            else:
+                self._live = session
+
+    def close(self) -> None:
+        """Release the threads; storage and connection are the caller's."""
+        self._workers.close()
+
+    async def next_sum(self) -> SharedSum:
+        """Run one session, or finish one of an earlier process.
+
+        Returns:
+            Its sum, which clients can fetch from now on.
+
+        Raises:
+            SessionAbortedError: Too few shares came, or the helper gave no answer.
+            RemoteProtocolError: What the helper says cannot be true.
+            ServiceError: TASK_OVER when the task has released all its sums; UNREACHABLE
+                without a helper; STORAGE_FAILED: try again, nothing is lost.
+            LocalProtocolError: A sum is under way already.
+        """
+        if self._is_summing:
+            raise LocalProtocolError("a leader works on one sum at a time")
+        self._is_summing = True
+        try:
+            if self._was_interrupted:
+                await self.recover()  # the book knows how far the last call came
+            session = self._live or await self._open()
+            await self._collect(session)
+            return await self._release(session)
+        finally:
+            self._is_summing = False
+            self._was_interrupted = self._live is not None
+
+    # --- calls ------------------------------------------------------------------------
+
+    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorService.answer`."""
+        return cast("_Answer", await self._answer(identity, request))
+
+    async def _answer(self, identity: str, request: Request[Any]) -> object:
+        match request:
+            case GetOffer():
+                return self._offer(request)
+            case GetUploadStatus():
+                session = self._collecting(request.session_id)
+                if identity in session.uploads:
+                    return session.desk.finished()
+                return await session.desk.status(identity)
+            case UploadChunk():
+                return await self._take(identity, request)
+            case GetUpdate():
+                return await self._update(identity, request)
+            case FetchChunk() if request.blob is Blob.SUM:
+                return await self._piece(identity, request)
+            case _:
+                raise no_such_call(identity, request)
+
+    def watch(
+        self, identity: str, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference]:
+        """See `AggregatorService.watch`: clients of two aggregators poll."""
+        raise no_such_call(identity, request)
+
+    def _offer(self, request: GetOffer) -> SessionDescriptor | Wait:
+        if request.task_id != self._task:
+            raise no_such_task(request.task_id)
+        live = self._live
+        if (
+            live is None
+            or live.named is not None
+            or live.offer.session_number <= request.after_session
+        ):
+            return Wait(_POLL_SECONDS)
+        return live.offer
+
+    def _collecting(self, session_id: bytes) -> _Session:
+        live = self._live
+        if live is None or live.offer.session_id != session_id:
+            raise no_such_session()
+        return live
+
+    async def _take(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+        session = self._collecting(chunk.session_id)
+        known = session.uploads.get(identity)
+        if known is not None:
+            if known.digest != chunk.digest:
+                raise second_upload(identity)
+            return session.desk.finished()
+        if session.named is not None or session.is_full.is_set():
+            raise no_such_session()
+        return await session.desk.take(identity, chunk)
+
+    async def _accept(self, session: _Session, name: str, envelope: Envelope) -> None:
+        upload = Upload.decode(envelope.data)
+        async with self._turn:
+            if session.named is not None or session.is_full.is_set():
+                raise no_such_session()
+            await session.log.append(Record(_SHARE, name, upload.encode()))
+            session.uploads[name] = upload
+            if len(session.uploads) == session.offer.parameters.max_clients:
+                session.is_full.set()
+
+    async def _update(self, identity: str, request: GetUpdate) -> Envelope | Wait:
+        live = self._live
+        if live is not None and live.offer.session_id == request.session_id:
+            return Wait(_POLL_SECONDS)
+        ended = await self._ended(request.session_id)
+        if identity not in ended.held:
+            raise no_such_session()
+        return ended.update_for(identity)
+
+    async def _piece(self, identity: str, request: FetchChunk) -> BlobChunk:
+        ended = await self._ended(request.session_id)
+        found = await self._workers.run(
+            self._storage.spool.read,
+            request.session_id,
+            SUM,
+            request.offset,
+            request.max_bytes,
+        )
+        if found is None or identity not in ended.held:
+            raise no_such_session()
+        return BlobChunk(*found)
+
+    async def _ended(self, session_id: bytes) -> _Ended:
+        stored = await self._storage.book.load(session_id.hex())
+        if stored is None or not stored.receipt or stored.task != self._task:
+            raise no_such_session()
+        return _Ended.decode(stored.receipt)
+
+    # --- a session --------------------------------------------------------------------
+
+    async def _open(self) -> _Session:
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        parameters, date = self._noise.parameters, int(self._clock.date())
+        if tally.spent >= self._noise.budget.sessions:
+            raise ServiceError(
+                f"task {self._task!r} has released all its sums",
+                code=ErrorCode.TASK_OVER,
+                next_step="A new task id is a new budget, to be agreed on.",
+            )
+        helper = await self._calls.next_offer(
+            self._task,
+            after_session=int.from_bytes(tally.facts, "big"),
+            deadline=self._clock.now() + parameters.deadlines.unmasking,
+        )
+        offer = SessionDescriptor(
+            aggregator=self._name,
+            task_id=self._task,
+            session_number=tally.highest_number + 1,
+            server_nonce=helper.session_id,
+            session_end=date + parameters.deadlines.longest_session,
+            payload_hash=b"",
+            parameters=parameters,
+        )
+        helper.check_clock(date)
+        check_pair(offer, helper)
+        self._check_helper(helper)
+        log = await SessionLog.create(
+            self._storage.book,
+            offer.session_id.hex(),
+            NewSession(
+                role=Role.SERVER,
+                task=self._task,
+                number=offer.session_number,
+                header=Writer().blob(offer.encode()).blob(helper.encode()).getvalue(),
+                allowed=self._noise.budget.sessions,
+            ),
+            # A session of the helper's is stood upon once.
+            facts=helper.session_number.to_bytes(_COUNTER_BYTES, "big"),
+        )
+        session = self._session(offer, helper, log)
+        self._live = session
+        await self._forget_old_sums()
+        return session
+
+    async def _forget_old_sums(self) -> None:
+        """Keep the last sum alone: whoever has not fetched an older one is too late."""
+        rows = await self._storage.book.sessions(
+            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
+        )
+        kept = {bytes.fromhex(row.key) for row in rows}
+        for session_id in await self._workers.run(self._storage.spool.session_ids):
+            if session_id not in kept:
+                await self._workers.run(self._storage.spool.remove, session_id)
+
+    def _check_helper(self, helper: SessionDescriptor) -> None:
+        if helper.aggregator != self._helper.aggregator:
+            raise RemoteProtocolError(
+                f"{self._helper.aggregator!r} offers a session of "
+                f"{helper.aggregator!r}",
+                code=ErrorCode.UNAUTHENTICATED,
+            )
+
+    def _session(
+        self, offer: SessionDescriptor, helper: SessionDescriptor, log: SessionLog
+    ) -> _Session:
+        async def accept(name: str, envelope: Envelope) -> None:
+            await self._accept(session, name, envelope)
+
+        desk = UploadDesk(
+            offer.session_id,
+            offer.parameters,
+            spool=self._storage.spool,
+            workers=self._workers,
+            slots=self._slots,
+            arrived=lambda: None,
+            accept=accept,
+        )
+        session = _Session(offer, helper, log, desk)
+        return session
+
+    def _resumed(self, stored: StoredSession) -> _Session:
+        reader = Reader(stored.header, "session")
+        offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
+        helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
+        log = SessionLog.resume(self._storage.book, stored)
+        session = self._session(offer, helper, log)
+        for record in stored.records:
+            if record.kind == _SHARE and record.sender is not None:
+                upload = Upload.decode(record.body)
+                session.uploads[record.sender] = upload
+                session.desk.remember(record.sender, upload)
+            elif record.kind == _CLOSED:
+                session.named = names_of(Reader(record.body, "names"))
+            elif record.kind == _AGREED:
+                session.agreed = _Agreed.decode(record.body)
+        if len(session.uploads) >= offer.parameters.max_clients:
+            session.is_full.set()
+        return session
+
+    async def _collect(self, session: _Session) -> None:
+        """Wait for shares, then fix whose are named to the helper."""
+        if session.named is not None:
+            digests = {upload.digest for upload in session.uploads.values()}
+            await session.desk.check_stored(digests)
+            return
+        seconds = session.offer.parameters.deadlines.masked_input
+        await is_set_before(self._clock, self._clock.now() + seconds, session.is_full)
+        async with self._turn:
+            names = tuple(sorted(session.uploads, key=str.encode))
+            writer = Writer()
+            write_names(writer, names)
+            await session.log.append(Record(_CLOSED, None, writer.getvalue()))
+            session.named = names
+        least = session.offer.parameters.min_survivors
+        if len(names) < least:
+            reason = f"{len(names)} clients sent their share, {least} are needed"
+            await self._abort(session, ErrorCode.U3_TOO_SMALL, reason)
+            raise SessionAbortedError(
+                reason,
+                code=ErrorCode.U3_TOO_SMALL,
+                next_step="Invite more clients, or collect for longer.",
+            )
+
+    async def _release(self, session: _Session) -> SharedSum:
+        try:
+            answer, part = await self._ask_helper(session)
+        except SecAggError as error:
+            await self._abort(session, error.code, "the helper gave no answer")
+            raise
+        digest = sha256(answer).digest()
+        async with self._turn:
+            if session.agreed is None:
+                seed = SecretBytes(self._entropy.token(SEED_SIZE))
+                agreed = _Agreed(digest, seed)
+                record = Record(_AGREED, None, agreed.encode())
+                await session.log.append(record, spend=True)
+                session.agreed = agreed
+            elif session.agreed.answer_digest != digest:
+                reason = "the helper's answer has changed"
+                await self._abort(session, ErrorCode.EQUIVOCATION, reason)
+                raise RemoteProtocolError(
+                    reason, code=ErrorCode.EQUIVOCATION, sender=self._helper.aggregator
+                )
+        return await self._finish(session, part, session.agreed)
+
+    async def _ask_helper(self, session: _Session) -> tuple[bytes, NoisyShare]:
+        """Name the clients, and fetch the helper's part of their sum.
+
+        Returns:
+            The answer as it came, and what it says.
+        """
+        parameters, named = session.offer.parameters, session.named or ()
+        accepted = AcceptedShares(session.offer.encode(), named).encode()
+        deadline = self._clock.now() + parameters.deadlines.unmasking
+        await self._calls.upload(
+            session.helper.session_id,
+            accepted,
+            digest=sha256(accepted).digest(),
+            deadline=deadline,
+            on_chunk=lambda _: None,
+        )
+        vector_bytes = packed_size(parameters.dimension, parameters.bits)
+        answer = await self._calls.fetch(
+            session.helper.session_id,
+            Blob.SUM,
+            max_bytes=SESSION_ID_BYTES + MAX_NAMES_BYTES + vector_bytes,
+            digest=None,
+            deadline=deadline,
+        )
+        part = NoisyShare.decode(answer)
+        for holds, complaint in (
+            (
+                part.session_id == session.offer.session_id,
+                "it belongs to another session",
+            ),
+            (
+                set(part.names) <= set(named),
+                "it names clients that were not named to it",
+            ),
+            (
+                len(part.names) >= parameters.min_survivors,
+                f"it adds up {len(part.names)} shares",
+            ),
+            (len(part.packed) == vector_bytes, "its vector has another size"),
+        ):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the helper's answer cannot be used: {complaint}",
+                    code=ErrorCode.U3_INVALID,
+                    sender=self._helper.aggregator,
+                )
+        return answer, part
+
+    async def _finish(
+        self, session: _Session, part: NoisyShare, agreed: _Agreed
+    ) -> SharedSum:
+        """Add both parts and the leader's own noise, and release the sum."""
+        session_id, spool = session.offer.session_id, self._storage.spool
+        residues = await self._workers.run(self._sum, session, part, agreed)
+        packed = await self._workers.run(pack, residues, session.offer.parameters.bits)
+        await self._workers.run(spool.put, session_id, SUM, packed)
+        outcome = Released(
+            Fate.INCLUDED,
+            await self._workers.sha256(packed),
+            len(packed),
+            len(part.names),
+            0,
+        )
+        await self._close(session, part.names, outcome)
+        return await self._read_sum(session.offer.session_number, session_id)
+
+    async def last_sum(self) -> SharedSum | None:
+        """Return the sum of the last session again, if that released one.
+
+        For whoever was interrupted between the release and the use of a sum.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        rows = await self._storage.book.sessions(
+            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
+        )
+        for row in rows:
+            session_id = bytes.fromhex(row.key)
+            if isinstance((await self._ended(session_id)).outcome, Released):
+                return await self._read_sum(row.number, session_id)
+        return None
+
+    async def _read_sum(self, number: int, session_id: bytes) -> SharedSum:
+        ended, given = await self._ended(session_id), self._noise.parameters
+        found = await self._workers.run(
+            self._storage.spool.read, session_id, SUM, 0, None
+        )
+        if found is None:
+            raise no_such_session()
+        residues = unpack(found[0], given.dimension, given.bits, given.modulus)
+        values = await self._workers.run(
+            partial(self._noise.decode, residues, session_id=session_id)
+        )
+        return SharedSum(number, session_id, len(ended.included), values, residues)
+
+    def _sum(
+        self, session: _Session, part: NoisyShare, agreed: _Agreed
+    ) -> npt.NDArray[np.unsignedinteger[Any]]:
+        parameters, spool = session.offer.parameters, self._storage.spool
+        modulus = parameters.modulus
+        total = sum_of_uploads(
+            (
+                partial(
+                    spool.read_upload,
+                    session.offer.session_id,
+                    session.uploads[name].digest,
+                )
+                for name in part.names
+            ),
+            parameters,
+        )
+        helped = unpack(part.packed, parameters.dimension, parameters.bits, modulus)
+        add_into(total, helped, modulus)
+        reduce_in_place(total, modulus)
+        return self._noise.add_noise(total, seed=agreed.noise_seed)
+
+    async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        await self._close(session, (), Aborted(Fate.LEFT_OUT, code, reason))
+
+    async def _close(
+        self, session: _Session, included: tuple[str, ...], outcome: Released | Aborted
+    ) -> None:
+        held = tuple(sorted(session.uploads, key=str.encode))
+        await session.log.end(_Ended(held, included, outcome).encode())
+        if self._live is session:
+            self._live = None
+        await self._workers.run(
+            self._storage.spool.drop_uploads, session.offer.session_id
+        )

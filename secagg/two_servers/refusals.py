@@ -1,0 +1,47 @@
+"""What leader and helper say to callers that they cannot serve."""
+
+from typing import Any
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.wire.calls import Request
+
+__all__ = ["no_such_call", "no_such_session", "no_such_task", "second_upload"]
+
+
+def no_such_call(identity: str, request: Request[Any]) -> RemoteProtocolError:
+    """Return the refusal of a call that has no meaning between two aggregators."""
+    return RemoteProtocolError(
+        f"{type(request).__name__} is no call of {identity!r} in a session between "
+        "two aggregators",
+        code=ErrorCode.UNEXPECTED_MESSAGE,
+        sender=identity,
+        next_step="Take part with secagg.two_servers.TwoServerClient.",
+    )
+
+
+def no_such_session() -> ServiceError:
+    """Return the refusal of a session that is over, or never was."""
+    return ServiceError(
+        "the session is over, or none of this aggregator's",
+        code=ErrorCode.UNKNOWN_SESSION,
+        next_step="Ask for the next offer.",
+    )
+
+
+def no_such_task(task: str) -> ServiceError:
+    """Return the refusal of a task that is not run here."""
+    return ServiceError(
+        f"there is no task {task!r} here",
+        code=ErrorCode.TASK_OVER,
+        next_step="Compare the name of the task with the aggregators'.",
+    )
+
+
+def second_upload(identity: str) -> RemoteProtocolError:
+    """Return the refusal of something else than what was sent before."""
+    return RemoteProtocolError(
+        f"{identity!r} has sent something else in this session before",
+        code=ErrorCode.EQUIVOCATION,
+        sender=identity,
+        next_step="Wait for the next session.",
+    )

@@ -1,0 +1,39 @@
+"""One aggregator of two on the network: the gRPC server of every other aggregator."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from secagg.server.grpc_server import GrpcServer
+from secagg.transport.address import Address
+from secagg.transport.tls import TLSIdentity
+from secagg.two_servers.helper import Helper
+from secagg.two_servers.leader import Leader
+
+__all__ = ["serving"]
+
+
+@asynccontextmanager
+async def serving(
+    party: Helper | Leader, address: Address, identity: TLSIdentity
+) -> AsyncIterator[GrpcServer]:
+    """Load what an earlier process left, then answer calls over TLS.
+
+    Args:
+        party: The helper, or the leader.
+        address: Where to listen; port 0 lets the system choose.
+        identity: The aggregator's certificate. Its trust domain is the one whose
+            clients are served, and at the helper the one whose authority has issued
+            the leader a client's certificate under the leader's name.
+
+    Yields:
+        The server; its `address` has the real port.
+
+    Raises:
+        ServiceError: PORT_IN_USE, STORAGE_FAILED or STATE_DAMAGED.
+    """
+    await party.recover()
+    try:
+        async with await GrpcServer.start(party, address, identity=identity) as server:
+            yield server
+    finally:
+        party.close()

@@ -1,0 +1,211 @@
+"""One aggregator, many tasks, as an operator runs it: processes, commands, kill -9."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.cli import main
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.transport.certificates import Authority
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
+# Far beyond what is needed: only a hang reaches it.
+PATIENCE_SECONDS = 120
+TASK = f"""
+[task]
+id = "%s"
+sessions = 3
+[vector]
+dimension = 16
+modulus_bits = 32
+[cohort]
+min_clients = 2
+max_clients = 2
+min_survivors = 2
+[noise]
+none = "{NO_NOISE_ACKNOWLEDGEMENT}"
+"""
+
+
+class Site:
+    """A machine with an aggregator, its operator and two clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.address = "127.0.0.1:0"
+        self.started: list[subprocess.Popen] = []
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
+            "OPENBLAS_NUM_THREADS": "1",
+            "XDG_STATE_HOME": str(directory / "marks"),
+        }
+        shutil.copy(EXAMPLE / "client.toml", directory)
+        (directory / "tasks.d").mkdir()
+        (directory / "tasks.d" / "second.toml").write_text(TASK % "second")
+        (directory / "third.toml").write_text(TASK % "third")
+        self._write_settings()
+        authority = Authority.create()
+        pki = directory / "pki"
+        authority.issued().write(pki, "ca")
+        authority.issue_server("server", ["127.0.0.1"]).write(pki, "server")
+        for number in (1, 2):
+            authority.issue_client(f"client-{number}").write(pki, f"client-{number}")
+            np.save(directory / f"n-{number}.npy", np.full(16, number))
+
+    def _write_settings(self) -> None:
+        host = f"""
+[server]
+listen = "{self.address}"
+state_dir = "server-state"
+tasks_dir = "tasks.d"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+"""
+        (self.directory / "server.toml").write_text(host + TASK % "first")
+
+    def start(self, *words: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "secagg", *words],
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def serve(self) -> subprocess.Popen:
+        process = self.start("server", "--config", "server.toml")
+        for line in process.stdout:
+            if "listening on " in line:
+                self.address = line.split("listening on ")[1].strip()
+                self._write_settings()  # the next process takes the same port
+                return process
+        raise AssertionError("the server ended")
+
+    def give(self, task: str) -> list[subprocess.Popen]:
+        return [
+            self.start(
+                *("client", "--config", "client.toml", "--input", f"n-{number}.npy"),
+                *(
+                    f"--set={item}"
+                    for item in (
+                        f"client.server={self.address}",
+                        f"client.task={task}",
+                        f"client.state_dir=client-{number}-{task}",
+                        f"tls.certificate=pki/client-{number}.pem",
+                        f"tls.key=pki/client-{number}.key",
+                        "policy.require_noise=false",
+                        "policy.min_clients=2",
+                        "policy.min_survivors=2",
+                    )
+                ),
+            )
+            for number in (1, 2)
+        ]
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    yield site
+    for process in site.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def tell(site, capsys, monkeypatch):
+    """Run an operator's command in this process; return its last line."""
+    monkeypatch.setenv("XDG_STATE_HOME", site.environment["XDG_STATE_HOME"])
+    config = str(site.directory / "server.toml")
+
+    def run(*words):
+        assert main([*words, "--config", config, "--json"]) == 0, capsys.readouterr()
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+def finished(processes):
+    for process in processes:
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, output
+
+
+def until_sums(tell, **wanted):
+    """Ask until each task has so many sums; return what was said then."""
+    while True:
+        tasks = tell("tasks", "list")["tasks"]
+        sums = {each["task"]: each["sums"] for each in tasks}
+        if sums == wanted:
+            return tasks
+
+
+def facts_of(tasks):
+    """What does not depend on a session that is just being opened."""
+    hidden = {"running", "sessions_opened"}
+    return [{k: v for k, v in each.items() if k not in hidden} for each in tasks]
+
+
+@pytest.mark.slow
+def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
+    server = site.serve()
+    assert tell("tasks", "add", str(site.directory / "third.toml"))["version"] == 1
+    clients = site.give("first") + site.give("third")
+    finished(clients)
+    until_sums(tell, first=1, second=0, third=1)
+    stopped = tell("tasks", "stop", "second", "--reason", "enough")
+    assert (stopped["state"], stopped["reason"]) == ("stopped", "enough")
+    assert tell("tasks", "pause", "third")["state"] == "paused"
+
+    server.send_signal(signal.SIGKILL)
+    server.wait(PATIENCE_SECONDS)
+    # The book of a dead aggregator says what was said, and the socket is dead too.
+    dead = tell("status")
+    assert dead["server"]["is_running"] is False
+    states = {each["task"]: each["state"] for each in dead["tasks"]}
+    assert states == {"first": "running", "second": "stopped", "third": "paused"}
+    assert tell("tasks", "list")["tasks"] == dead["tasks"]
+    listed = tell("sessions", "list", "--outcome", "released")["sessions"]
+    assert sorted(each["task"] for each in listed) == ["first", "third"]
+
+    server = site.serve()
+    alive = tell("status")
+    assert alive["server"]["address"] == site.address
+    assert facts_of(alive["tasks"]) == facts_of(dead["tasks"])
+    assert facts_of(tell("tasks", "list")["tasks"]) == facts_of(alive["tasks"])
+    tell("tasks", "resume", "third")
+    finished(site.give("third"))
+    until_sums(tell, first=1, second=0, third=2)
+    assert tell("drain", "--finish")["draining"]
+    output, _ = server.communicate(timeout=PATIENCE_SECONDS)
+    assert server.returncode == 0, output
+    # Nothing is lost, and nothing was summed twice.
+    for folder in (".", "third"):
+        for number in (1, 2, 3):
+            path = site.directory / "sums" / folder / f"sum-{number}.npy"
+            if path.exists():
+                np.testing.assert_array_equal(np.load(path), np.full(16, 3))
+    tasks = {each["task"]: each for each in tell("tasks", "list")["tasks"]}
+    assert {name: each["sums"] for name, each in tasks.items()} == {
+        "first": 1,
+        "second": 0,
+        "third": 2,
+    }
+    files = sorted(
+        str(path.relative_to(site.directory / "sums"))
+        for path in (site.directory / "sums").rglob("sum-*.npy")
+    )
+    assert len(files) == 3, files

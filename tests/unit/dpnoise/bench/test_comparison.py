@@ -1,0 +1,246 @@
+"""Comparisons: rows in order, honest intervals, and forms that agree."""
+
+import csv
+import dataclasses
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpnoise.bench import compare
+from dpnoise.bench.comparison import _Cell, _measured
+from dpnoise.errors import InputError, ParameterError
+from dpnoise.planning import plan
+
+SEED = bytes(range(32))
+ASKED = {
+    "mechanisms": ["skellam", "ddgauss"],
+    "bits": [10, 2],
+    "epsilons": [1.0, 4.0],
+    "clients": 12,
+    "dimension": 64,
+    "delta": 1e-5,
+    "seed": SEED,
+    "repeats": 8,
+    # A forecast outside of its interval is a false alarm of at most one in 10^6.
+    "confidence": 1.0 - 1e-6,
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    return compare(**ASKED)
+
+
+def test_rows_come_in_the_order_that_was_asked_for(table):
+    cells = [(row.mechanism, row.bits, row.epsilon) for row in table.rows]
+    assert cells == [
+        (name, bits, epsilon)
+        for name in ("skellam", "ddgauss")
+        for bits in (10, 2)
+        for epsilon in (1.0, 4.0)
+    ]
+
+
+def test_a_refusal_is_a_row_with_its_reason(table):
+    for row in table.rows:
+        if row.bits == 2:
+            assert "modulus" in row.refused
+            rest = (row.mse, row.mse_low, row.forecast, row.gaussian, row.accountant)
+            assert rest == (None,) * 5
+        else:
+            assert not row.refused
+
+
+def test_forecasts_lie_within_the_intervals(table):
+    for row in table.rows:
+        if not row.refused:
+            assert 0.0 <= row.mse_low < row.mse < row.mse_high
+            assert row.mse_low < row.forecast < row.mse_high
+            assert row.gaussian < row.forecast < 2.0 * row.gaussian
+
+
+def test_an_interval_is_students():
+    made = plan(
+        mechanism="skellam",
+        clients=12,
+        dimension=64,
+        l2_clip=1.0,
+        epsilon=1,
+        delta=1e-5,
+    )
+    errors = np.array([3.0, 5.0, 4.0, 4.5, 3.5])
+    row = _measured(_Cell("skellam", None, 1.0, made), made, errors, 0.01)
+    low, high = stats.t.interval(0.98, 4, loc=errors.mean(), scale=stats.sem(errors))
+    assert (row.mse, row.mse_low, row.mse_high) == pytest.approx((4.0, low, high))
+    assert row.bits == made.parameters.bits
+    wide = _measured(_Cell("skellam", None, 1.0, made), made, errors, 1e-6)
+    assert wide.mse_low == 0.0  # no squared error is less
+
+
+def test_intervals_widen_with_the_table_so_that_all_hold_together():
+    one, two = (
+        compare(**ASKED | {"mechanisms": ["skellam"], "bits": [10], "epsilons": each})
+        for each in ([1.0], [1.0, 4.0])
+    )
+    first, same = one.rows[0], two.rows[0]
+    assert first.mse == same.mse
+    level = ASKED["confidence"]
+    expected = stats.t.isf((1.0 - level**0.5) / 2.0, 7) / stats.t.isf(
+        (1.0 - level) / 2.0, 7
+    )
+    widened = (same.mse_high - same.mse) / (first.mse_high - first.mse)
+    assert widened == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_table_comes_out_again_and_rows_are_independent(table):
+    again = compare(**ASKED)
+    assert again == table
+    other = compare(**ASKED | {"seed": bytes(32)})
+    assert other.rows[0].mse != table.rows[0].mse
+    twice = compare(**ASKED | {"mechanisms": ["skellam", "skellam"], "bits": [10]})
+    assert twice.rows[0].mse != twice.rows[2].mse
+
+
+def test_one_draw_refuses_the_mechanism_whose_shares_have_another_law():
+    made = compare(**ASKED | {"bits": [10], "epsilons": [1.0], "one_draw": True})
+    skellam, ddgauss = made.rows
+    assert skellam.mse_low < skellam.forecast < skellam.mse_high
+    assert "another law" in ddgauss.refused
+
+
+def test_inputs_decide_how_much_room_the_modulus_leaves():
+    asked = ASKED | {"mechanisms": ["skellam"], "bits": [None], "epsilons": [4.0]}
+    seen = []
+
+    def own(seed):
+        seen.append(seed)
+        return np.zeros((12, 64))
+
+    spread, same, mine = (
+        compare(**asked | {"inputs": inputs}).rows[0]
+        for inputs in ("sphere", "same", own)
+    )
+    assert spread.bits <= same.bits
+    assert same.mse_low < same.forecast < same.mse_high
+    assert mine.mse is not None
+    assert len(set(seen)) == 9  # a pilot and eight repeats
+
+
+def test_further_keywords_reach_the_plan():
+    asked = ASKED | {"mechanisms": ["skellam"], "bits": [12], "epsilons": [1.0]}
+    one, ten = (
+        compare(**asked | {"settings": {"steps": steps}}).rows[0] for steps in (1, 10)
+    )
+    assert ten.gaussian == pytest.approx(10.0 * one.gaussian)
+
+
+@pytest.mark.parametrize(
+    ("change", "parameter"),
+    [
+        ({"mechanisms": ["skelam"]}, "mechanism"),
+        ({"repeats": 1}, "repeats"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"inputs": "ball"}, "inputs"),
+        ({"seed": b""}, "seed"),
+    ],
+)
+def test_what_is_no_experiment_is_refused_at_once(change, parameter):
+    with pytest.raises(ParameterError) as caught:
+        compare(**ASKED | change)
+    assert caught.value.parameter == parameter
+
+
+def test_a_matrix_of_another_shape_is_refused():
+    with pytest.raises(InputError, match=r"\(12, 64\)"):
+        compare(**ASKED | {"inputs": lambda _: np.zeros((12, 63))})
+
+
+def test_csv_has_every_figure_in_full(table, tmp_path):
+    table.to_csv(tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert len(read) == len(table.rows)
+    for line, row in zip(read, table.rows, strict=True):
+        for name, value in dataclasses.asdict(row).items():
+            written = line[name]
+            if value is None:
+                assert not written
+            else:
+                assert type(value)(written) == value
+
+
+def test_a_data_frame_has_the_same_columns(table):
+    pandas = pytest.importorskip("pandas")
+    frame = table.to_dataframe()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.shape == (len(table.rows), len(table.columns()))
+    assert frame["epsilon"].tolist() == [row.epsilon for row in table.rows]
+    assert frame.loc[frame.refused != "", "mse"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("library", "form"),
+    [
+        ("pandas", lambda t, _: t.to_dataframe()),
+        ("matplotlib", lambda t, p: t.to_pdf(p)),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(
+    table, tmp_path, monkeypatch, library, form
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=rf"{library}.*secagg\[research\]"):
+        form(table, tmp_path / "t.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_picture_has_a_disc_for_every_measured_row(table, tmp_path):
+    table.to_svg(tmp_path / "t.svg")
+    root = ET.parse(tmp_path / "t.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    measured = sum(not row.refused for row in table.rows)
+    assert len(root.findall(f"{space}circle")) == measured + 2  # and in the legend
+    words = [text.text for text in root.findall(f"{space}text")]
+    assert {"skellam", "ddgauss", "ε", table.title} <= set(words)
+
+
+def test_points_lie_where_their_ratios_say(table):
+    sheet = table.sheet()
+    (panel,) = sheet.panels  # one width was measured: the budgets stand along the axis
+    row = table.rows[0]
+    point = panel.curves[0].points[0]
+    assert (panel.curves[0].label, point.x) == ("skellam", 1.0)
+    assert point.y == pytest.approx(row.mse / row.gaussian)
+    rows = [dataclasses.replace(row, bits=bits) for bits in (8, 10)]
+    by_bits = dataclasses.replace(table, rows=tuple(rows)).sheet().panels
+    assert [each.title for each in by_bits] == ["ε = 1"]
+    assert [each.x for each in by_bits[0].curves[0].points] == [8.0, 10.0]
+
+
+def test_a_pdf_is_written_and_comes_out_again(table, tmp_path):
+    pytest.importorskip("matplotlib")
+    for name in ("a", "b"):
+        table.to_pdf(tmp_path / name)
+    first, second = ((tmp_path / name).read_bytes() for name in ("a", "b"))
+    assert first.startswith(b"%PDF")
+    assert first == second
+
+
+def test_people_read_the_same_in_terminals_and_notebooks(table):
+    first = table.rows[0]
+    shown, marked = str(table), table._repr_html_()
+    for text in (f"{first.mse:.5g}", "skellam", table.title):
+        assert text in shown
+        assert text in marked
+    odd = dataclasses.replace(table.rows[-1], refused="m < 3 & more")
+    marked = dataclasses.replace(table, rows=(odd,))._repr_html_()
+    assert "m &lt; 3 &amp; more" in marked
+
+
+def test_a_table_of_refusals_has_a_picture_too(table, tmp_path):
+    refused = tuple(row for row in table.rows if row.refused)
+    dataclasses.replace(table, rows=refused).to_svg(tmp_path / "t.svg")
+    assert "<circle" not in (tmp_path / "t.svg").read_text(encoding="utf-8")

@@ -1,0 +1,89 @@
+"""Plans asked backwards agree with plans."""
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from dpnoise.bench import budget, clients
+from dpnoise.errors import ParameterError
+from dpnoise.events import Adversary
+from dpnoise.planning import plan
+
+COMMON = {"dimension": 64, "l2_clip": 1.0, "delta": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("skellam", {}),
+        ("skellam", {"steps": 10, "min_survivors": 16}),
+        ("skellam-mixture", {"accountant": "mixture-gdp"}),
+        ("gaussian", {}),
+    ],
+)
+def test_the_budget_of_planned_noise_is_the_planned_one(name, settings):
+    made = plan(mechanism=name, clients=20, epsilon=1.0, **COMMON, **settings)
+    asked = {
+        "mechanism": name,
+        "scale_factor": made.parameters.scale_factor,
+        "clients": 20,
+        "settings": settings,
+    }
+    stated = budget(noise_variance=made.noise_variance, **asked, **COMMON)
+    assert 0.998 < stated.epsilon <= 1.0
+    assert stated.accountant == made.accountant
+    central = name == "gaussian"
+    whom = Adversary.MODEL_READER if central else Adversary.SERVER
+    assert stated.adversary is whom
+    less = budget(noise_variance=made.noise_variance / 2, **asked, **COMMON)
+    assert less.epsilon > 1.3 * stated.epsilon
+
+
+def test_the_least_statement_is_given_unless_one_is_named():
+    asked = {"noise_variance": 40.0, "scale_factor": 2.0, "clients": 20, **COMMON}
+    least = budget(**asked)
+    for name in ("mixture-gdp", "mixture-contour"):
+        named = budget(**asked, settings={"accountant": name})
+        assert named.accountant == name
+        assert least.epsilon <= named.epsilon
+
+
+def test_a_mechanism_whose_bound_belongs_to_its_noise_asks_for_the_bound():
+    asked = {"noise_variance": 4000, "scale_factor": 8.0, "clients": 20, **COMMON}
+    with pytest.raises(ParameterError) as caught:
+        budget(mechanism="smm", **asked)
+    assert caught.value.parameter == "linf_bound"
+    stated = budget(mechanism="smm", settings={"linf_bound": Fraction(2)}, **asked)
+    assert stated.accountant == "smm-paper"
+    assert math.isfinite(stated.epsilon)
+
+
+@pytest.mark.parametrize("loss_fraction", [0.0, 0.2])
+def test_the_cohort_reaches_the_target_and_one_fewer_does_not(loss_fraction):
+    asked = {"mechanism": "skellam", "epsilon": 1.0, **COMMON}
+    made = clients(mean_error=0.02, loss_fraction=loss_fraction, **asked)
+    number = made.request.clients
+    assert 150 < number < 300
+    for each, reaches in ((number, True), (number - 1, False)):
+        planned = plan(
+            clients=each, min_survivors=each - int(loss_fraction * each), **asked
+        )
+        assert (math.sqrt(planned.estimate_mse) / each <= 0.02) is reaches
+
+
+def test_the_smallest_cohort_is_two():
+    made = clients(mean_error=100.0, mechanism="gaussian", epsilon=1.0, **COMMON)
+    assert made.request.clients == 2
+
+
+def test_a_target_that_nobody_reaches_is_refused_with_the_nearest(monkeypatch):
+    monkeypatch.setattr("dpnoise.bench.inverse.MAX_CLIENTS", 1000)
+    asked = {"mechanism": "gaussian", "epsilon": 0.1, **COMMON}
+    with pytest.raises(ParameterError, match="1000 clients") as caught:
+        clients(mean_error=1e-9, **asked)
+    nearest = float(caught.value.nearest)
+    assert clients(mean_error=nearest, **asked).request.clients >= 998
+    with pytest.raises(ParameterError) as caught:
+        clients(mean_error=1.0, loss_fraction=1.0, **asked)
+    assert caught.value.parameter == "loss_fraction"

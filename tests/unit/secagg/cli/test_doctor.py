@@ -1,0 +1,347 @@
+"""Every way in which a set-up is broken has a number, a sentence and a next step."""
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import sqlite3
+import ssl
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from secagg.cli import diagnosis, main
+from secagg.cli.diagnosis import client_findings, server_findings
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
+from secagg.server.server import Server
+from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.storage.open_book import open_book
+from secagg.transport.certificates import Authority
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+
+SERVER = f"""
+[server]
+listen = "127.0.0.1:0"
+state_dir = "state"
+output_dir = "sums"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+[task]
+id = "t"
+[vector]
+dimension = 2
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+[noise]
+none = "{NO_NOISE_ACKNOWLEDGEMENT}"
+"""
+CLIENT = """
+[client]
+server = "127.0.0.1:%d"
+task = "t"
+state_dir = "client-state"
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/client.pem"
+key = "pki/client.key"
+[policy]
+require_noise = false
+"""
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+EXACT = PreparedTask.exact(
+    WAIVER, Cohort(min_clients=3, max_clients=3, min_survivors=3), dimension=2
+)
+
+
+@pytest.fixture(scope="module")
+def authorities():
+    return Authority.create("ours.example"), Authority.create("ours.example")
+
+
+@pytest.fixture
+def place(tmp_path, authorities, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
+    ours, theirs = authorities
+    pki = tmp_path / "pki"
+    ours.issued().write(pki, "ca")
+    theirs.issued().write(pki, "their-ca")
+    ours.issue_server("agg", ["127.0.0.1"]).write(pki, "server")
+    ours.issue_server("elsewhere", ["example.org"]).write(pki, "elsewhere")
+    ours.issue_client("client-1").write(pki, "client")
+    theirs.issue_server("agg", ["127.0.0.1"]).write(pki, "theirs")
+    theirs.issue_client("client-1").write(pki, "their-client")
+    return tmp_path
+
+
+def written(place, name, text, *changes):
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = place / name
+    path.write_text(text)
+    return path
+
+
+async def of_server(place, *changes):
+    return await server_findings(written(place, "server.toml", SERVER, *changes))
+
+
+async def of_client(place, port, *changes):
+    return await client_findings(written(place, "client.toml", CLIENT % port, *changes))
+
+
+def only_failure(findings, number, code, words):
+    """One thing is wrong: what follows it in its branch is skipped, no more."""
+    failed = [each for each in findings if each.state == "failed"]
+    assert [each.number for each in failed] == [number], findings
+    (failure,) = failed
+    assert failure.error.code.name == code
+    assert words in failure.found
+    assert failure.next_step
+    for each in findings:
+        assert (each.state == "skipped") == (number in each.found), each
+    return failure
+
+
+async def test_nothing_is_wrong_with_a_server_that_has_not_run(place):
+    findings = await of_server(place)
+    assert [each.state for each in findings] == ["ok"] * len(findings), findings
+    numbers = [each.number for each in findings]
+    assert numbers == sorted(numbers)
+    assert sorted(path.name for path in place.iterdir()) == ["pki", "server.toml"]
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "code", "words"),
+    [
+        (('id = "t"', 'idd = "t"'), "D100", "BAD_SETTINGS", "task.idd"),
+        (('"sums"', '"sums"\ntasks_dir = "x"'), "D100", "BAD_SETTINGS", "tasks_dir"),
+        (("server.pem", "absent.pem"), "D110", "BAD_CERTIFICATE", "absent.pem"),
+        (("server.key", "client.key"), "D120", "BAD_CERTIFICATE", "does not belong"),
+        (("ca.pem", "their-ca.pem"), "D120", "BAD_CERTIFICATE", "not issued by"),
+        (
+            (
+                'pki/server.pem"\nkey = "pki/server',
+                'pki/client.pem"\nkey = "pki/client',
+            ),
+            "D120",
+            "BAD_CERTIFICATE",
+            "a client's certificate",
+        ),
+        (('"sums"', '"server.toml/x"'), "D170", "STORAGE_FAILED", "not a directory"),
+        (('"127.0.0.1:0"', '"nonsense"'), "D180", "BAD_SETTINGS", "host:port"),
+        (("min_survivors = 3", "min_survivors = 9"), "D190", "BAD_SETTINGS", "surviv"),
+    ],
+)
+async def test_a_server_that_would_not_start(place, change, number, code, words):
+    only_failure(await of_server(place, change), number, code, words)
+
+
+async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
+    for ago, state in ((6, "failed"), (0, "warning")):
+        issued = authorities[0].issue_server(
+            "agg",
+            ["127.0.0.1"],
+            days=5,
+            now=datetime.now(UTC) - timedelta(days=ago),
+        )
+        for path in (place / "pki").glob("server.*"):
+            path.unlink()
+        issued.write(place / "pki", "server")
+        (found,) = [f for f in await of_server(place) if f.number == "D120"]
+        assert found.state == state
+        assert ("expired" in found.found) == (ago > 0)
+        assert "new" in found.next_step
+
+
+async def test_a_key_that_others_may_read_is_a_warning(place):
+    (place / "pki" / "server.key").chmod(0o644)
+    (found,) = [f for f in await of_server(place) if f.number == "D110"]
+    assert (found.state, found.next_step[:9]) == ("warning", "chmod 600")
+
+
+async def test_too_few_files_for_the_cohort(place, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
+    failure = only_failure(
+        await of_server(place), "D140", "BAD_SETTINGS", "may open 200 files"
+    )
+    assert "ulimit" in failure.next_step
+
+
+async def test_a_damaged_foreign_or_busy_book(place):
+    book = place / "state" / "book.sqlite3"
+    book.parent.mkdir()
+    with closing(sqlite3.connect(book)) as database:
+        database.execute("CREATE TABLE t (x)")
+    only_failure(await of_server(place), "D160", "STORAGE_FAILED", "no book")
+    book.unlink()
+    await (await open_book(f"sqlite:{book}")).close()
+    with closing(sqlite3.connect(book)) as database:
+        database.execute(
+            "INSERT INTO task VALUES ('t', 1, 'running', '', x'', '', x'00')"
+        )
+        database.commit()
+    only_failure(await of_server(place), "D160", "STATE_DAMAGED", "checksum")
+    book.unlink()
+    held = await open_book(f"sqlite:{book}")
+    (found,) = [f for f in await of_server(place) if f.number == "D160"]
+    assert (found.state, "has" in found.found) == ("warning", True)
+    await held.close()
+
+
+async def test_a_disk_that_refuses_or_dawdles(place, monkeypatch):
+    monkeypatch.setattr(diagnosis, "_SLOW_DISK_SECONDS", -1.0)
+    (found,) = [f for f in await of_server(place) if f.number == "D155"]
+    assert (found.state, "faster disk" in found.next_step) == ("warning", True)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    only_failure(await of_server(place), "D155", "STORAGE_FAILED", "No space left")
+    assert not list(place.glob(".secagg*"))
+
+
+async def test_a_port_that_is_taken(place):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        change = ('"127.0.0.1:0"', f'"127.0.0.1:{port}"')
+        only_failure(await of_server(place, change), "D185", "PORT_IN_USE", str(port))
+
+
+# --- clients ------------------------------------------------------------------------
+
+
+def identity_of(place, name, ca="ca"):
+    return TLSIdentity.load(
+        certificate=place / "pki" / f"{name}.pem",
+        private_key=place / "pki" / f"{name}.key",
+        authority=place / "pki" / f"{ca}.pem",
+        role=Role.SERVER,
+    )
+
+
+async def with_aggregator(place, *changes, name="server", ca="ca", task="t"):
+    """Diagnose a client of an aggregator that runs."""
+    async with Server(
+        "127.0.0.1:0", identity=identity_of(place, name, ca), state_dir=place / "agg"
+    ) as server:
+        await server.add_task(task, EXACT)
+        return await of_client(place, server.address.port, *changes)
+
+
+async def test_nothing_is_wrong_with_a_client_whose_aggregator_offers(place):
+    findings = await with_aggregator(place)
+    assert [each.state for each in findings] == ["ok"] * len(findings), findings
+    numbers = [each.number for each in findings]
+    assert numbers == sorted(numbers)
+    assert "exact sums" in findings[-1].found
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "code", "words"),
+    [
+        (("[policy]", "[polity]"), "D200", "BAD_SETTINGS", "polity"),
+        (("client.key", "absent.key"), "D210", "BAD_CERTIFICATE", "absent.key"),
+        (("client.key", "server.key"), "D220", "BAD_CERTIFICATE", "does not belong"),
+        (("127.0.0.1", "no-such-host.invalid"), "D260", "UNREACHABLE", "name service"),
+        (("127.0.0.1", "127.0.0.1"), "D270", "UNREACHABLE", "refuses connections"),
+    ],
+)
+async def test_a_client_that_reaches_nobody(place, change, number, code, words):
+    only_failure(await of_client(place, 1, change), number, code, words)
+
+
+async def test_a_way_that_swallows_packets_is_not_a_refusal(place, monkeypatch):
+    async def silent(*_, **__):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(diagnosis, "_ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(asyncio, "open_connection", silent)
+    failure = only_failure(await of_client(place, 1), "D270", "UNREACHABLE", "filtered")
+    assert "firewalls" in failure.next_step
+
+
+async def test_what_listens_there_may_speak_something_else(place):
+    async def hang_up(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    plain = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = plain.sockets[0].getsockname()[1]
+    only_failure(await of_client(place, port), "D280", "BAD_CERTIFICATE", "TLS 1.3")
+    plain.close()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(place / "pki" / "server.pem", place / "pki" / "server.key")
+    other = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
+    port = other.sockets[0].getsockname()[1]
+    only_failure(await of_client(place, port), "D280", "BAD_CERTIFICATE", "HTTP/2")
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "change", "failure"),
+    [
+        (
+            {"name": "theirs", "ca": "their-ca"},
+            (),
+            ("D290", "BAD_CERTIFICATE", "another authority"),
+        ),
+        ({"name": "elsewhere"}, (), ("D290", "BAD_CERTIFICATE", "for this address")),
+        (
+            {"ca": "their-ca", "name": "theirs"},
+            (("ca.pem", "their-ca.pem"),),
+            ("D220", "BAD_CERTIFICATE", "not issued by"),
+        ),
+        (
+            {},
+            (('"client-state"', '"client.toml/x"'),),
+            ("D240", "STORAGE_FAILED", "not a dir"),
+        ),
+        ({"task": "u"}, (), ("D300", "UNKNOWN_SESSION", "no such task")),
+        (
+            {},
+            (("require_noise = false", "max_epsilon = 1.0\nmax_delta = 1e-5"),),
+            ("D320", "POLICY_VIOLATION", "noise"),
+        ),
+        (
+            {},
+            (("false", "false\nmin_clients = 4"),),
+            ("D320", "POLICY_VIOLATION", "clients"),
+        ),
+    ],
+)
+async def test_an_aggregator_that_is_not_for_this_client(
+    place, server, change, failure
+):
+    only_failure(await with_aggregator(place, *change, **server), *failure)
+
+
+async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
+    # The aggregator of this test lives in the same process, and keeps its own.
+    late = SimpleNamespace(time=lambda: time.time() + 3 * 3600, monotonic=lambda: 0.0)
+    monkeypatch.setattr(diagnosis, "time", late)
+    only_failure(await with_aggregator(place), "D310", "BAD_CONFIG", "machine's clock")
+
+
+def test_the_command_ends_with_the_code_of_the_first_failure(place, capsys):
+    config = written(place, "server.toml", SERVER, ("server.pem", "absent.pem"))
+    assert main(["doctor", "--config", str(config), "--json"]) == 74
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (answer["role"], answer["ok"], answer["exit_code"]) == ("server", False, 74)
+    checks = {each["number"]: each for each in answer["checks"]}
+    assert checks["D110"]["error"] == "BAD_CERTIFICATE"
+    assert checks["D120"]["state"] == "skipped"
+    assert checks["D185"]["state"] == "ok"
+    config = written(place, "server.toml", SERVER)
+    assert main(["doctor", "--config", str(config)]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out

@@ -1,0 +1,195 @@
+"""What an operator is told when no aggregator runs, and when none can be asked."""
+
+import asyncio
+import json
+
+import pytest
+import typer
+
+from secagg.cli import main
+from secagg.config import load_task_settings
+from secagg.server.task_folder import privacy_folder_of
+from secagg.server.task_setup import settle_task
+from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.storage.open_book import open_book
+
+HOST = """
+[server]
+state_dir = "state"
+[tls]
+ca = "ca.pem"
+certificate = "server.pem"
+key = "server.key"
+"""
+TASK = """
+[task]
+id = "counts"
+sessions = 2
+[vector]
+dimension = 6
+[cohort]
+min_clients = 8
+max_clients = 10
+min_survivors = 7
+[noise]
+mechanism = "skellam"
+epsilon = 4.0
+delta = 1e-5
+l2_clip = 1.0
+"""
+CLIENT = """
+[client]
+server = "127.0.0.1:1"
+task = "counts"
+state_dir = "client"
+[tls]
+ca = "ca.pem"
+certificate = "client.pem"
+key = "client.key"
+[policy]
+max_epsilon = 8.0
+max_delta = 1e-5
+"""
+
+
+async def write_books(place):
+    state = place / "state"
+    state.mkdir()
+    book = await open_book(f"sqlite:{state / 'book.sqlite3'}")
+    settings = load_task_settings(place / "server.toml")
+    await settle_task(settings, book, reports=privacy_folder_of(state, "counts"))
+    new = NewSession(role=Role.SERVER, task="counts", number=1, header=b"h")
+    await book.commit(Change(key=f"server/{'ab' * 32}", create=new, round=1))
+    await book.close()
+    (place / "client").mkdir()
+    ledger = await open_book(f"sqlite:{place / 'client' / 'book.sqlite3'}")
+    for number, settled in ((1, ChargeState.KEPT), (2, ChargeState.VOID), (3, None)):
+        charge = Charge(
+            task="counts", session_id=bytes([number]), noise_digest=b"n", allowed=3
+        )
+        new = NewSession(
+            role=Role.CLIENT, task="counts", number=number, header=b"h", peer="agg"
+        )
+        key = f"client/{number}"
+        created = await ledger.commit(Change(key=key, create=new))
+        await ledger.commit(
+            Change(key=key, expect=0, previous=created.chain, charge=charge, spend=True)
+        )
+        if settled is not None:
+            await ledger.settle(
+                Settlement(task="counts", session_id=bytes([number]), state=settled)
+            )
+    await ledger.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("operator")
+    (place / "server.toml").write_text(HOST + TASK)
+    (place / "client.toml").write_text(CLIENT)
+    (place / "task.toml").write_text(TASK)
+    asyncio.run(write_books(place))
+    return place
+
+
+@pytest.fixture
+def told(place, capsys):
+    def run(*words, config="server.toml", code=0):
+        words = [*words, "--config", str(place / config)]
+        assert main(words) == code
+        text = capsys.readouterr().out
+        assert main([*words, "--json"]) == code
+        return text, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+def test_the_book_says_which_tasks_there_are(told):
+    text, answer = told("tasks", "list")
+    assert "session 1: joining" in text
+    (task,) = answer["tasks"]
+    assert (task["task"], task["state"], task["sessions_left"]) == (
+        "counts",
+        "running",
+        3,
+    )
+    assert told("tasks", "show", "counts")[1] == task
+    text, answer = told("status")
+    assert "no aggregator runs" in text
+    assert answer["tasks"] == [task]
+    assert answer["server"]["is_running"] is False
+    assert told("tasks", "show", "other", code=50)[1]["error"]["code"] == 40
+
+
+def test_the_book_says_which_sessions_there_were(told):
+    text, answer = told("sessions", "list", "--task", "counts")
+    assert "running" in text
+    (session,) = answer["sessions"]
+    assert (session["number"], session["outcome"]) == (1, "running")
+    assert told("sessions", "list", "--outcome", "released")[1]["sessions"] == []
+    assert told("sessions", "list", "--since", "2100-01-01")[1]["sessions"] == []
+    assert told("sessions", "show", "1", "--task", "counts")[1] == session
+    told("sessions", "show", "2", "--task", "counts", code=50)
+
+
+def test_both_sides_say_what_was_spent(told, monkeypatch):
+    # The report was computed when the task was planned, and is not again.
+    monkeypatch.setattr("secagg.distributed_dp.task.NoisedTask.report", lambda _: 1 / 0)
+    text, answer = told("budget")
+    (budget,) = answer["budgets"]
+    assert "epsilon server" in text
+    assert answer["role"] == "server"
+    assert 0 < budget["epsilon_model_reader"] <= budget["epsilon_server"] <= 4.0
+    assert (budget["spent"], budget["left"], budget["spare_left"]) == (0, 3, 1)
+    told("budget", "--task", "other", code=50)
+    assert told("budget", config="client.toml")[1] == {
+        "role": "client",
+        "budgets": [{"task": "counts", "given": 2, "under_way": 1, "given_back": 1}],
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tasks", "add", "task.toml"],
+        ["tasks", "apply", "task.toml"],
+        ["tasks", "pause", "counts"],
+        ["tasks", "resume", "counts"],
+        ["tasks", "stop", "counts"],
+        ["sessions", "abort", "1", "--task", "counts"],
+        ["sessions", "watch"],
+        ["drain"],
+    ],
+    ids=" ".join,
+)
+def test_what_would_change_something_takes_an_aggregator(told, place, words):
+    words = [str(place / word) if word.endswith(".toml") else word for word in words]
+    error = told(*words, code=58)[1]["error"]
+    assert "no aggregator answers" in error["message"]
+    assert "secagg server" in error["next_step"]
+
+
+def test_on_a_terminal_the_plan_is_shown_and_nobody_is_offered_it_unasked(
+    place, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def refuse(*_, **__):
+        raise typer.Abort
+
+    monkeypatch.setattr("typer.confirm", refuse)
+    words = ["tasks", "add", str(place / "task.toml")]
+    # Nobody was asked: that would have ended with 58.
+    assert main([*words, "--config", str(place / "server.toml")]) == 130
+    assert "epsilon" in capsys.readouterr().out
+
+
+def test_a_place_without_settings_is_told_to_name_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "secagg.cli.operator._USUAL_PLACES", (tmp_path / "server.toml",)
+    )
+    assert main(["status", "--json"]) == 72
+    error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+    assert "--config" in error["next_step"]

@@ -1,0 +1,168 @@
+"""What is left of a session for its operator to read: whole, dated, and private."""
+
+import asyncio
+import json
+import os
+import stat
+
+import pytest
+
+from secagg.client.client import Client
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.server.operated_server import OperatedServer
+from secagg.server.session_report import SessionReports, report_of, reports_in
+from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.simulation import identity_of
+from secagg.storage.stored import Retention
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.deployment import Deployment
+from secagg.testing.lossy_connection import Fault
+from secagg.wire.calls import UploadChunk
+
+FOUR = parameters_for(4, dimension=9, threshold=3)
+
+
+def report_of_run(**options):
+    """Run one session of four and return its only report."""
+    found = []
+
+    async def on_ended(receipt, progress):
+        report = report_of(receipt, progress, opened=1e9, ended=1e9 + 61.5)
+        found.append(json.loads(json.dumps(report)))
+
+    async def main(clock):
+        await Deployment(
+            clock, FOUR, 4, max_attempts=1, on_ended=on_ended, **options
+        ).run()
+
+    manual_clock.run(main)
+    (report,) = found
+    return report
+
+
+def test_a_sum_leaves_a_dated_report_with_every_round():
+    report = report_of_run()
+    assert report["outcome"] == "released"
+    assert report["opened"] == "2001-09-09T01:46:40+00:00"
+    assert report["ended"] == "2001-09-09T01:47:41+00:00"
+    assert report["seconds"] == 61.5
+    assert set(report["counts"].values()) == {4, 0}  # nobody signs in this profile
+    assert report["counts"]["in_the_sum"] == 4
+    assert {"ADVERTISE_KEYS", "UNMASKING", "SUMMING"} <= set(
+        report["seconds_of_rounds"]
+    )
+    assert report["lost"] == []
+    assert "next_step" not in report
+
+
+def test_an_aborted_session_says_who_was_lost_where_and_what_to_do():
+    report = report_of_run(
+        fault_of=lambda number, call, _: (
+            Fault.LOSE_REQUEST if number > 1 and call is UploadChunk else Fault.NONE
+        )
+    )
+    assert report["outcome"] == "U3_TOO_SMALL"
+    assert report["reason"] == "2 clients uploaded their input, 3 are needed"
+    assert "rounds.masked_input" in report["next_step"]
+    assert report["counts"]["in_the_sum"] == 0
+    assert [(lost["client"], lost["round"]) for lost in report["lost"]] == [
+        (identity_of(2), "uploading"),
+        (identity_of(3), "uploading"),
+    ]
+    assert all(lost["reason"] for lost in report["lost"])
+
+
+def test_old_and_surplus_reports_go_with_their_receipts(tmp_path):
+    reports = SessionReports(tmp_path)
+    for task in ("a", "b"):
+        (tmp_path / task).mkdir()
+        for number in range(1, 5):
+            path = tmp_path / task / f"{number}.json"
+            path.write_text("{}")
+            os.utime(path, (number * 86_400.0,) * 2)
+    (tmp_path / "a" / "notes.txt").write_text("not ours")
+    kept = Retention(keep_receipts_days=2.5, keep_receipts=2)
+    assert reports.purge(kept, now=5 * 86_400.0) == 4
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        "3.json",
+        "4.json",
+        "notes.txt",
+    ]
+    assert reports.purge(kept, now=6 * 86_400.0) == 2  # the third days of both
+    assert SessionReports(tmp_path / "none").purge(kept, now=0.0) == 0
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000])
+def test_a_damaged_report_is_none(tmp_path, text):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "1.json").write_text(text)
+    assert SessionReports(tmp_path).read("t", 1) is None
+    assert SessionReports(tmp_path).read("../t", 1) is None
+
+
+async def first_joined(server):
+    """Wait until somebody waits in a session, and return it."""
+    async for progress in server.progress():
+        if progress.joined:
+            return progress
+    raise AssertionError
+
+
+@pytest.fixture
+def give(monkeypatch, tmp_path):
+    monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
+    waiver = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+    pair = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
+
+    async def give(server, name):
+        async with Client(
+            server.connection(name), task="t/1", floors=waiver, cohort=pair
+        ) as one:
+            await one.contribute([1, 2])
+
+    return give
+
+
+EXACT = PreparedTask.exact(
+    ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT),
+    Cohort(min_clients=2, max_clients=2, min_survivors=2),
+    dimension=2,
+)
+
+
+async def test_every_session_of_a_server_leaves_a_file_for_its_owner(tmp_path, give):
+    async with OperatedServer(None, state_dir=tmp_path / "s") as server:
+        task = await server.add_task("t/1", EXACT, attempts=2)
+        early = asyncio.ensure_future(give(server, "a"))
+        first = await first_joined(server)
+        await server.abort_session(first.session_id, "wrong model")
+        late = asyncio.ensure_future(give(server, "b"))
+        assert (await task.next_sum()).session_number == 2
+        task.take()
+        await asyncio.gather(early, late)
+        await task.wait()
+    one, two = (reports_in(tmp_path / "s").read("t/1", number) for number in (1, 2))
+    assert (one["outcome"], one["reason"]) == ("CANCELLED", "wrong model")
+    assert one["counts"]["joined"] == 1
+    assert two["outcome"] == "released"
+    assert two["opened"] >= one["opened"] > "2020"
+    folder = tmp_path / "s" / "reports" / "t%2F1"
+    assert sorted(path.name for path in folder.iterdir()) == ["1.json", "2.json"]
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+
+
+async def test_a_disk_that_takes_no_report_holds_up_no_sum(tmp_path, give, caplog):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "reports").write_text("a file in the way")
+    async with OperatedServer(None, state_dir=tmp_path / "s") as server:
+        task = await server.add_task("t/1", EXACT)
+        given = asyncio.gather(give(server, "a"), give(server, "b"))
+        assert (await task.next_sum()).inputs == 2
+        task.take()
+        await given
+        await task.wait()
+    assert "report_lost task=t/1 number=1 reason=" in caplog.text

@@ -1,0 +1,502 @@
+"""Tasks as rows: added, paused, stopped, changed, and found again after a restart."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.client.client import Client
+from secagg.config import load_task_settings
+from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.server.admin_channel import (
+    MAX_MESSAGE_BYTES,
+    NoAdminSocketError,
+    call_admin,
+    watch_admin,
+)
+from secagg.server.admin_socket import AdminSocket
+from secagg.server.operated_server import OperatedServer
+from secagg.server.task_folder import folder_of
+from secagg.server.task_keeper import TaskKeeper
+from secagg.server.views import tasks_view
+from secagg.storage.book_reader import reading
+from secagg.storage.open_book import BOOK_FILE
+from secagg.testing.pausing_connection import PausingConnection
+from secagg.wire.calls import GetOffer, Wait
+
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
+FILE = f"""
+[task]
+id = "t"
+sessions = 2
+attempts = 1
+[vector]
+dimension = 2
+[cohort]
+min_clients = 2
+max_clients = 2
+min_survivors = 2
+[rounds]
+masked_input = 1
+[noise]
+none = "{NO_NOISE_ACKNOWLEDGEMENT}"
+"""
+
+
+class World:
+    """One aggregator that can be started again."""
+
+    def __init__(self, directory) -> None:
+        self.directory = directory
+        self.said: list[str] = []
+        self.finished: list[bool] = []
+        self.socket = directory / "state" / "admin.sock"
+
+    def settings(self, task="t", **changes):
+        path = self.directory / "task.toml"
+        path.write_text(FILE)
+        loaded = load_task_settings(path)
+        return replace(loaded, task=replace(loaded.task, id=task, **changes))
+
+    @asynccontextmanager
+    async def running(self, *proposed):
+        self.keeper = TaskKeeper(
+            self.directory / "sums",
+            self.directory / "state",
+            own_task="t",
+            tell=self.said.append,
+        )
+        async with OperatedServer(
+            "127.0.0.1:0",
+            insecure_for_tests=True,
+            state_dir=self.directory / "state",
+            on_aborted=self.keeper.write_aborted,
+        ) as self.server:
+            async with AdminSocket(
+                self.socket,
+                self.server,
+                self.keeper,
+                state_dir=self.directory / "state",
+                finish=self.finished.append,
+            ):
+                await self.keeper.start(self.server, proposed)
+                yield self
+            self.server.drain()
+            await self.keeper.close()
+
+    async def ask(self, verb, **arguments):
+        return await call_admin(self.socket, verb, arguments)
+
+    async def give(self, name, task, *, connection=None, value=(1, 2)):
+        async with Client(
+            connection or self.server.connection(name),
+            task=task,
+            floors=WAIVER,
+            cohort=PAIR,
+            state_dir=self.directory / name,
+        ) as one:
+            return await one.contribute(value)
+
+    async def both_give(self, task):
+        return await asyncio.gather(*(self.give(name, task) for name in "ab"))
+
+    async def states(self):
+        answer = await self.ask("task.list")
+        return {each["task"]: each["state"] for each in answer["tasks"]}
+
+    async def offline(self):
+        with reading(self.directory / "state" / BOOK_FILE) as book:
+            return await tasks_view(book)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
+    return World(tmp_path)
+
+
+async def refused(call, code, *words):
+    with pytest.raises(ServiceError) as caught:
+        await call
+    assert caught.value.code is code
+    assert all(word in str(caught.value) for word in words)
+    return caught.value
+
+
+async def stays_closed(world, task):
+    """Ask for as long as a session would take to open, were one to."""
+    for _ in range(20):
+        assert (await world.ask("task.show", task=task))["running"] == []
+
+
+async def until(world, task, **facts):
+    """Ask until it is so."""
+    shown = {}
+    while not facts.items() <= shown.items():
+        shown = await world.ask("task.show", task=task)
+    return shown
+
+
+async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
+    async with world.running(world.settings()):
+        added = await world.ask(
+            "task.add",
+            settings=world.settings("a/b", sessions=1).document(),
+            origin="f",
+        )
+        assert (added["task"], added["state"], added["version"]) == (
+            "a/b",
+            "running",
+            1,
+        )
+        await world.both_give("t")
+        await world.both_give("a/b")
+        await until(world, "t", sums=1)
+        await until(world, "a/b", sums=1)
+        paused = await world.ask("task.pause", task="t", reason="lunch")
+        assert (paused["state"], paused["version"]) == ("paused", 2)
+        while (online := await world.ask("task.list"))["tasks"][1]["running"]:
+            pass
+    for folder in ("", "a%2Fb"):
+        path = world.directory / "sums" / folder / "sum-1.npy"
+        np.testing.assert_array_equal(np.load(path), [2, 4])
+    assert await world.offline() == online["tasks"]
+    async with world.running(world.settings()):
+        await stays_closed(world, "t")
+        assert await world.states() == {"a/b": "done", "t": "paused"}
+        offered = await world.server.connection("a").call(GetOffer("t", 0))
+        assert isinstance(offered, Wait)
+        waiting = asyncio.ensure_future(world.both_give("t"))
+        resumed = await world.ask("task.resume", task="t")
+        assert (resumed["state"], resumed["reason"]) == ("running", "")
+        await waiting
+        await until(world, "t", sums=2)
+        assert (await world.states())["t"] == "done"
+        error = await refused(world.give("c", "a/b"), ErrorCode.TASK_OVER)
+        assert "ended" in str(error)
+
+
+async def test_a_paused_task_takes_nobody_into_a_session_that_has_room(world):
+    roomy = world.settings()
+    roomy = replace(roomy, cohort=replace(roomy.cohort, max_clients=3))
+
+    async def is_offered():
+        offered = await world.server.connection("c").call(GetOffer("t", 0))
+        return not isinstance(offered, Wait)
+
+    async with world.running(roomy):
+        giving = [asyncio.ensure_future(world.give(name, "t")) for name in "ab"]
+        while [live.progress.joined for live in world.server.live()] != [2]:
+            await world.states()
+        assert await is_offered()
+        # Enough have joined: the session goes on, and the door is closed.
+        await world.ask("task.pause", task="t", reason="lunch")
+        assert [live.progress.joined for live in world.server.live()] == [2]
+        assert not await is_offered()
+        await world.ask("task.resume", task="t")
+        assert await is_offered()
+        for each in giving:
+            each.cancel()
+        await asyncio.wait(giving)
+
+
+async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
+    async with world.running(world.settings()):
+        stopped = await world.ask("task.stop", task="t", reason="enough")
+        assert (stopped["state"], stopped["reason"]) == ("stopped", "enough")
+        await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
+        for verb in ("pause", "resume"):
+            asked = world.ask(f"task.{verb}", task="t", reason="")
+            await refused(asked, ErrorCode.TASK_OVER, "enough")
+        asked = world.keeper.apply(world.settings(sessions=9))
+        await refused(asked, ErrorCode.TASK_OVER, "enough")
+    async with world.running(world.settings()):
+        assert await world.states() == {"t": "stopped"}
+        await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
+
+
+async def test_a_session_with_its_cohort_outlives_the_stop_and_the_process(world):
+    uploading = asyncio.Event()
+
+    async def begin(name):
+        connection = PausingConnection(
+            world.server.connection(name),
+            session_number=1,
+            before="upload",
+            on_pause=uploading.set,
+        )
+        return await world.give(name, "t", connection=connection)
+
+    async with world.running(world.settings()):
+        giving = [asyncio.ensure_future(begin(name)) for name in "ab"]
+        await uploading.wait()
+        stopped = await world.ask("task.stop", task="t", reason="enough")
+        assert [each["number"] for each in stopped["running"]] == [1]
+    for each in giving:
+        each.cancel()
+    await asyncio.wait(giving)
+    async with world.running(world.settings()):
+        given, _ = await world.both_give("t")
+        assert given.values.tolist() == [2, 4]
+        await until(world, "t", sums=1)
+        assert await world.states() == {"t": "stopped"}
+        await refused(world.give("c", "t"), ErrorCode.TASK_OVER)
+
+
+async def test_a_file_that_says_something_else_changes_nothing_until_it_is_applied(
+    world, caplog
+):
+    async with world.running(world.settings()):
+        pass
+    longer = world.settings(sessions=5)
+    async with world.running(longer):
+        assert "task_differs" in caplog.text
+        assert any("secagg tasks apply" in said for said in world.said)
+        assert (await world.ask("task.show", task="t"))["sums_wanted"] == 2
+        wrong = {"settings": longer.document(), "origin": "f", "version": 7}
+        await refused(
+            world.ask("task.apply", **wrong), ErrorCode.BAD_SETTINGS, "version 1"
+        )
+        shown = await world.ask("task.apply", settings=longer.document(), origin="f")
+        assert (shown["sums_wanted"], shown["version"]) == (5, 2)
+        await world.both_give("t")
+
+
+async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
+    async with world.running(world.settings()):
+        # One joins and is never heard of again: uploads may take a second.
+        lost = PausingConnection(
+            world.server.connection("b"),
+            session_number=1,
+            before="upload",
+            on_pause=lambda: None,
+        )
+        giving = [
+            asyncio.ensure_future(world.give("a", "t")),
+            asyncio.ensure_future(world.give("b", "t", connection=lost)),
+        ]
+        await until(world, "t", state="paused")
+        for each in giving:
+            each.cancel()
+        await asyncio.wait(giving)
+        shown = await world.ask("task.show", task="t")
+        assert "was aborted" in shown["reason"]
+        assert (world.directory / "sums" / "receipt-1.bin").exists()
+        await stays_closed(world, "t")
+        await world.ask("task.resume", task="t")
+        while not (
+            running := world.server._opened().aggregator._sessions.all_running()
+        ):
+            await world.states()
+        assert running[0].record.attempt == 1  # as many as the first time
+        given, _ = await world.both_give("t")
+        assert given.values.tolist() == [2, 4]
+
+
+async def test_a_payload_that_has_gone_pauses_its_task_alone(world):
+    payload = world.directory / "model.bin"
+    payload.write_bytes(b"model")
+    with_payload = world.settings(payload=payload)
+    async with world.running(with_payload, world.settings("other")):
+        while not (await world.ask("task.show", task="t"))["running"]:
+            pass
+        payload.unlink()  # the first session has it
+        await world.both_give("t")
+        await until(world, "t", state="paused")
+        assert "model.bin" in (await world.ask("task.show", task="t"))["reason"]
+        await world.both_give("other")
+        payload.write_bytes(b"model 2")
+        await world.ask("task.resume", task="t")
+        given, _ = await world.both_give("t")
+        assert given.values.tolist() == [2, 4]
+
+
+async def test_a_disk_that_takes_no_sum_ends_the_work_and_the_next_start_goes_on(world):
+    async with world.running(world.settings()):
+        (world.directory / "sums").write_bytes(b"no directory")
+        await world.both_give("t")
+        with pytest.raises(ServiceError) as caught:
+            await world.keeper.failed()
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+    (world.directory / "sums").unlink()
+    async with world.running():
+        await until(world, "t", sums=1)
+    np.testing.assert_array_equal(
+        np.load(world.directory / "sums" / "sum-1.npy"), [2, 4]
+    )
+
+
+async def test_an_end_date_stops_a_task(world):
+    past = world.settings(ends="2020-01-01T00:00:00Z")
+    async with world.running(past):
+        await until(world, "t", state="stopped")
+        assert "end date" in (await world.ask("task.show", task="t"))["reason"]
+
+
+async def test_names_that_are_taken_unknown_or_no_settings_are_refused(world):
+    async with world.running(world.settings()):
+        document = world.settings().document()
+        asked = world.ask("task.add", settings=document, origin="f")
+        await refused(asked, ErrorCode.BAD_SETTINGS, "already")
+        asked = world.ask("task.show", task="nobody")
+        await refused(asked, ErrorCode.UNKNOWN_SESSION, "nobody")
+        wrong = document | {"cohort": {"min_clients": 1}}
+        asked = world.ask("task.add", settings=wrong, origin="my.toml")
+        await refused(asked, ErrorCode.BAD_SETTINGS, "my.toml")
+        asked = world.ask("session.abort", task="t", number=9, reason="")
+        await refused(asked, ErrorCode.UNKNOWN_SESSION, "9")
+        asked = world.ask("session.show", task="t", number=9)
+        await refused(asked, ErrorCode.UNKNOWN_SESSION, "9")
+
+
+async def test_sessions_are_listed_watched_shown_and_aborted(world):
+    async with world.running(world.settings()):
+        seen = []
+        began, released = asyncio.Event(), asyncio.Event()
+
+        async def follow():
+            async for each in watch_admin(world.socket, "session.watch", {"task": "t"}):
+                seen.append((each["number"], each["phase"]))
+                began.set()
+                if each["phase"] == "completed":
+                    released.set()
+
+        following = asyncio.ensure_future(follow())
+        await began.wait()
+        done = await world.ask(
+            "session.abort", task="t", number=1, reason="wrong model"
+        )
+        assert done["outcome"] == "CANCELLED"
+        await world.both_give("t")
+        await until(world, "t", sums=1)
+        await released.wait()
+        assert {(1, "aborted"), (2, "completed")} <= set(seen)
+        listed = (await world.ask("session.list", task="t"))["sessions"]
+        by_number = {each["number"]: each for each in listed}
+        assert by_number[1]["outcome"] == "CANCELLED"
+        assert by_number[1]["reason"] == "wrong model"
+        assert (by_number[2]["outcome"], by_number[2]["inputs"]) == ("released", 2)
+        found = await world.ask("session.list", outcome="released")
+        assert [each["number"] for each in found["sessions"]] == [2]
+        later = await world.ask("session.list", since=2**40)
+        assert later["sessions"] == []
+        shown = await world.ask("session.show", task="t", number=2)
+        assert shown["receipt"]["survivors"] == ["a", "b"]
+    await asyncio.wait_for(following, 10)
+
+
+async def test_status_and_draining(world):
+    async with world.running(world.settings()):
+        while not (answer := await world.ask("status"))["tasks"][0]["running"]:
+            pass
+        assert answer["server"]["is_running"]
+        assert answer["server"]["address"] == str(world.server.address)
+        (task,) = answer["tasks"]
+        assert task["running"][0]["live"]["needed"] == 2
+        assert (await world.ask("budget"))["budgets"] == []
+        await refused(world.give("c", "nothing"), ErrorCode.UNKNOWN_SESSION)
+        answer = await world.ask("status")
+        assert answer["server"]["refused_last_hour"] == {"UNKNOWN_SESSION": 1}
+        await world.ask("drain", finish=True)
+        await world.ask("drain")
+        assert world.finished == [True, False]
+    with pytest.raises(NoAdminSocketError):
+        await world.ask("status")
+    assert not world.socket.exists()
+
+
+async def test_nothing_that_a_caller_sends_ends_the_aggregator(world):
+    async with world.running(world.settings()):
+        assert world.socket.stat().st_mode & 0o777 == 0o600
+        for sent, is_answered in (
+            (b"", False),
+            (b"\0\0\0\1", False),
+            (b"\0\0\0\5[1,2]", True),
+            (b"\0\0\0\2{]", True),
+            (b"\0\0\0\4\xff\xff\xff\xff", True),
+            ((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"), True),
+        ):
+            reader, writer = await asyncio.open_unix_connection(str(world.socket))
+            writer.write(sent)
+            writer.write_eof()
+            answer = await reader.read()
+            assert (b'"ok": false' in answer) == is_answered
+            writer.close()
+        await refused(world.ask("no.verb"), ErrorCode.BAD_INPUT)
+        await refused(world.ask("task.show", task=7), ErrorCode.BAD_INPUT, "task")
+        await refused(world.ask("task.add", settings=[]), ErrorCode.BAD_INPUT)
+        assert (await world.states()) == {"t": "running"}
+
+
+async def test_another_user_is_not_answered(world, monkeypatch, caplog):
+    async with world.running(world.settings()):
+        monkeypatch.setattr("secagg.server.admin_socket.os.geteuid", lambda: 12345)
+        monkeypatch.setattr("secagg.server.admin_socket._ROOT", 54321)
+        await refused(world.ask("status"), ErrorCode.UNREACHABLE)
+        assert "another user" in caplog.text
+
+
+async def test_what_lies_at_the_path_is_replaced_only_if_it_is_a_socket(world):
+    state = world.socket.parent
+    state.mkdir()
+    precious = state / "precious"
+    precious.write_text("data")
+    for path in (precious, state / "link"):
+        if path != precious:
+            path.symlink_to(precious)
+        world.socket = path
+        with pytest.raises(ServiceError, match="no socket") as caught:
+            async with world.running():
+                pass
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert precious.read_text() == "data"
+    # What a killed process leaves behind does not keep the next one from its place.
+    world.socket = state / "left.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(world.socket))
+    async with world.running():
+        assert await world.states() == {}
+
+
+async def test_no_client_comes_before_all_tasks_are_there(world, monkeypatch):
+    seen = []
+    opened = OperatedServer.listen
+
+    async def listen(server):
+        seen.append(sorted(server._tasks))
+        # Whoever looks already is told that it starts.
+        assert (await world.ask("status"))["server"]["address"] is None
+        await opened(server)
+
+    monkeypatch.setattr(OperatedServer, "listen", listen)
+    async with world.running(world.settings(), world.settings("u")):
+        assert seen == [["t", "u"]]
+
+
+async def test_a_socket_deep_in_the_tree_is_reached_all_the_same(tmp_path, world):
+    deep = tmp_path.joinpath(*(["a-long-name-of-a-folder"] * 6))
+    deep.mkdir(parents=True)
+    world.socket = deep / "admin.sock"
+    async with world.running(world.settings()):
+        assert await world.states() == {"t": "running"}
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", ".", "..", "", "a/b", "x" * 300, "\u00fc" * 60, ".hidden"]
+)
+def test_no_task_name_leads_out_of_its_folder(tmp_path, name):
+    path = tmp_path / folder_of(name)
+    assert path.parent == tmp_path
+    assert 0 < len(path.name.encode()) <= 100
+    assert not path.name.startswith(".")
+
+
+def test_different_tasks_have_different_folders():
+    names = ["a", "A", "a/b", "a%2Fb", "x" * 300, "x" * 301]
+    assert len({folder_of(name) for name in names}) == len(names)

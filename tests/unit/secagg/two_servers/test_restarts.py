@@ -1,0 +1,218 @@
+"""Aggregators that end at any point and come back from their books."""
+
+import asyncio
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.server.storage import ServerStorage
+from secagg.storage.change import Role
+from secagg.storage.spool import MemorySpool
+from secagg.testing.inline_book import inline_book
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg.two_servers.messages import HelperShare
+from secagg.wire.calls import GetOffer, UploadChunk
+
+VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
+
+
+class CrashError(BaseException):
+    """The process ends here."""
+
+
+class CrashingSpool(MemorySpool):
+    """A spool under which the process ends before it stores a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.crashes = 1
+
+    def put(self, session_id, name, data):
+        if self.crashes:
+            self.crashes -= 1
+            raise CrashError
+        super().put(session_id, name, data)
+
+
+def storage(clock, *, crashes=False):
+    book = inline_book(now=clock.date)
+    return ServerStorage(book, CrashingSpool() if crashes else MemorySpool())
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
+def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) -> None:
+    """The set and the noise seed were in the book before the noise was in a sum."""
+    drawn = []
+    mechanism = type(noise_for().mechanism)
+    add_noise = mechanism.add_noise
+
+    def watched(self, share, *, private_seed):
+        drawn.append(private_seed)
+        return add_noise(self, share, private_seed=private_seed)
+
+    monkeypatch.setattr(mechanism, "add_noise", watched)
+
+    async def main(clock):
+        storages = [storage(clock, crashes=place == each) for each in (0, 1)]
+        house = TwoAggregators(clock, noise_for(), storages=tuple(storages))
+        clients = [house.client(f"client-{k}") for k in range(4)]
+        giving = [
+            asyncio.ensure_future(one.contribute(vector))
+            for one, vector in zip(clients, VECTORS, strict=True)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        return await again.leader.next_sum(), await again.leader.last_sum()
+
+    released, kept = run(main)
+    assert released.inputs == 4
+    # Helper, helper again, leader; or helper, leader, leader again.
+    assert len(drawn) == 3
+    assert drawn[1] == drawn[0 if place else 2]
+    assert len(set(drawn)) == 2
+    np.testing.assert_array_equal(released.residues, kept.residues)
+
+
+def test_a_leader_that_comes_back_goes_on_collecting() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        for each in (summing, early):
+            each.cancel()
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        found = await again.give(VECTORS[:3])
+        return found[0].inputs
+
+    assert run(main) == 4
+
+
+def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        first, _ = await house.give(VECTORS)
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        second, _ = await again.give(VECTORS[:3])
+        return first, second
+
+    first, second = run(main)
+    assert (first.session_number, second.session_number) == (1, 2)
+    assert (first.inputs, second.inputs) == (4, 3)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
+def test_a_session_that_was_put_back_is_ended(place) -> None:
+    """Nobody knows for whom it was answered since."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 1.0)
+        summing.cancel()
+        book = house.storages[place].book
+        load = book.load
+
+        async def put_back(key, **options):
+            return replace(await load(key, **options), restored=True)
+
+        book.load = put_back
+        again = house.restarted(noise_for())
+        party = (again.leader, again.helper)[place]
+        await party.recover()
+        assert not await book.sessions(role=Role.SERVER, task=TASK)
+
+    run(main)
+
+
+def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        one = house.client("client-0")
+        giving = asyncio.ensure_future(one.contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        giving.cancel()
+        await asyncio.wait({giving})
+        second = asyncio.ensure_future(one.contribute(VECTORS[1]))
+        with pytest.raises(SessionAbortedError):
+            await summing
+        with pytest.raises(SecAggError) as none:
+            await second
+        assert none.value.code is ErrorCode.DEADLINE
+        charges = await one._book.charges(TASK)
+        assert len(charges) == 1
+
+    run(main)
+
+
+def test_an_unreachable_helper_costs_no_session() -> None:
+    async def main(clock):
+        def broken(way):
+            class Gone:
+                identity, aggregator = way.identity, way.aggregator
+
+                async def call(self, request):
+                    if isinstance(request, GetOffer):
+                        raise ServiceError("gone", code=ErrorCode.UNREACHABLE)
+                    return await way.call(request)
+
+            return Gone()
+
+        house = TwoAggregators(clock, noise_for(), helper_way=broken)
+        with pytest.raises(SessionAbortedError) as late:
+            await house.leader.next_sum()
+        assert late.value.code is ErrorCode.DEADLINE
+        assert (await house.storages[0].book.tally(Role.SERVER, TASK)).spent == 0
+
+    run(main)
+
+
+def test_an_interrupted_leader_takes_up_its_session_from_the_book() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        summing.cancel()
+        await asyncio.wait({summing})
+        released, _ = await house.give(VECTORS[:3])
+        await early
+        return released.session_number, released.inputs
+
+    assert run(main) == (1, 4)
+
+
+def test_who_hangs_up_leaves_no_half_written_share() -> None:
+    """A call that its caller gave up is finished: book and memory agree."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        helper = await house.helper.answer("leader", GetOffer(TASK))
+        share = HelperShare.decode(bytes(64)).encode()
+        upload = UploadChunk(
+            helper.session_id, 0, len(share), sha256(share).digest(), share
+        )
+        giving_up = asyncio.ensure_future(house.helper.answer("c0", upload))
+        await asyncio.sleep(0)
+        giving_up.cancel()
+        await asyncio.wait({giving_up})
+        assert (await house.helper.answer("c0", upload)).complete
+        assert (await house.helper.answer("c1", upload)).complete
+        stored = await house.storages[1].book.load(helper.session_id.hex())
+        assert [record.sender for record in stored.records] == ["c0", "c1"]
+
+    run(main)
