@@ -6,8 +6,8 @@ Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from secagg.client.backoff import Backoff
@@ -51,9 +51,9 @@ RETRYABLE: Final = frozenset(
 # A link that corrupts every upload will not get better.
 MAX_UPLOAD_RESTARTS: Final = 5
 # A stream whose other end vanished without a word looks like one that is quiet.  After
-# a part of the time that is left the client asks what there is: in a round of s seconds
-# after s/3 and a little, so that there is time to answer.  Less than the first of these
-# only costs the server, more than the last one gains nothing.
+# a part of the time that is left it is asked what there is, and opened again: in a
+# round of s seconds after s/3 and a little, so that there is time to answer.  Less than
+# the first of these only costs the server, more than the last one gains nothing.
 WATCH_SECONDS: Final = (20.0, 240.0)
 WATCH_PARTS: Final = 6
 # Whoever looks at a client that gets nowhere is told this often.
@@ -62,48 +62,23 @@ TELL_SECONDS: Final = 5.0
 _Answer = TypeVar("_Answer")
 
 
+@dataclass(frozen=True, slots=True)
 class _OpenStream:
     """A stream that goes on with the update behind the last one that it gave.
 
-    Args:
-        updates: What it gives.
+    Attributes:
         session_id: The session that it is about.
-        after: The round that the client is in.
+        after: The round that its last update has opened.
+        updates: What it gives.
     """
 
-    def __init__(
-        self,
-        updates: AsyncIterator[Envelope | Reference],
-        session_id: bytes,
-        after: Round,
-    ) -> None:
-        self._updates = updates
-        self._session_id = session_id
-        self._after: Round | None = after
-        self._coming: asyncio.Task[Envelope | Reference | None] | None = None
-
-    def leads_on(self, session_id: bytes, after: Round) -> bool:
-        """Whether its next update is the one behind this round."""
-        return (self._session_id, self._after) == (session_id, after)
-
-    async def next(self) -> Envelope | Reference | None:
-        """Wait for the next update; whoever stops waiting has lost nothing."""
-        if self._coming is None:
-            self._coming = asyncio.create_task(self._take())
-        update = await asyncio.shield(self._coming)
-        self._coming = None
-        self._after = None if update is None else update.kind.ROUND
-        return update
-
-    async def _take(self) -> Envelope | Reference | None:
-        return await anext(self._updates, None)
+    session_id: bytes
+    after: Round
+    updates: AsyncIterator[Envelope | Reference]
 
     async def close(self) -> None:
         """Give it up."""
-        if self._coming is not None:
-            self._coming.cancel()
-            await asyncio.gather(self._coming, return_exceptions=True)
-        close = getattr(self._updates, "aclose", None)
+        close = getattr(self.updates, "aclose", None)
         if close is not None:
             await close()
 
@@ -228,8 +203,6 @@ class ClientCalls:
             is_streaming = self._watch
             if isinstance(answer, Wait):
                 deadline = on_wait(answer)
-                if self._open_stream is not None:
-                    continue
                 await self._sleep(
                     pace.poll_wait(answer.retry_after_seconds),
                     deadline,
@@ -258,10 +231,10 @@ class ClientCalls:
             patience = min(deadline, now + quiet)
             try:
                 streamed = await finish_before(
-                    self._clock, patience, self._streamed(session_id, after)
+                    self._clock, patience, self._first_streamed(session_id, after)
                 )
             except TimeoutError:
-                streamed = None  # the stream stays open
+                streamed = None
             except ServiceError as error:
                 if error.code not in RETRYABLE:
                     raise
@@ -270,22 +243,24 @@ class ClientCalls:
                 return streamed
         return await self.send(GetUpdate(session_id, after), deadline)
 
-    async def _streamed(
+    async def _first_streamed(
         self, session_id: bytes, after: Round
     ) -> Envelope | Reference | None:
         """Return the next update of the stream; one stream serves a whole session."""
-        stream = self._open_stream
-        if stream is None or not stream.leads_on(session_id, after):
-            await self.hang_up()
+        stream, self._open_stream = self._open_stream, None
+        if stream is None or (stream.session_id, stream.after) != (session_id, after):
+            if stream is not None:
+                await stream.close()
             updates = self._connection.watch(WatchSession(session_id, after))
-            self._open_stream = stream = _OpenStream(updates, session_id, after)
+            stream = _OpenStream(session_id, after, updates)
+        update = None
         try:
-            update = await stream.next()
-        except ServiceError:
-            await self.hang_up()
-            raise
-        if update is None or update.kind.ROUND is Round.FINISHED:
-            await self.hang_up()
+            update = await anext(stream.updates, None)
+        finally:
+            if update is None or update.kind.ROUND is Round.FINISHED:
+                await stream.close()
+            else:
+                self._open_stream = replace(stream, after=update.kind.ROUND)
         return update
 
     async def hang_up(self) -> None:
@@ -337,7 +312,7 @@ class ClientCalls:
         packed: bytes,
         *,
         digest: bytes,
-        offset: int,
+        offset: int | None = None,
         deadline: float,
         on_chunk: Callable[[int], None],
     ) -> None:
@@ -348,7 +323,7 @@ class ClientCalls:
             packed: The vector.
             digest: SHA-256 of it.
             offset: Where an earlier attempt stopped, as the server has said; 0 without
-                one.
+                one; None asks the server.
             deadline: When to give up.
             on_chunk: Told how many bytes have arrived.
 
@@ -358,7 +333,10 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         restarts = 0
-        status = UploadStatus(offset)
+        if offset is None:
+            status = await self.send(GetUploadStatus(session_id), deadline)
+        else:
+            status = UploadStatus(offset)
         while not status.complete:
             offset = status.next_offset
             if not 0 <= offset < len(packed):

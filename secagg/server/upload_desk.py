@@ -45,7 +45,7 @@ class UploadSlots:
             served.
     """
 
-    def __init__(self, limit: int, *, waiting_bytes: int) -> None:
+    def __init__(self, limit: int = 16, *, waiting_bytes: int = 16 << 20) -> None:
         self._slots = asyncio.Semaphore(limit)
         self._room = waiting_bytes
 

@@ -15,7 +15,7 @@ from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate, Wait
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 
 WHOLE = bytes(range(250))
 UPDATES = [Envelope(kind, b"") for kind in (Delivery, Survivors, Quorum)]
@@ -104,40 +104,3 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
         await calls.hang_up()
 
     manual_clock.run(follow)
-
-
-def test_a_quiet_stream_stays_open_while_the_client_asks_what_there_is():
-    opened, asked = [], []
-
-    async def nothing(_, request):
-        asked.append(request.after)
-        return Wait(0.5)
-
-    async def follow(clock):
-        class Quiet(InMemoryConnection):
-            async def watch(self, request):
-                opened.append(request.after)
-                await clock.sleep_until(clock.now() + 100)
-                yield UPDATES[0]
-
-        calls = ClientCalls(
-            Quiet(ScriptedService({GetUpdate: nothing}), "client"),
-            clock,
-            SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
-            Workers(general=InlineExecutor()),
-            watch=True,
-        )
-        begun = clock.now()
-        update = await calls.next_update(
-            bytes(32),
-            after=Round.SHARE_KEYS,
-            deadline=begun + 150,
-            on_wait=lambda _: begun + 150,
-        )
-        assert update == UPDATES[0]
-        assert clock.now() == begun + 100  # and not when it asks the next time
-        await calls.hang_up()
-
-    manual_clock.run(follow)
-    assert opened == [Round.SHARE_KEYS]
-    assert 3 <= len(asked) <= 4  # after 25 s, then 20 s each
