@@ -135,6 +135,9 @@ if TYPE_CHECKING:
     from secagg.transport.address import (
         Address,
     )
+    from secagg.transport.admission import (
+        Admission,
+    )
     from secagg.transport.certificates import (
         Authority,
         IssuedCertificate,
@@ -151,6 +154,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",
     "Address",
+    "Admission",
     "AggregatorConnection",
     "Authority",
     "CallDeadlines",
@@ -298,6 +302,7 @@ _MODULES: Final = {
     "server.server": ("ReleasedSum", "RunningTask", "Server"),
     "server.task_setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
+    "transport.admission": ("Admission",),
     "transport.certificates": ("Authority", "IssuedCertificate"),
     "transport.identity": ("PeerIdentity", "Role"),
     "transport.tls": ("TLSFiles", "TLSIdentity"),

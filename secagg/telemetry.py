@@ -27,6 +27,9 @@ __all__ = [
     "CLIENT_DROPPED",
     "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
+    "FILES_EXHAUSTED",
+    "HANDSHAKES_REFUSED",
+    "HANDSHAKE_REFUSED",
     "KEY_FILE_READABLE",
     "MESSAGE_ACCEPTED",
     "MESSAGE_REFUSED",
@@ -77,6 +80,9 @@ AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 # Of the transport: calls, its life, and what it found in certificates.
 CALL_REFUSED: Final = "call_refused"
 CALL_FAILED: Final = "call_failed"
+HANDSHAKE_REFUSED: Final = "handshake_refused"
+HANDSHAKES_REFUSED: Final = "handshakes_refused"
+FILES_EXHAUSTED: Final = "files_exhausted"
 TRANSPORT_STARTED: Final = "transport_started"
 TRANSPORT_DRAINING: Final = "transport_draining"
 TRANSPORT_STOPPED: Final = "transport_stopped"

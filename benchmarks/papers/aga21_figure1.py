@@ -15,7 +15,7 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 from scalar_release import (
     composed_direct_epsilon,
     discrete_gaussian_log_pmf,
@@ -51,30 +51,39 @@ _CURVES: Final = (
 )
 
 
+SETTINGS: Final = {
+    "stddevs": Usual(STDDEVS, tiny=STDDEVS[:1]),
+    "releases": Usual(COUNTS, tiny=COUNTS[:4:3]),
+    "delta": Usual((DELTA,), one=True),
+}
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    counts = COUNTS[:4:3] if options.tiny else COUNTS
+    counts, delta = options.counts("releases"), options.number("delta")
+    stddevs = options.numbers("stddevs")
     rows: list[dict[str, object]] = []
-    for stddev in STDDEVS:
+    for stddev in stddevs:
         for count in counts:
-            values = epsilons(stddev, count)
+            values = epsilons(stddev, count, delta)
             rows.append({"stddev": stddev, "releases": count, **values})
     return Reproduction(
         name="aga21_figure1",
         stated={"sensitivity": 1, "queries": "scalar"},
-        assumed={"delta": DELTA, "noise stddevs": STDDEVS, "releases": counts},
+        assumed={"delta": delta, "noise stddevs": stddevs, "releases": counts},
         rows=rows,
         findings=_findings(rows),
         figure=_figure(rows),
     )
 
 
-def epsilons(stddev: float, count: int) -> dict[str, float]:
+def epsilons(stddev: float, count: int, delta: float) -> dict[str, float]:
     """Return ε after `count` releases under every analysis.
 
     Args:
         stddev: Noise standard deviation (for the discrete Gaussian: its parameter).
         count: Number of releases.
+        delta: Failure probability.
     """
     variance = stddev * stddev
     exact = Fraction(variance)
@@ -83,19 +92,19 @@ def epsilons(stddev: float, count: int) -> dict[str, float]:
 
     def stated(accountant: str, release: NoiseEvent) -> float:
         account = make_accountant(accountant, adversary=Adversary.SERVER)
-        return account.compose(Repeated(release, count)).epsilon(DELTA)
+        return account.compose(Repeated(release, count)).epsilon(delta)
 
     values = (
-        gaussian_epsilon(DELTA, noise_multiplier=stddev / count**0.5),
-        pair_epsilon(loss_pair(skellam_log_pmf(variance), 1), count=count, delta=DELTA),
+        gaussian_epsilon(delta, noise_multiplier=stddev / count**0.5),
+        pair_epsilon(loss_pair(skellam_log_pmf(variance), 1), count=count, delta=delta),
         stated("skellam-paper", skellam),
         stated("skellam-rdp", skellam),
         stated("skellam-gdp", skellam),
         pair_epsilon(
-            loss_pair(discrete_gaussian_log_pmf(variance), 1), count=count, delta=DELTA
+            loss_pair(discrete_gaussian_log_pmf(variance), 1), count=count, delta=delta
         ),
         stated("zcdp", discrete),
-        composed_direct_epsilon(variance, count=count, delta=DELTA),
+        composed_direct_epsilon(variance, count=count, delta=delta),
     )
     return {name: value for (name, *_), value in zip(_CURVES, values, strict=True)}
 
@@ -103,7 +112,7 @@ def epsilons(stddev: float, count: int) -> dict[str, float]:
 def _figure(rows: list[dict[str, object]]) -> Figure:
     panels = []
     for relative in (False, True):
-        for stddev in STDDEVS:
+        for stddev in dict.fromkeys(row["stddev"] for row in rows):
             here = [row for row in rows if row["stddev"] == stddev]
             x = [float(str(row["releases"])) for row in here]
             curves = []
@@ -136,7 +145,7 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
 def _findings(rows: list[dict[str, object]]) -> list[str]:
     found = []
     exact = "Skellam, exact loss distribution"
-    for stddev in STDDEVS:
+    for stddev in dict.fromkeys(row["stddev"] for row in rows):
         here = [row for row in rows if row["stddev"] == stddev]
         for name, *_ in _CURVES[2:5] + _CURVES[7:]:
             ratios = [float(str(row[name])) / float(str(row[exact])) for row in here]
@@ -148,4 +157,4 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -16,7 +16,7 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 from scalar_release import (
     LogPmf,
     direct_epsilon,
@@ -55,69 +55,80 @@ _CURVES: Final = (
 )
 
 
+SETTINGS: Final = {
+    "scales": Usual(SCALES, tiny=SCALES[:1]),
+    "stddevs": Usual(STDDEVS, tiny=STDDEVS[::5]),
+    "shares": Usual((SHARES,), one=True),
+    "delta": Usual((DELTA,), one=True),
+}
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    stddevs = STDDEVS[::5] if options.tiny else STDDEVS
+    stddevs, scales = options.numbers("stddevs"), options.counts("scales")
+    shares, delta = options.count("shares"), options.number("delta")
     rows: list[dict[str, object]] = [
-        {"scale": scale, "stddev": stddev, **epsilons(scale, stddev)}
-        for scale in SCALES
+        {"scale": scale, "stddev": stddev, **epsilons(scale, stddev, shares, delta)}
+        for scale in scales
         for stddev in stddevs
     ]
     return Reproduction(
         name="aga21_figure2",
         stated={"sensitivity": 1, "releases": 1},
         assumed={
-            "delta": DELTA,
-            "noise shares n": SHARES,
-            "scales s": SCALES,
+            "delta": delta,
+            "noise shares n": shares,
+            "scales s": scales,
             "noise stddevs": stddevs,
         },
         rows=rows,
-        findings=_findings(rows),
-        figure=_figure(rows),
+        findings=_findings(rows, shares),
+        figure=_figure(rows, shares),
     )
 
 
-def epsilons(scale: int, stddev: float) -> dict[str, float]:
+def epsilons(scale: int, stddev: float, shares: int, delta: float) -> dict[str, float]:
     """Return ε of one release under every analysis.
 
     Args:
         scale: Grid steps per unit, an integer.
         stddev: Standard deviation of the summed noise, units.
+        shares: Number of clients that the noise is divided among.
+        delta: Failure probability.
     """
     variance = (scale * stddev) ** 2
     exact = Fraction(variance)
     # One coordinate: its L1, L2 and L∞ sensitivities are all the shift.
     skellam = SkellamEvent(1, exact, float(scale), float(scale), scale)
-    shares = DistributedDiscreteGaussianEvent(
-        1, SHARES, exact / SHARES, float(scale), float(scale)
+    divided = DistributedDiscreteGaussianEvent(
+        1, shares, exact / shares, float(scale), float(scale)
     )
 
     def stated(accountant: str, release: NoiseEvent) -> float:
         account = make_accountant(accountant, adversary=Adversary.SERVER)
-        return account.compose(release).epsilon(DELTA)
+        return account.compose(release).epsilon(delta)
 
     def true_epsilon(log_pmf: LogPmf) -> float:
-        return pair_epsilon(loss_pair(log_pmf, scale), count=1, delta=DELTA)
+        return pair_epsilon(loss_pair(log_pmf, scale), count=1, delta=delta)
 
     values = (
-        gaussian_epsilon(DELTA, noise_multiplier=stddev),
+        gaussian_epsilon(delta, noise_multiplier=stddev),
         true_epsilon(skellam_log_pmf(variance)),
         stated("skellam-paper", skellam),
         stated("skellam-rdp", skellam),
         stated("skellam-gdp", skellam),
         true_epsilon(discrete_gaussian_log_pmf(variance)),
         stated("zcdp", DiscreteGaussianEvent(1, exact, float(scale))),
-        stated("ddgauss-paper", shares),
-        direct_epsilon(variance, DELTA, shift=scale),
+        stated("ddgauss-paper", divided),
+        direct_epsilon(variance, delta, shift=scale),
     )
     return {name: value for (name, *_), value in zip(_CURVES, values, strict=True)}
 
 
-def _figure(rows: list[dict[str, object]]) -> Figure:
+def _figure(rows: list[dict[str, object]], shares: int) -> Figure:
     panels = []
     for relative in (False, True):
-        for scale in SCALES:
+        for scale in dict.fromkeys(row["scale"] for row in rows):
             here = [row for row in rows if row["scale"] == scale]
             x = [float(str(row["stddev"])) for row in here]
             curves = []
@@ -130,7 +141,7 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
                 curves.append(Curve(name, family, x, y, style=style, wide=wide))
             panels.append(
                 Panel(
-                    title=f"s = {scale}, n = {SHARES}"
+                    title=f"s = {scale}, n = {shares}"
                     + (", relative to the Gaussian" if relative else ""),
                     curves=curves,
                     x_label="standard deviation of the noise, units",
@@ -146,34 +157,34 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
     )
 
 
-def _findings(rows: list[dict[str, object]]) -> list[str]:
+def _findings(rows: list[dict[str, object]], shares: int) -> list[str]:
     found = []
     exact = "Skellam, exact loss distribution"
-    for scale in SCALES:
+    for scale in dict.fromkeys(row["scale"] for row in rows):
         here = [
             row
             for row in rows
             if row["scale"] == scale and float(str(row["stddev"])) >= 2.0
         ]
-        for name, *_ in _CURVES[2:5] + _CURVES[8:]:
+        for name, *_ in _CURVES[2:5] + _CURVES[8:] if here else ():
             ratios = [float(str(row[name])) / float(str(row[exact])) for row in here]
             found.append(
                 f"s = {scale}, stddev 2 and more: {name} states {min(ratios):.3f} to "
                 f"{max(ratios):.3f} times the exact epsilon"
             )
-        shares = _CURVES[7][0]
+        divided = _CURVES[7][0]
         harmless = [
             float(str(row["stddev"]))
             for row in rows
             if row["scale"] == scale
-            and float(str(row[shares])) < 1.01 * float(str(row[_CURVES[6][0]]))
+            and float(str(row[divided])) < 1.01 * float(str(row[_CURVES[6][0]]))
         ]
         found.append(
-            f"s = {scale}: the sum of {SHARES} discrete Gaussians costs under 1 % "
+            f"s = {scale}: the sum of {shares} discrete Gaussians costs under 1 % "
             f"from stddev {min(harmless, default=math.inf):g} on"
         )
     return found
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

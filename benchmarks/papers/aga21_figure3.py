@@ -11,9 +11,11 @@ The transcribed caption has lost its numbers. The federated row uses the setting
 experiment script that the authors published; the upper row is assumed.
 """
 
+import dataclasses
 import math
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -21,7 +23,7 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 from required_noise import Budget, Setting
 
 from dpnoise.accounting import make_accountant
@@ -95,12 +97,41 @@ _CURVES: Final = (
 )
 
 
+SETTINGS: Final = {
+    "multipliers": Usual(ROWS[0].multipliers, tiny=ROWS[0].multipliers[::4]),
+    "grid_steps": Usual(ROWS[0].grid_steps),
+    "dimension": Usual((ROWS[0].dim,), one=True),
+    "clients": Usual((ROWS[0].clients,), one=True),
+    "delta": Usual((ROWS[0].delta,), one=True),
+}
+"""Of the upper row; a caller who sets one of them gets the upper row alone."""
+
+
+def _rows(options: Options) -> tuple[Row, ...]:
+    """Return the settings of the publication, or the caller's own."""
+    upper, lower = ROWS
+    mine = dataclasses.replace(
+        upper,
+        dim=options.count("dimension"),
+        clients=options.count("clients"),
+        delta=options.number("delta"),
+        grid_steps=options.numbers("grid_steps"),
+        multipliers=options.numbers("multipliers"),
+    )
+    if options.own:
+        name = f"one release, d = {mine.dim}, n = {mine.clients}"
+        return (dataclasses.replace(mine, name=name),)
+    if options.tiny:
+        lower = dataclasses.replace(lower, multipliers=lower.multipliers[::4])
+    return mine, lower
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     rows: list[dict[str, object]] = []
-    for row in ROWS:
-        multipliers = row.multipliers[::4] if options.tiny else row.multipliers
-        for multiplier in multipliers:
+    settings = _rows(options)
+    for row in settings:
+        for multiplier in row.multipliers:
             shared = _independent_of_scale(row, multiplier)
             rows.extend(
                 {
@@ -130,8 +161,8 @@ def reproduce(options: Options) -> Reproduction:
             "adversary": "model reader where sampled, server otherwise",
         },
         rows=rows,
-        findings=_findings(rows),
-        figure=_figure(rows),
+        findings=_findings(rows, settings),
+        figure=_figure(rows, settings),
     )
 
 
@@ -174,9 +205,9 @@ def _stated(row: Row, accountant: str, release: NoiseEvent) -> float:
     return account.compose(row.budget.releases(release)).epsilon(row.delta)
 
 
-def _figure(rows: list[dict[str, object]]) -> Figure:
+def _figure(rows: list[dict[str, object]], settings: Sequence[Row]) -> Figure:
     panels = []
-    for row in ROWS:
+    for row in settings:
         for steps in row.grid_steps:
             here = [
                 entry
@@ -201,7 +232,7 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
                     x_label="noise standard deviation / clip",
                     y_label="ε",
                     log_x=True,
-                    x_ticks=[row.multipliers[i] for i in (0, 2, 4, -1)],
+                    x_ticks=_ticks(row.multipliers),
                     y_limits=(0.3, 30.0) if row.steps == 1 else (2.0, 300.0),
                 )
             )
@@ -210,9 +241,14 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
     )
 
 
-def _findings(rows: list[dict[str, object]]) -> list[str]:
+def _ticks(multipliers: Sequence[float]) -> list[float]:
+    """A few of them: the first, the third, the fifth and the last."""
+    return sorted({*multipliers[:5:2], multipliers[-1]})
+
+
+def _findings(rows: list[dict[str, object]], settings: Sequence[Row]) -> list[str]:
     found = []
-    for row in ROWS:
+    for row in settings:
         for steps in row.grid_steps:
             here = [
                 entry
@@ -230,7 +266,7 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
     worst = max(
         float(str(entry[_CURVES[4][0]])) / float(str(entry[GAUSSIAN])) for entry in rows
     )
-    smallest = min(row.grid_steps[0] for row in ROWS)
+    smallest = min(row.grid_steps[0] for row in settings)
     found.append(
         f"ours at {OUR_STEPS:g} steps per clip stays within {worst - 1.0:.1%} of the "
         f"Gaussian's epsilon; the published bounds use {smallest:g} steps and more"
@@ -241,4 +277,4 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -9,11 +9,12 @@ script that the authors published are used, and its two standard deviations of r
 the modulus. Beside it stands this project's planner with the same bits.
 """
 
+import itertools
 import math
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -22,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 from required_noise import Budget, Setting, gaussian_variance
 from sum_experiment import Cohort, build_mechanism, measured_mse, predicted_mse
 
@@ -33,6 +34,7 @@ from dpnoise.mechanisms import make_mechanism
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.skellam import scale_from_bits
 from dpnoise.planning import plan
+from dpnoise.student import student_quantile
 
 RADIUS: Final = 10.0
 DIM: Final = 250
@@ -45,10 +47,16 @@ COHORTS: Final = ((100, 10), (1000, 3))
 _DEVIATIONS: Final = 2.0
 _ORDERS: Final = np.arange(2.0, 257.0)
 _BISECTIONS: Final = 50
-_T_QUANTILE: Final = {1: math.nan, 2: 12.71, 3: 4.303, 10: 2.262}
-"""97.5 % quantiles of Student's t for one less than that many data sets."""
-
 _STYLES: Final = {10: ":", 12: "-.", 14: "--", 16: "-"}
+
+
+SETTINGS: Final = {
+    "epsilons": Usual(EPSILONS, tiny=(6.0,)),
+    "bits": Usual(BITS, tiny=(10,)),
+    "clients": Usual([clients for clients, _ in COHORTS], tiny=(20,)),
+    "data_sets": Usual([sets for _, sets in COHORTS], tiny=(2,)),
+}
+"""The last: for each number of clients, its last value for all that follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +71,15 @@ class Method:
 
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    cohorts = ((20, 2),) if options.tiny else COHORTS
-    epsilons = (6.0,) if options.tiny else EPSILONS
-    methods = _methods()[-1:] + _methods()[:1] if options.tiny else _methods()
+    epsilons, bits = options.numbers("epsilons"), options.counts("bits")
+    sets = options.counts("data_sets")
+    clients_and_sets = itertools.zip_longest(
+        options.counts("clients"), sets, fillvalue=sets[-1]
+    )
+    cohorts = tuple(clients_and_sets)[: len(options.counts("clients"))]
+    methods = _methods(bits)
+    if options.tiny:
+        methods = methods[-1:] + methods[:1]
     rows: list[dict[str, object]] = []
     for clients, repeats in cohorts:
         alike = Cohort.aligned(
@@ -97,7 +111,7 @@ def reproduce(options: Options) -> Reproduction:
             "dimension": DIM,
             "radius": RADIUS,
             "delta": DELTA,
-            "bits": BITS,
+            "bits": bits,
             "standard deviations of room k": _DEVIATIONS,
             "published data sets": 10,
         },
@@ -191,10 +205,10 @@ def _planned_spread(bits: int, clients: int, epsilon: float) -> Mechanism:
     return _planned(bits, clients, epsilon, sum_l2_norm=math.sqrt(clients) * RADIUS)
 
 
-def _methods() -> tuple[Method, ...]:
+def _methods(widths: Sequence[int]) -> tuple[Method, ...]:
     published = [
         Method(f"Skellam [Aga21], {bits} bits", "skellam", bits, _published)
-        for bits in BITS
+        for bits in widths
     ]
     return (
         *published,
@@ -230,13 +244,20 @@ def _row(
         "gaussian_mse": gaussian,
         "predicted_mse": predicted_mse(mechanism, data[0]) / clients**2,
         "measured_mse": statistics.fmean(errors),
-        "half_interval": _T_QUANTILE[repeats] * sem,
+        "half_interval": _quantile(repeats) * sem,
         "data_sets": repeats,
     }
     if alike is not None:
         worst = measured_mse(mechanism, alike, label=f"{label}/aligned")
         row["measured_mse_of_equal_vectors"] = worst / clients**2
     return row
+
+
+def _quantile(repeats: int) -> float:
+    """The 97.5 % quantile of Student's t, to four digits."""
+    if repeats == 1:
+        return math.nan
+    return float(f"{student_quantile(0.025, repeats - 1):.4g}")
 
 
 def _figure(rows: list[dict[str, object]], methods: tuple[Method, ...]) -> Figure:
@@ -275,7 +296,7 @@ def _panel(
                 [_number(row, "epsilon") for row in points],
                 [mean / unit for mean, unit in zip(means, units, strict=True)],
                 spread=halves,
-                style=_STYLES[method.bits],
+                style=_STYLES.get(method.bits, "-"),
             )
         )
     gaussian = {_number(row, "epsilon"): _number(row, "gaussian_mse") for row in here}
@@ -295,7 +316,7 @@ def _panel(
         y_label="MSE / that of the Gaussian" if relative else "MSE of the mean",
         log_y=not relative,
         y_limits=(0.8, 1.8) if relative else None,
-        x_ticks=EPSILONS,
+        x_ticks=sorted(gaussian),
     )
 
 
@@ -331,4 +352,4 @@ def _number(row: dict[str, object], key: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 from required_noise import PUBLISHED_ORDERS, Budget, Setting
 
 from dpnoise.accounting import calibrate
@@ -56,10 +56,19 @@ _OURS: Final = frozenset({"mixture-rdp", "mixture-pld"})
 _BISECTIONS: Final = 60
 
 
+SETTINGS: Final = {
+    "scales": Usual(SCALES, tiny=(8.0,)),
+    "epsilons": Usual(EPSILONS, tiny=()),
+    "published_scale": Usual((PUBLISHED_SCALE,), one=True),
+    "our_scale": Usual((OUR_SCALE,), one=True),
+}
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    scales = (8.0,) if options.tiny else SCALES
-    epsilons = () if options.tiny else EPSILONS
+    scales, epsilons = options.numbers("scales"), options.numbers("epsilons")
+    at = {name: options.number("published_scale") for name, *_ in _CURVES}
+    at |= dict.fromkeys(_OURS, options.number("our_scale"))
     shown = [
         accountant
         for accountant, *_ in _CURVES
@@ -68,11 +77,7 @@ def reproduce(options: Options) -> Reproduction:
     if options.tiny:
         shown.remove("mixture-pld")
     wanted = [(scale, 1.0, name) for scale in scales for name in shown]
-    wanted += [
-        (OUR_SCALE if name in _OURS else PUBLISHED_SCALE, epsilon, name)
-        for epsilon in epsilons
-        for name in shown
-    ]
+    wanted += [(at[name], epsilon, name) for epsilon in epsilons for name in shown]
     rows = [_row(*point) for point in dict.fromkeys(wanted)]
     return Reproduction(
         name="bao22_federated_noise",
@@ -95,8 +100,8 @@ def reproduce(options: Options) -> Reproduction:
             ),
         },
         rows=rows,
-        findings=_findings(rows),
-        figure=_figure(rows, shown, scales),
+        findings=_findings(rows, options.number("published_scale")),
+        figure=_figure(rows, shown, scales, at),
     )
 
 
@@ -210,7 +215,10 @@ def _row(scale: float, epsilon: float, accountant: str) -> dict[str, object]:
 
 
 def _figure(
-    rows: Sequence[dict[str, object]], shown: Sequence[str], scales: Sequence[float]
+    rows: Sequence[dict[str, object]],
+    shown: Sequence[str],
+    scales: Sequence[float],
+    at: Mapping[str, float],
 ) -> Figure:
     left: list[Curve] = []
     right: list[Curve] = []
@@ -220,8 +228,7 @@ def _figure(
         points = [row for row in rows if row["accountant"] == _counted_by(accountant)]
         over_scale = [row for row in points if row["epsilon"] == 1.0]
         over_scale = [row for row in over_scale if row["scale"] in scales]
-        scale = OUR_SCALE if accountant in _OURS else PUBLISHED_SCALE
-        over_epsilon = [row for row in points if row["scale"] == scale]
+        over_epsilon = [row for row in points if row["scale"] == at[accountant]]
         for target, chosen, key in (
             (left, over_scale, "scale"),
             (right, over_epsilon, "epsilon"),
@@ -244,18 +251,20 @@ def _figure(
         [
             Panel(
                 "ε = 1, over the scale", left, "scale", y_label,
-                log_x=True, x_ticks=SCALES, y_limits=(0.5, 1e4),
+                log_x=True, x_ticks=scales, y_limits=(0.5, 1e4),
             ),
             Panel(
-                "published at scale 64, ours at scale 8", right, "ε", y_label,
-                x_ticks=EPSILONS,
+                f"published at scale {at['skellam-paper']:g}, "
+                f"ours at scale {at['mixture-rdp']:g}",
+                right, "ε", y_label,
+                x_ticks=sorted({_number(row, "epsilon") for row in rows}),
             ),
         ],
         columns=2,
     )  # fmt: skip
 
 
-def _findings(rows: Sequence[dict[str, object]]) -> list[str]:
+def _findings(rows: Sequence[dict[str, object]], scale: float) -> list[str]:
     found = []
     for accountant, label, *_ in _CURVES:
         points = [
@@ -271,11 +280,11 @@ def _findings(rows: Sequence[dict[str, object]]) -> list[str]:
             )
             found.append(f"{label}: noise for epsilon 1: {figures}")
     found.extend(
-        f"{row['accountant']}: at scale 64 and one byte "
+        f"{row['accountant']}: at scale {scale:g} and one byte "
         f"{_number(row, 'noise_wraps_a_byte'):.3g} of the coordinates wrap by their "
         "noise alone"
         for row in rows
-        if row["epsilon"] == 1.0 and row["scale"] == PUBLISHED_SCALE
+        if row["epsilon"] == 1.0 and row["scale"] == scale
     )
     return found
 
@@ -288,4 +297,4 @@ def _number(row: dict[str, object], key: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -23,7 +23,7 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 from required_noise import (
     Budget,
     Setting,
@@ -103,12 +103,27 @@ METHODS: Final = (
 )
 
 
+SETTINGS: Final = {
+    "epsilons": Usual(EPSILONS, tiny=(1.0, 5.0)),
+    "measured_at": Usual(_MEASURED_AT, tiny=(1.0,)),
+    "bits": Usual([bits for bits, _ in PANELS], tiny=(10,)),
+    "scales": Usual([scale for _, scale in PANELS], tiny=(4.0,)),
+    "clients": Usual((CLIENTS,), tiny=(10,), one=True),
+    "dimension": Usual((DIM,), tiny=(1024,), one=True),
+    "delta": Usual((DELTA,), one=True),
+}
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    dim, clients = (1024, 10) if options.tiny else (DIM, CLIENTS)
-    panels = PANELS[:1] if options.tiny else PANELS
-    epsilons = (1.0, 5.0) if options.tiny else EPSILONS
-    measured_at = (1.0,) if options.tiny else _MEASURED_AT
+    dim, clients = options.count("dimension"), options.count("clients")
+    # In pairs; a list that is too short ends the figure.
+    bits_and_scales = zip(
+        options.counts("bits"), options.numbers("scales"), strict=False
+    )
+    panels = tuple(bits_and_scales)
+    epsilons, delta = options.numbers("epsilons"), options.number("delta")
+    measured_at = options.numbers("measured_at")
     methods = (
         (*METHODS[:3], _FORMULA, *METHODS[3:])
         if options.allow_invalid_theorem
@@ -117,7 +132,7 @@ def reproduce(options: Options) -> Reproduction:
     cohort = Cohort.on_sphere(
         clients=clients, dim=dim, radius=RADIUS, label="bao22 figure 1"
     )
-    noise = _NoiseTable(dim, clients)
+    noise = _NoiseTable(dim, clients, delta)
     rows = [
         _row(
             noise,
@@ -137,7 +152,7 @@ def reproduce(options: Options) -> Reproduction:
             "clients": clients,
             "dimension": dim,
             "radius": RADIUS,
-            "delta": DELTA,
+            "delta": delta,
             "epsilons": epsilons,
             "panels (bits, scale)": panels,
             "rounding bias": "e^(-1/2)",
@@ -163,7 +178,8 @@ def reproduce(options: Options) -> Reproduction:
 class _NoiseTable:
     """Calibrated noise of every point, each computed once."""
 
-    def __init__(self, dim: int, clients: int) -> None:
+    def __init__(self, dim: int, clients: int, delta: float) -> None:
+        self.delta = delta
         self._dim = dim
         self._clients = clients
         self._multiples: dict[float, Fraction] = {}
@@ -177,7 +193,7 @@ class _NoiseTable:
     def noise(self, accountant: str, scale: float, epsilon: float) -> Fraction:
         """Return the aggregate variance in grid steps squared."""
         setting = self.setting(scale)
-        budget = Budget(epsilon, DELTA)
+        budget = Budget(epsilon, self.delta)
         if accountant == "smm-formula-only":
             return Fraction(smm_formula_only(setting.squared_steps, budget))
         unit = gaussian_variance(budget, 1.0)
@@ -201,7 +217,7 @@ def _row(
 ) -> dict[str, object]:
     """One point of one curve."""
     scale, epsilon = point.scale, point.epsilon
-    setting = table.setting(scale)
+    setting, budget = table.setting(scale), Budget(epsilon, table.delta)
     variance = table.noise(method.accountant, scale, epsilon)
     row: dict[str, object] = {
         "bits": point.bits,
@@ -210,9 +226,8 @@ def _row(
         "method": method.label,
         "accountant": method.accountant,
         "noise_variance_per_unit2": float(variance) / scale**2,
-        "gaussian_mse": gaussian_variance(Budget(epsilon, DELTA), RADIUS),
+        "gaussian_mse": gaussian_variance(budget, RADIUS),
     }
-    budget = Budget(epsilon, DELTA)
     linf_bound = None
     if method.mechanism == "smm":
         linf_bound = smm_linf_bound(setting, budget, variance)
@@ -222,10 +237,12 @@ def _row(
         release = setting.smm(variance, linf_bound=linf_bound or 1)
         row["order"] = order
         row["largest_real_linf_bound"] = largest_admitted_bound(order, float(variance))
-        row["epsilon_by_theorem"] = setting.stated_epsilon("smm-paper", DELTA, release)
+        row["epsilon_by_theorem"] = setting.stated_epsilon(
+            "smm-paper", table.delta, release
+        )
         if scale <= _CERTIFIED_UP_TO:
             row["epsilon_certified"] = setting.stated_epsilon(
-                "mixture-contour", DELTA, release
+                "mixture-contour", table.delta, release
             )
     if not method.measured:
         row["predicted_mse"] = float(variance) / scale**2
@@ -305,12 +322,12 @@ def _figure(
         )
         drawn.append(
             Panel(
-                title=f"({'abcdefghij'[index]}) m = 2^{bits}, scale {scale:g}",
+                title=f"({chr(ord('a') + index)}) m = 2^{bits}, scale {scale:g}",
                 curves=curves,
                 x_label="ε",
                 y_label="MSE of the sum",
                 y_limits=(0.5, 2e4),
-                x_ticks=EPSILONS,
+                x_ticks=sorted(gaussian),
             )
         )
     return Figure(
@@ -338,10 +355,11 @@ def _findings(rows: Sequence[dict[str, object]]) -> list[str]:
         for row in rows
         if "measured_mse" in row
     ]
-    found.append(
-        f"{len(gaps)} measured points differ from the forecast by at most "
-        f"{max(gaps):.2%}"
-    )
+    if gaps:
+        found.append(
+            f"{len(gaps)} measured points differ from the forecast by at most "
+            f"{max(gaps):.2%}"
+        )
     formula = [row for row in rows if row["accountant"] == "smm-formula-only"]
     uncovered = [row for row in formula if _number(row, "largest_real_linf_bound") <= 1]
     if formula:
@@ -360,4 +378,4 @@ def _number(row: dict[str, object], key: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -20,7 +20,7 @@ import numpy as np
 from digit_clients import MODEL_SIZE, Digits, gradient, make_digits
 from figure import Curve, Figure, Panel
 from published_caps import PublishedPrivUnit2
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 
 from dpnoise.local import LocalParameters
 from dpnoise.local.separated import Separated
@@ -37,18 +37,25 @@ TRIALS: Final = 3
 SEED: Final = 20180612
 
 
+SETTINGS: Final = {
+    "epsilons": Usual(EPSILONS, tiny=EPSILONS[2:3]),
+    "rounds": Usual((ROUNDS,), tiny=(2,), one=True),
+    "trials": Usual((TRIALS,), tiny=(1,), one=True),
+    "clients": Usual((CLIENTS,), one=True),
+}
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    levels = options.numbers("epsilons", EPSILONS[2:3] if options.tiny else EPSILONS)
-    (rounds,) = options.numbers("rounds", (2 if options.tiny else ROUNDS,))
-    (trials,) = options.numbers("trials", (1 if options.tiny else TRIALS,))
-    (clients,) = options.numbers("clients", (CLIENTS,))
+    levels = options.numbers("epsilons")
+    rounds, trials = options.count("rounds"), options.count("trials")
+    clients = options.count("clients")
     rows: list[dict[str, object]] = []
     for epsilon in (None, *levels):
         for kind in ("none",) if epsilon is None else ("published", "best"):
             reached = [
-                _train(_mechanism(kind, epsilon), int(rounds), int(clients), trial)
-                for trial in range(int(trials))
+                _train(_mechanism(kind, epsilon), rounds, clients, trial)
+                for trial in range(trials)
             ]
             rows.append(
                 {
@@ -179,4 +186,4 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -15,7 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from figure import Curve, Figure, Panel
 from published_caps import PublishedPrivUnit2, published_probability
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 
 from dpnoise.local import LocalParameters
 from dpnoise.local.unit_vector import PrivUnit2
@@ -33,21 +33,23 @@ PUBLISHED: Final = {
     ("CIFAR10", 500.0): 0.993,
     ("CIFAR10", 100.0): 0.731,
 }
-DIMENSIONS: Final = (100.0, 10_000.0, 1_000_000.0)
 LEAST_ERROR: Final = 0.1
 EPSILONS: Final = tuple(10.0 ** (step / 5) for step in range(-3, 16))
 
 
+SETTINGS: Final = {
+    "dimensions": Usual((100, 10_000, 1_000_000), tiny=(100,)),
+    "epsilons": Usual(EPSILONS, tiny=EPSILONS[::6]),
+}
+
+
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    dims = options.numbers("dimensions", DIMENSIONS[:1] if options.tiny else DIMENSIONS)
-    levels = options.numbers("epsilons", EPSILONS[::6] if options.tiny else EPSILONS)
+    dims, levels = options.counts("dimensions"), options.numbers("epsilons")
     rows: list[dict[str, object]] = []
     for data, dim, epsilons in TABLE if not options.tiny else TABLE[1:]:
         rows += [{"data": data, **row(dim, epsilon)} for epsilon in epsilons]
-    rows += [
-        {"data": "", **row(int(dim), epsilon)} for dim in dims for epsilon in levels
-    ]
+    rows += [{"data": "", **row(dim, epsilon)} for dim in dims for epsilon in levels]
     return Reproduction(
         name="bho18_table1",
         stated={
@@ -153,4 +155,4 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

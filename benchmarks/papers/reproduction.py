@@ -4,6 +4,8 @@
   `<name>.json` and `<name>.png` and prints what was found.
 * A table states the settings that the publication gives apart from those that were
   assumed because it does not.
+* A script lists its settings with their usual values. `--help` prints the list,
+  `--set` puts the caller's own numbers in their place, and table and picture say so.
 * Nothing here is random from run to run: experiments expand fixed seeds. The noise
   of a deployment never comes from here.
 
@@ -11,6 +13,7 @@ It knows no mechanism.
 """
 
 import argparse
+import dataclasses
 import importlib
 import json
 import math
@@ -22,7 +25,43 @@ from pathlib import Path
 import figure
 from figure import Figure
 
-__all__ = ["Options", "Reproduction", "run"]
+__all__ = ["Options", "Reproduction", "Usual", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What a setting is unless the caller says otherwise.
+
+    Args:
+        values: Those of the publication's figure. Where all are integers, the caller's
+            must be whole numbers too.
+        tiny: Those that only prove that the script runs; None for the same.
+        one: Whether the setting is one number.
+    """
+
+    values: Sequence[float]
+    tiny: Sequence[float] | None = None
+    one: bool = False
+
+    def read(self, text: str) -> tuple[float, ...]:
+        """Read the caller's values.
+
+        Args:
+            text: Numbers, separated by commas.
+
+        Raises:
+            ValueError: They are no numbers, not whole, or not one.
+        """
+        values = tuple(float(value) for value in text.split(","))
+        if not all(map(math.isfinite, values)):
+            raise ValueError("every number must be finite")
+        if self.one and len(values) > 1:
+            raise ValueError("it is one number")
+        if all(isinstance(value, int) for value in self.values):
+            if not all(value.is_integer() for value in values):
+                raise ValueError("they are whole numbers")
+            return tuple(int(value) for value in values)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +69,54 @@ class Options:
     """What the caller asked for.
 
     Args:
+        settings: What the script lets a caller set.
         tiny: Shrink everything, only to prove that the script runs.
         allow_invalid_theorem: Also show formulas where their theorem does not apply.
-        own: Settings of the caller by name; see `numbers`.
-        known: Names of the settings that the script has asked for.
+        own: Values of the caller by name.
     """
 
+    settings: Mapping[str, Usual] = field(default_factory=dict)
     tiny: bool = False
     allow_invalid_theorem: bool = False
     own: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set, compare=False)
 
-    def numbers(self, name: str, usual: Sequence[float]) -> tuple[float, ...]:
+    def numbers(self, name: str) -> tuple[float, ...]:
         """Return the caller's values of a setting, or the usual ones.
 
         Args:
             name: As in `--set name=1,2,3`.
-            usual: What the figure of the publication takes.
         """
-        self.known.add(name)
-        return self.own.get(name, tuple(usual))
+        usual = self.settings[name]
+        if name in self.own:
+            return self.own[name]
+        if self.tiny and usual.tiny is not None:
+            return tuple(usual.tiny)
+        return tuple(usual.values)
+
+    def number(self, name: str) -> float:
+        """Return the one value of a setting.
+
+        Args:
+            name: As in `--set name=1`.
+        """
+        (value,) = self.numbers(name)
+        return value
+
+    def counts(self, name: str) -> tuple[int, ...]:
+        """Return whole numbers.
+
+        Args:
+            name: As in `--set name=1,2,3`.
+        """
+        return tuple(int(value) for value in self.numbers(name))
+
+    def count(self, name: str) -> int:
+        """Return one whole number.
+
+        Args:
+            name: As in `--set name=1`.
+        """
+        return int(self.number(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +143,7 @@ class Reproduction:
 def run(
     reproduce: Callable[[Options], Reproduction],
     description: str | None,
+    settings: Mapping[str, Usual],
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Run a script's command line.
@@ -83,12 +151,18 @@ def run(
     Args:
         reproduce: The computation.
         description: What `--help` says.
+        settings: What a caller may set, by name.
         arguments: Command-line arguments, None for those of the process.
 
     Returns:
         Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is none.
     """
-    parser = argparse.ArgumentParser(description=description)
+    usual = [f"  {name}={_listed(each.values)}" for name, each in settings.items()]
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="\n".join(["settings, with their usual values:", *usual]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("build/papers"), help="directory to write to"
     )
@@ -108,9 +182,9 @@ def run(
     )
     options = parser.parse_args(arguments)
     try:
-        own = dict(_setting(text) for text in options.set)
-    except ValueError:
-        print("--set takes NAME=NUMBERS, such as epsilons=1,2,4", file=sys.stderr)
+        own = dict(_setting(text, settings) for text in options.set)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
     try:
         if not options.table_only:
@@ -118,15 +192,11 @@ def run(
     except figure.MissingPlotLibraryError as error:
         print(error, file=sys.stderr)
         return 2
-    chosen = Options(options.tiny, options.allow_invalid_theorem, own)
-    made = reproduce(chosen)
-    if unknown := own.keys() - chosen.known:
-        print(
-            f"{made.name} has no setting {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(sorted(chosen.known)) or 'none'}",
-            file=sys.stderr,
-        )
-        return 2
+    made = reproduce(
+        Options(settings, options.tiny, options.allow_invalid_theorem, own)
+    )
+    if own:
+        made = _marked(made, own)
     options.out.mkdir(parents=True, exist_ok=True)
     table = options.out / f"{made.name}.json"
     table.write_text(_as_json(made), encoding="utf-8")
@@ -142,9 +212,33 @@ def run(
     return 0
 
 
-def _setting(text: str) -> tuple[str, tuple[float, ...]]:
+def _setting(text: str, settings: Mapping[str, Usual]) -> tuple[str, tuple[float, ...]]:
+    """Read one `--set`; the error says what was wrong with it."""
     name, _, values = text.partition("=")
-    return name, tuple(float(value) for value in values.split(","))
+    if name not in settings:
+        known = ", ".join(settings)
+        raise ValueError(f"there is no setting {name!r}; it has {known}")
+    try:
+        return name, settings[name].read(values)
+    except ValueError as error:
+        raise ValueError(
+            f"--set {text}: {error}; it takes NAME=NUMBERS, such as "
+            f"{name}={_listed(settings[name].values)}"
+        ) from error
+
+
+def _marked(made: Reproduction, own: Mapping[str, tuple[float, ...]]) -> Reproduction:
+    """Say in table and picture which numbers are the caller's own."""
+    said = "; ".join(f"{name} = {_listed(values)}" for name, values in own.items())
+    return dataclasses.replace(
+        made,
+        assumed={**made.assumed, "set by the caller, whatever stands above": said},
+        figure=dataclasses.replace(made.figure, title=f"{made.figure.title}\n{said}"),
+    )
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ",".join(f"{value:.12g}" for value in values)
 
 
 def _as_json(made: Reproduction) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 from digit_clients import MODEL_SIZE, Digits, gradient, make_digits, spread
 from figure import Curve, Figure, Panel
 from numpy.typing import NDArray
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 
 from dpnoise.accounting.bayesian import (
     BayesianAccountant,
@@ -54,6 +54,13 @@ SEED: Final = 20191122
 LONGEST_EXAMPLE: Final = math.sqrt(2.0 * 65.0)
 
 
+SETTINGS: Final = {
+    "rounds": Usual((ROUNDS,), tiny=(3,), one=True),
+    "clip": Usual((CLIP,), one=True),
+    "clients": Usual((100, 1000, 10_000), tiny=(100,)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """One run: what was reached, and how far everybody moved each sum.
@@ -73,17 +80,15 @@ class Training:
 
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
-    (rounds,) = options.numbers("rounds", (3 if options.tiny else ROUNDS,))
-    (clip,) = options.numbers("clip", (CLIP,))
-    cohorts = COHORTS[:1] if options.tiny else COHORTS
-    wanted = options.numbers("clients", [clients for clients, _, _ in cohorts])
+    rounds, clip = options.count("rounds"), options.number("clip")
+    wanted = options.counts("clients")
     rows: list[dict[str, object]] = []
     for clients, epsilon, delta in COHORTS:
         if clients not in wanted:
             continue
         stddev = analytic_gaussian_stddev(epsilon, delta, clip * math.sqrt(rounds))
         for iid in (False, True):
-            run_of = _train(clients, int(rounds), clip, stddev, iid=iid)
+            run_of = _train(clients, rounds, clip, stddev, iid=iid)
             rows.append(
                 {
                     "clients": clients,
@@ -302,4 +307,4 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

@@ -6,11 +6,12 @@ with that of fresh noise in every step. Both are Gaussian figures: integer noise
 both alike.
 """
 
+import itertools
 import sys
 from typing import Final
 
 from figure import Curve, Figure, Panel
-from reproduction import Options, Reproduction, run
+from reproduction import Options, Reproduction, Usual, run
 
 from dpnoise.step_tree import StepTree
 
@@ -20,6 +21,13 @@ PARTICIPATIONS: Final = (1, 4, 10, 0)
 """Zero stands for all steps."""
 
 _FAMILIES: Final = ("skellam-ours", "skellam", "ddgauss", "other")
+
+
+SETTINGS: Final = {
+    "steps": Usual(STEPS, tiny=STEPS[:2]),
+    "branchings": Usual(BRANCHINGS),
+    "participations": Usual(PARTICIPATIONS),
+}
 
 
 def gain(steps: int, branching: int, participations: int) -> float:
@@ -43,12 +51,16 @@ def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     rows: list[dict[str, object]] = []
     curves = []
-    for taken, family in zip(PARTICIPATIONS, _FAMILIES, strict=True):
+    branchings = options.counts("branchings")
+    members = zip(
+        options.counts("participations"), itertools.cycle(_FAMILIES), strict=False
+    )
+    for taken, family in members:
         x, y = [], []
-        for steps in STEPS[:2] if options.tiny else STEPS:
+        for steps in options.counts("steps"):
             if taken > steps:
                 continue
-            found = {way: gain(steps, way, taken) for way in BRANCHINGS}
+            found = {way: gain(steps, way, taken) for way in branchings}
             best = max(found, key=found.__getitem__)
             x.append(float(steps))
             y.append(found[best])
@@ -65,7 +77,7 @@ def reproduce(options: Options) -> Reproduction:
     return Reproduction(
         name="tree_gain",
         stated={},
-        assumed={"steps": STEPS, "branchings": BRANCHINGS},
+        assumed={"steps": options.counts("steps"), "branchings": branchings},
         rows=rows,
         findings=[
             f"{row['participations']} participations in {row['steps']} steps: "
@@ -92,4 +104,4 @@ def reproduce(options: Options) -> Reproduction:
 
 
 if __name__ == "__main__":
-    sys.exit(run(reproduce, __doc__))
+    sys.exit(run(reproduce, __doc__, SETTINGS))

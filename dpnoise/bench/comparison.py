@@ -15,13 +15,13 @@ It draws nothing; `table` holds the result.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.bench.inputs import Inputs, Vectors, cohort
+from dpnoise.bench.keywords import NO_SETTINGS, plan_keywords
 from dpnoise.bench.table import Comparison, Row
 from dpnoise.bench.trial import derived_seed, noisy_sum, refuse_one_draw
 from dpnoise.errors import DPNoiseError, ParameterError
@@ -33,7 +33,6 @@ from dpnoise.student import student_quantile
 __all__ = ["compare"]
 
 _MOST_REPEATS: Final = 1 << 20
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
     repeats: int = 20,
     one_draw: bool = False,
     confidence: float = 0.95,
-    settings: Mapping[str, Any] = _NOTHING,
+    settings: Mapping[str, Any] = NO_SETTINGS,
 ) -> Comparison:
     """Plan and measure every mechanism at every bit width and budget.
 
@@ -85,8 +84,9 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         The table.
 
     Raises:
-        ParameterError: A mechanism, `repeats` or `confidence` is none, or the seed is
-            not 32 bytes. What a plan refuses is a row instead.
+        ParameterError: A mechanism, `repeats` or `confidence` is none, the seed is not
+            32 bytes, or a setting has an argument of its own. What a plan refuses is
+            a row instead.
         InputError: `inputs` returned something else than a matrix of finite numbers
             of shape (clients, dimension).
     """
@@ -100,12 +100,14 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
             value=confidence,
             nearest="0.95",
         )
-    common: dict[str, Any] = {
-        "clients": clients,
-        "dimension": dimension,
-        "delta": delta,
-        "l2_clip": l2_clip,
-    }
+    common = plan_keywords(
+        settings,
+        *("mechanism", "bits", "epsilon"),
+        clients=clients,
+        dimension=dimension,
+        delta=delta,
+        l2_clip=l2_clip,
+    )
 
     def vectors(purpose: str) -> Vectors:
         return cohort(
@@ -117,9 +119,9 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         )
 
     pilot = float(np.linalg.norm(vectors("pilot").sum(axis=0)))
-    common["sum_l2_norm"] = pilot or None
+    common = {"sum_l2_norm": pilot or None} | common
     cells = [
-        _planned(name, width, epsilon, common | dict(settings), one_draw=one_draw)
+        _planned(name, width, epsilon, common, one_draw=one_draw)
         for name in mechanisms
         for width in bits
         for epsilon in epsilons

@@ -7,7 +7,6 @@ They draw nothing.
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Any, Final, cast
 
 from dpnoise.accounting import (
@@ -17,6 +16,7 @@ from dpnoise.accounting import (
     default_accountants,
     make_accountant,
 )
+from dpnoise.bench.keywords import NO_SETTINGS, plan_keywords
 from dpnoise.errors import (
     CalibrationError,
     DPNoiseError,
@@ -31,7 +31,6 @@ from dpnoise.planning import Plan, PlanRequest, plan
 
 __all__ = ["budget", "clients"]
 
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _ANY_MODULUS: Final = 1 << 62  # no loss depends on it
 _FEWEST: Final = 2
 
@@ -45,7 +44,7 @@ def budget(  # noqa: PLR0913 - what a loss depends on
     delta: float,
     l2_clip: float = 0.0,
     mechanism: str = "skellam-mixture",
-    settings: Mapping[str, Any] = _NOTHING,
+    settings: Mapping[str, Any] = NO_SETTINGS,
 ) -> PrivacyStatement:
     """Say what ε a noise is worth.
 
@@ -63,22 +62,23 @@ def budget(  # noqa: PLR0913 - what a loss depends on
 
     Returns:
         The least statement among the accountants that a plan would ask, or that of the
-        accountant named; the noise of the sampler's distance included.
+        accountant named; the sampler's distance from its law included.
 
     Raises:
         ParameterError: A value cannot work.
         TheoremNotApplicableError: No accountant has a theorem at this noise.
         UnknownEventError: No accountant has one for the mechanism.
     """
-    asked: dict[str, Any] = {
-        "clients": clients,
-        "dimension": dimension,
-        "l2_clip": l2_clip,
-        "delta": delta,
-        "mechanism": mechanism,
-        "scale_factor": scale_factor,
-        "epsilon": 1.0,  # asked of every request; a loss does not depend on it
-    } | dict(settings)
+    asked = plan_keywords(
+        settings,
+        clients=clients,
+        dimension=dimension,
+        l2_clip=l2_clip,
+        delta=delta,
+        mechanism=mechanism,
+        scale_factor=scale_factor,
+        epsilon=1.0,  # every request names one; a loss does not depend on it
+    )
     request = PlanRequest(**asked)
     bound = request.linf_bound
     made = make_mechanism(
@@ -139,7 +139,7 @@ def clients(  # noqa: PLR0913 - what an error depends on
     l2_clip: float = 0.0,
     loss_fraction: float = 0.0,
     mechanism: str = "skellam-mixture",
-    settings: Mapping[str, Any] = _NOTHING,
+    settings: Mapping[str, Any] = NO_SETTINGS,
 ) -> Plan:
     """Find how many clients keep the error of a mean below a target.
 
@@ -170,13 +170,15 @@ def clients(  # noqa: PLR0913 - what an error depends on
             value=loss_fraction,
             nearest="0.0",
         )
-    keywords: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "dimension": dimension,
-        "l2_clip": l2_clip,
-        "mechanism": mechanism,
-    } | dict(settings)
+    keywords = plan_keywords(
+        settings,
+        *("clients", "min_survivors", "loss_fraction"),
+        epsilon=epsilon,
+        delta=delta,
+        dimension=dimension,
+        l2_clip=l2_clip,
+        mechanism=mechanism,
+    )
     plans: dict[int, Plan | DPNoiseError] = {}
 
     def found(number: int) -> Plan | DPNoiseError:
@@ -196,7 +198,7 @@ def clients(  # noqa: PLR0913 - what an error depends on
             return False
         return math.sqrt(made.estimate_mse) / number <= mean_error
 
-    number = _smallest(reaches, start=_guess(found, mean_error))
+    number = _threshold(reaches, start=_guess(found, mean_error))
     answer = found(number)
     if not isinstance(answer, Plan):
         raise answer
@@ -221,7 +223,7 @@ def _guess(found: Callable[[int], Plan | DPNoiseError], mean_error: float) -> in
     return _FEWEST
 
 
-def _smallest(reaches: Callable[[int], bool], *, start: int) -> int:
+def _threshold(reaches: Callable[[int], bool], *, start: int) -> int:
     """Find a number that reaches and whose predecessor does not, from a guess on.
 
     Steps double until the answer is between two numbers, then their gap is halved.

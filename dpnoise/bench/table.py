@@ -92,7 +92,7 @@ class Comparison:
         """What the rows have in common, in one line."""
         return (
             f"n = {self.clients}, d = {self.dimension}, δ = {self.delta:.3g}, "
-            f"{self.repeats} sums, intervals of {100 * self.confidence:.4g} % together"
+            f"{self.repeats} sums, intervals of {100 * self.confidence:.10g} % together"
         )
 
     def columns(self) -> dict[str, list[object]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.rounding import conditional_squared_bound, round_conditional
 from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import Rounding
 
@@ -59,6 +60,17 @@ class ConditionallyRoundedMechanism(Mechanism):
         """Hard bound on every rounded coordinate, grid steps."""
         largest = math.ceil(self.coordinate_cap)  # what rounding up can make of it
         return min(largest, math.isqrt(self.max_squared_norm))
+
+    def _check(self) -> None:
+        """Refuse a grid on which every vector would be rounded to zeros."""
+        if self.max_squared_norm == 0:
+            given = self._parameters
+            raise ParameterError(
+                "scale_factor is so small that every vector would be sent as zeros",
+                parameter="scale_factor",
+                value=given.scale_factor,
+                nearest=repr(1.0 / given.l2_clip),
+            )
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
         return round_conditional(

@@ -130,7 +130,8 @@ class NoiseModel:
         scales = sorted(calibrated)[-2:]
         needs = [self._gaussian_need(scale) for scale in scales]
         wanted = [calibrated[scale] for scale in scales]
-        if len(scales) > 1:
+        # On the coarsest grids rounding alone decides, and both need the same.
+        if needs[-1] > needs[0]:
             factor = (wanted[1] - wanted[0]) / (needs[1] - needs[0])
             extra = wanted[0] - factor * needs[0]
             if factor > 0.0 and extra >= 0.0:
@@ -372,6 +373,10 @@ def smallest_scale(model: NoiseModel) -> float:
         # Truncation takes half a step off every coordinate. Where that is most of it,
         # the estimate of zero may have a small error and is worth nothing.
         steps = _STEPS_TO_TRUNCATE * math.sqrt(model.length)
+    if request.mechanism_class.rounding is Rounding.CONDITIONAL:
+        # Below, no vector but zeros is within the bound: again an estimate of nothing.
+        while not conditional_squared_bound(steps, model.length, request.rounding_bias):
+            steps *= 2.0
     return min(steps / request.l2_clip, request.scaled_bound)
 
 

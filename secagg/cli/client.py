@@ -338,7 +338,7 @@ def _describe(given: "Contribution", output: Output) -> None:
     if given.shortened_by is not None and given.shortened_by > 1.0:
         output.line(
             f"the vector was longer than the task allows and was shortened by a factor "
-            f"of {given.shortened_by:.4g} before it entered the sum",
+            f"of {given.shortened_by:.4g}",
             style="bold",
         )
     if given.privacy is not None:

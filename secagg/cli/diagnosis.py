@@ -53,6 +53,11 @@ from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import BookInUseError, reading
 from secagg.storage.open_book import BOOK_FILE
 from secagg.transport.address import Address
+from secagg.transport.admission import (
+    FILES_PER_CONNECTION,
+    RESERVED_FILES,
+    raise_file_limit,
+)
 from secagg.transport.handshake import Expected, meet
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
@@ -60,8 +65,6 @@ from secagg.wire.calls import GetOffer, Wait
 
 __all__ = ["Finding", "State", "client_findings", "server_findings"]
 
-# A connection takes one file; the rest is the program's own.
-_FILES_BESIDE_CONNECTIONS: Final = 256
 _SLOW_DISK_SECONDS: Final = 0.1
 _ANSWER_SECONDS: Final = 5.0
 
@@ -145,7 +148,7 @@ async def server_findings(path: Path) -> list[Finding]:
                 ),
             ]
         ),
-        *await _branch([("D140", "open files", lambda: _open_files(tasks))]),
+        *await _branch([("D140", "open files", lambda: _open_files(host, tasks))]),
         *await _branch(
             [
                 (
@@ -321,18 +324,29 @@ def _certificate(tls: TLSSection, role: Role) -> str | _Warning:
 _RENEW_SECONDS: Final = 30 * 86_400
 
 
-def _open_files(tasks: Sequence[TaskSettings]) -> str:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _has_relay(host: HostSettings) -> bool:
+    try:
+        listen = Address.parse(host.server.listen, name="server.listen")
+    except ServiceError:
+        return False  # D180 says it
+    return host.admission.limits().has_relay_at(listen)
+
+
+def _open_files(host: HostSettings, tasks: Sequence[TaskSettings]) -> str:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    each = 1
+    if _has_relay(host):
+        files, each = raise_file_limit(), FILES_PER_CONNECTION  # as the server will
     clients = sum(task.cohort.max_clients for task in tasks)
-    needed = clients + _FILES_BESIDE_CONNECTIONS
-    if soft < needed:
+    needed = each * clients + RESERVED_FILES
+    if files < needed:
         raise ServiceError(
-            f"this process may open {soft} files; {clients} clients need {needed}",
+            f"this process may open {files} files; {clients} clients need {needed}",
             code=ErrorCode.BAD_SETTINGS,
             next_step="Raise the limit: LimitNOFILE=65536 in the unit, or "
             "`ulimit -n 65536` before the command.",
         )
-    return f"{soft} may be open, {needed} are needed"
+    return f"{files} may be open, {needed} are needed"
 
 
 def _disk(directory: Path) -> str | _Warning:

@@ -81,8 +81,13 @@ def server_checks(
     ]
     health = server.health_listen
     payload = None if task is None else task.task.payload
-    if health is not None:
-        checks.append(_address("server.health_listen", health))
+    for name, given in (
+        ("health_listen", health),
+        ("metrics_listen", server.metrics_listen),
+        ("page_listen", server.page_listen),
+    ):
+        if given is not None:
+            checks.append(_address(f"server.{name}", given))
     checks += [
         _look("server.state_dir", lambda: check_state_dir(server.state_dir, task)),
         _look("server.output_dir", lambda: check_writable(server.output_dir)),
@@ -121,7 +126,7 @@ def check_port(settings: HostSettings) -> None:
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
-    for name in ("listen", "health_listen"):
+    for name in ("listen", "health_listen", "metrics_listen", "page_listen"):
         text = getattr(settings.server, name)
         if text is None:
             continue

@@ -95,8 +95,9 @@ class Contribution:
             "certified, with 9.09e-13 added to delta" where its ring may have been cut
             with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
-            if it fitted or was not asked for; None when the vector had left before a
-            restart.  It says something about the vector: tell its owner alone.
+            if it fitted; None when the vector had left before a restart, and where a
+            lost coin may spare its making (`answer_at`), since it would tell the coin.
+            It says something about the vector: tell its owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
         noise: What noise the sum holds at least, computed by this client from the sets
@@ -514,7 +515,8 @@ class Client:
             session_id=descriptor.session_id,
             secrets=secrets,
         )
-        turn.shortened_by = encoded.shortened_by
+        tells_the_coin = self._answer_at is not None and task.selection_rate < 1
+        turn.shortened_by = None if tells_the_coin else encoded.shortened_by
         return encoded.vector
 
     def _this_turn(self) -> _Turn:

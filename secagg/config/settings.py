@@ -29,9 +29,11 @@ from secagg.config.schedule import CONTINUOUS, Schedule
 from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.transport.admission import Admission
 from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 __all__ = [
+    "AdmissionSection",
     "ClientSection",
     "ClientSettings",
     "CohortSection",
@@ -85,6 +87,16 @@ class ServerSection:
     health_listen: str | None = setting(
         "Address for health checks without TLS (grpc.health.v1), and nothing else; "
         "empty for none.",
+        default=None,
+    )
+    metrics_listen: str | None = setting(
+        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
+        "for none. They name tasks, never clients.",
+        default=None,
+    )
+    page_listen: str | None = setting(
+        "Address of the operator's web page, on this machine only: whoever has a login "
+        "here can read it, names of clients included; empty for none.",
         default=None,
     )
     state_dir: Path = setting(
@@ -151,6 +163,69 @@ class ServerSection:
         default="text",
         choices=_LOG_FORMATS,
     )
+
+
+_USUAL: Final = Admission()
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSection:
+    """How many connections strangers may have; a relay before gRPC enforces it."""
+
+    relay: str = setting(
+        '"auto" has the relay on Linux, unless only this machine can connect.',
+        default=_USUAL.relay,
+        choices=("auto", "on", "off"),
+    )
+    connections: int = setting(
+        "Open connections in all, each of which takes three files; newcomers beyond "
+        "are turned away. 0 for as many as there are files for, at most 8192.",
+        default=_USUAL.connections,
+        low=0,
+        high=1_000_000,
+        unit="connections",
+    )
+    waiting: int = setting(
+        "Connections that have not begun TLS; beyond, the oldest is closed.",
+        default=_USUAL.waiting,
+        low=1,
+        high=100_000,
+        unit="connections",
+    )
+    per_address: int = setting(
+        "Connections of one address (IPv6: of one /64) that have made no call under a "
+        "certificate; newcomers beyond are turned away. 0 for no limit, behind a "
+        "balancer that shows its own address.",
+        default=_USUAL.per_address,
+        low=0,
+        high=100_000,
+        unit="connections",
+    )
+    handshakes: int = setting(
+        "TLS handshakes under way; the others wait for their turn.",
+        default=_USUAL.handshakes,
+        low=1,
+        high=100_000,
+        unit="connections",
+    )
+    handshake_seconds: float = setting(
+        "How long a handshake may take, up to the first call under a certificate.",
+        default=_USUAL.handshake_seconds,
+        low=0.1,
+        high=600.0,
+        unit="seconds",
+    )
+    per_identity: int = setting(
+        "Connections of one client; beyond, its oldest is closed.",
+        default=_USUAL.per_identity,
+        low=1,
+        high=1000,
+        unit="connections",
+    )
+
+    def limits(self) -> Admission:
+        """Return what the relay enforces."""
+        return Admission(**dataclasses.asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +630,7 @@ class HostSettings:
 
     server: ServerSection
     tls: TLSSection
+    admission: AdmissionSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,11 +639,12 @@ class ServerSettings(TaskSettings):
 
     server: ServerSection
     tls: TLSSection
+    admission: AdmissionSection
 
     @property
     def host(self) -> HostSettings:
         """The part that is no task's."""
-        return HostSettings(self.server, self.tls)
+        return HostSettings(self.server, self.tls, self.admission)
 
     @property
     def own_task(self) -> TaskSettings:

@@ -181,7 +181,8 @@ class AggregatorNoise:
         for holds, complaint in (
             (block.selection_rate == EVERYBODY, "nothing is selected in secret here"),
             (block.budget.randomiser is None, "there is no local randomiser here"),
-            (block.units is None, "there is no clip that moves here"),
+            # Without its flag no clip can move either.
+            (not mechanism.has_clip_flag, "nobody asks for a clip flag here"),
             (
                 mechanism.modulus == parameters.modulus
                 and mechanism.encoded_dim == parameters.dimension,

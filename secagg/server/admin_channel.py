@@ -29,8 +29,9 @@ __all__ = [
     "write_message",
 ]
 
-MAX_MESSAGE_BYTES: Final = 4 << 20
-"""A thousand sessions listed, or a task's settings, with room to spare."""
+MAX_MESSAGE_BYTES: Final = 64 << 20
+"""A task that invites 65535 clients by name, or a session that names each of them a few
+times, with names of 255 bytes."""
 
 _LENGTH_BYTES: Final = 4
 # What a socket address holds; Linux allows 107, others a little less.

@@ -10,14 +10,11 @@ Rule 3: a caller has a moment to say what it wants, and there are few at a time.
 import asyncio
 import logging
 import os
-import shutil
 import socket
 import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -27,6 +24,7 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.admin_channel import read_message, short_path, write_message
 from secagg.server.operated_server import OperatedServer
+from secagg.server.overview import Overview
 from secagg.server.progress import SessionPhase, SessionProgress
 from secagg.server.session_report import reports_in
 from secagg.server.task_keeper import TaskKeeper
@@ -81,7 +79,7 @@ class AdminSocket:
         self._keeper = keeper
         self._state_dir = state_dir
         self._finish = finish
-        self._started = datetime.now(UTC)
+        self._overview = Overview(server, state_dir)
         self._callers: set[asyncio.Task[None]] = set()
         self._listener: asyncio.AbstractServer | None = None
         self._verbs: Mapping[str, _Verb] = {
@@ -258,29 +256,7 @@ class AdminSocket:
         return self._server.storage.book
 
     async def _status(self, _: "_Arguments") -> View:
-        identity = self._server.identity
-        expires = None if identity is None else identity.not_valid_after
-        return {
-            "server": {
-                "is_running": True,
-                "version": metadata.version("secagg"),
-                "pid": os.getpid(),
-                "address": None
-                if self._server.transport is None  # still planning
-                else str(self._server.address),
-                "started": self._started.isoformat(timespec="seconds"),
-                "is_draining": self._server.is_draining,
-                "certificate_expires": None
-                if expires is None
-                else expires.isoformat(timespec="seconds"),
-                "certificate_days": None
-                if expires is None
-                else (expires - datetime.now(UTC)).days,
-                "refused_last_hour": self._server.refused(),
-                "free_bytes": shutil.disk_usage(self._state_dir).free,
-            },
-            "tasks": await tasks_view(self._book, self._server.live),
-        }
+        return await self._overview.status()
 
     async def _add(self, arguments: "_Arguments") -> View:
         settings = task_from_document(

@@ -18,9 +18,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from secagg import telemetry
+from secagg import metrics, telemetry
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -30,6 +31,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import MAX_IDENTITY_BYTES, Aborted, Envelope, Released
+from secagg.metrics import Meter, SilentMeter
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
@@ -100,6 +102,7 @@ class Aggregator:
         limits: How much clients may use.
         on_aborted: Takes the audit receipt of each session that released no sum.
         on_ended: Takes what is known of each session when it is over.
+        meter: Takes measurements; nobody by default.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -115,6 +118,7 @@ class Aggregator:
         limits: AggregatorLimits | None = None,
         on_aborted: OnAborted | None = None,
         on_ended: OnEnded | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
@@ -133,6 +137,7 @@ class Aggregator:
             ),
             publish=self._feed.publish,
             keep_seconds=self._limits.keep_seconds,
+            meter=meter or SilentMeter(),
         )
         self._sessions = SessionBook(
             name,
@@ -180,6 +185,9 @@ class Aggregator:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
+        meter, began = self._context.meter, self._context.clock.now()
+        method = type(request).__name__
+        meter.add(metrics.CALLS, method=method)
         try:
             self._check_caller(identity)
             request.check()  # whatever carried it, and whoever made it
@@ -188,7 +196,11 @@ class Aggregator:
             )
         except SecAggError as error:
             self._refusals.note(error.code)
+            meter.add(metrics.REFUSALS, code=error.code.name)
             raise
+        finally:
+            lasted = self._context.clock.now() - began
+            meter.observe(metrics.CALL_SECONDS, lasted, method=method)
 
     async def watch(
         self, identity: str, request: WatchSession
@@ -265,9 +277,11 @@ class Aggregator:
         return await self._runner(identity, request.session_id).upload_status(identity)
 
     async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
-        return await self._runner(identity, request.session_id).upload_chunk(
-            identity, request
-        )
+        runner = self._runner(identity, request.session_id)
+        status = await runner.upload_chunk(identity, request)
+        task_id, size = runner.descriptor.task_id, len(request.data)
+        self._context.meter.add(metrics.UPLOAD_BYTES, size, task=task_id)
+        return status
 
     async def _update(
         self, identity: str, request: GetUpdate
@@ -279,12 +293,21 @@ class Aggregator:
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of what the client may read, and count its bytes."""
+        session = self._sessions.find(request.session_id)
+        piece = await self._piece(session, identity, request)
+        task_id, size = session.descriptor.task_id, len(piece.data)
+        self._context.meter.add(metrics.DOWNLOAD_BYTES, size, task=task_id)
+        return piece
+
+    async def _piece(
+        self, session: SessionRunner | EndedSession, identity: str, request: FetchChunk
+    ) -> BlobChunk:
         """Return a piece of what the client may read.
 
         Everybody who is invited reads the payload, after the end those of the roster;
         they read the sum, and of a large update each reads its own.
         """
-        session = self._sessions.find(request.session_id)
         is_over = isinstance(session, EndedSession) or session.is_over
         if isinstance(session, SessionRunner):
             session.check_invited(identity)
@@ -379,7 +402,8 @@ class Aggregator:
                     if payload is None or self._stopping.is_set():
                         break
                     runner = await self._sessions.open(task, payload, attempt=1)
-                receipts.append(await self._sum_of(task, runner, on_sum))
+                payload_again = partial(next_payload, len(receipts))
+                receipts.append(await self._sum_of(task, runner, on_sum, payload_again))
                 runner = None
             if runner is not None:  # fewer sums are wanted than when it was opened
                 await runner.abort(
@@ -439,10 +463,18 @@ class Aggregator:
         if task_id in self._tasks:
             self._tasks[task_id].gate.resume()
 
+    def hold_task(self, task_id: str) -> None:
+        """Tell clients of a task that does not run here, and may again, to come back.
+
+        Args:
+            task_id: Which.
+        """
+        self._interrupted_tasks.add(task_id)
+
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
         return tuple(
-            LiveSession(runner.progress(), runner.seconds_left())
+            LiveSession(runner.progress(), runner.seconds_left(), runner.missing())
             for runner in self._sessions.all_running()
         )
 
@@ -514,12 +546,18 @@ class Aggregator:
     # --- sessions ---------------------------------------------------------------------
 
     async def _sum_of(
-        self, task: TaskDefinition, runner: SessionRunner, on_sum: OnSum
+        self,
+        task: TaskDefinition,
+        runner: SessionRunner,
+        on_sum: OnSum,
+        payload_again: Callable[[], Awaitable[bytes | None]],
     ) -> SessionReceipt:
         """Run sessions until one releases a sum."""
         while True:
             if task.task_id in self._ending:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending[task.task_id])
+            elif task.gate.is_paused:  # then, or before an earlier process was killed
+                await runner.stop_waiting("the task is paused")
             outcome = await self._run_in_window(task, runner)
             if isinstance(outcome, Released):
                 task.gate.note_sum()
@@ -527,7 +565,6 @@ class Aggregator:
                 await on_sum(released)
                 await self._sessions.finish(runner)
                 return released.receipt
-            payload = await self._sessions.load_payload(runner.descriptor)
             known = await self._sessions.facts(task.task_id)
             await self._sessions.finish(runner)
             facts = await self._sessions.facts(task.task_id)
@@ -547,6 +584,10 @@ class Aggregator:
                 await task.on_given_up(error)
                 attempt = 1
             if not await self._may_open(task):
+                raise error
+            # Not what the last one had: a task may be paused because that was wrong.
+            payload = await payload_again()
+            if payload is None:
                 raise error
             runner = await self._sessions.open(task, payload, attempt=attempt)
 

@@ -27,6 +27,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Round
+from secagg.metrics import BOOK_COMMIT_SECONDS, BOOK_ERRORS, Meter
 from secagg.protocol import server
 from secagg.protocol.events import Received, ServerEvent
 from secagg.protocol.rounds import ROUNDS
@@ -98,6 +99,7 @@ class DurableState:
         book: Stores the session.
         workers: Threads for heavy steps.
         clock: Time between attempts to write.
+        meter: Told how long commits take.
         on_message: Told of every message that the state holds now.
         on_round: Told of every other step: the state that was left, and what came.
     """
@@ -111,6 +113,7 @@ class DurableState:
         book: Book,
         workers: Workers,
         clock: Clock,
+        meter: Meter,
         on_message: Callable[[Received], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
     ) -> None:
@@ -120,6 +123,7 @@ class DurableState:
         self._book = book
         self._workers = workers
         self._clock = clock
+        self._meter = meter
         self._on_message = on_message
         self._on_round = on_round
         self._waiting: list[_Waiting] = []
@@ -299,10 +303,15 @@ class DurableState:
         Raises:
             ServiceError: STORAGE_FAILED; nothing is known, see rule 3.
         """
-        position = self._position
-        answer = await self._book.commit(
-            replace(change, expect=position.sequence, previous=position.chain)
-        )
+        position, began = self._position, self._clock.now()
+        try:
+            answer = await self._book.commit(
+                replace(change, expect=position.sequence, previous=position.chain)
+            )
+        except ServiceError:
+            self._meter.add(BOOK_ERRORS)
+            raise
+        self._meter.observe(BOOK_COMMIT_SECONDS, self._clock.now() - began)
         match answer:
             case Committed():
                 self._position = Position(answer.sequence, answer.chain)

@@ -9,10 +9,12 @@ Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
 """
 
 import asyncio
+import dataclasses
 import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import grpc
@@ -43,6 +45,7 @@ from secagg.telemetry import (
     log_event,
 )
 from secagg.transport.address import Address
+from secagg.transport.admission import PROBES, Admission, raise_file_limit
 from secagg.transport.certificate_expiry import warn_before_expiry
 from secagg.transport.channel_options import (
     HEALTH_SERVER_OPTIONS,
@@ -50,6 +53,7 @@ from secagg.transport.channel_options import (
     SERVER_OPTIONS,
     SERVICE,
 )
+from secagg.transport.relay import Relay, begins_http2, begins_tls
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import CALLS, Call, WatchSession
 from secagg.wire.codec import parse
@@ -60,6 +64,9 @@ _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # Clients whose streams are ended come back after this long, to whoever serves then.
 _COME_BACK_SECONDS: Final = 1.0
+
+# Where gRPC listens behind a relay.
+_INSIDE: Final = Address("127.0.0.1", 0)
 
 
 class _Servicer:
@@ -160,22 +167,23 @@ class GrpcServer:
     Attributes:
         address: Where it listens, with the real port.
         health_address: Where it answers health checks without TLS, if anywhere.
+        relay: What takes clients' connections before gRPC does, if anything; it counts
+            those that it turned away.
     """
 
     def __init__(
         self,
-        servers: tuple[grpc.aio.Server, ...],
+        ports: tuple["_Port", ...],
         servicer: _Servicer,
         health: HealthServicer,
-        address: Address,
-        health_address: Address | None,
     ) -> None:
-        self._servers = servers
+        self._ports = ports
         self._servicer = servicer
         self._health = health
         self._is_stopping = False
-        self.address: Final = address
-        self.health_address: Final = health_address
+        self.address: Final = ports[0].address
+        self.health_address: Final = ports[1].address if ports[1:] else None
+        self.relay: Final = ports[0].relay
 
     @classmethod
     async def start(  # noqa: PLR0913 - one argument per decision of the deployer
@@ -186,6 +194,7 @@ class GrpcServer:
         identity: TLSIdentity | None = None,
         insecure_for_tests: bool = False,
         health_address: Address | None = None,
+        admission: Admission | None = None,
         limits: CallLimits | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> Self:
@@ -200,11 +209,15 @@ class GrpcServer:
                 gives.  Only without `identity`, only on loopback.
             health_address: Answer health checks here too, in plaintext and nothing
                 but those: orchestrators' probes have no certificates.
+            admission: How many connections to take from people who are not known yet.
+                Where there is a relay, this process may from then on open as many files
+                as the system lets it.
             limits: What one client may use; sensible values by default.
             now: Monotonic seconds, for the limits.
 
         Raises:
-            ServiceError: PORT_IN_USE or BAD_SETTINGS; says what to change.
+            ServiceError: PORT_IN_USE or BAD_SETTINGS, also for more connections than
+                the process has files for; says what to change.
             LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
         """
         if (identity is None) != insecure_for_tests:
@@ -218,23 +231,28 @@ class GrpcServer:
             if identity is None
             else TLSAuthenticator(identity.identity.trust_domain)
         )
-        limits = limits or CallLimits()
+        limits, admission = limits or CallLimits(), admission or Admission()
+        relay: Relay | None = None
+
+        def on_known(peer: str, who: str) -> None:
+            if relay is not None:
+                relay.known(peer, who)
+
         reader = BodyReader(limits)
         servicer, health = _Servicer(service, reader), HealthServicer()
         server = grpc.aio.server(
             options=SERVER_OPTIONS,
             interceptors=[
                 ErrorInterceptor(),
-                AuthenticationInterceptor(authenticator),
+                AuthenticationInterceptor(authenticator, on_known),
                 AdmissionInterceptor(limits, now),
             ],
         )
         server.add_generic_rpc_handlers(
             (servicer.handler(), _health_handler(health, reader))
         )
-        bound = _listen(server, address, identity)
-        servers: tuple[grpc.aio.Server, ...] = (server,)
-        bound_health = None
+        ports = [await _Port.open(server, address, identity, admission)]
+        relay = ports[0].relay
         if health_address is not None:
             probed = grpc.aio.server(
                 options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
@@ -242,16 +260,16 @@ class GrpcServer:
             # Strangers wait for each other here, and nobody for them.
             strangers = BodyReader(limits)
             probed.add_generic_rpc_handlers((_health_handler(health, strangers),))
-            bound_health = _listen(probed, health_address, None)
-            servers = (server, probed)
+            probing = dataclasses.replace(PROBES, relay=admission.relay)
+            ports.append(await _Port.open(probed, health_address, None, probing))
         for name in ("", SERVICE):
             await health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        for each in servers:
-            await each.start()
+        for port in ports:
+            await port.server.start()
         if identity is not None:
             warn_before_expiry(identity)
-        log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=bound)
-        return cls(servers, servicer, health, bound, bound_health)
+        log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=ports[0].address)
+        return cls(tuple(ports), servicer, health)
 
     async def __aenter__(self) -> Self:
         return self
@@ -268,10 +286,18 @@ class GrpcServer:
         is_first, self._is_stopping = not self._is_stopping, True
         await self.announce_stop()
         self._servicer.end_watches()
-        for server in self._servers:
-            await server.stop(grace_seconds)
+        for port in self._ports:
+            await port.close(grace_seconds)
         if is_first:
             log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
+
+    async def announce(self, *, is_ready: bool) -> None:
+        """Tell balancers whether to send clients here; nothing after a stop."""
+        if not self._is_stopping:
+            states = health_pb2.HealthCheckResponse
+            state = states.SERVING if is_ready else states.NOT_SERVING
+            for name in ("", SERVICE):
+                await self._health.set(name, state)
 
     async def announce_stop(self) -> None:
         """Say NOT_SERVING from now on, so that balancers send nobody new."""
@@ -279,10 +305,50 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
 
 
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port, and what stands behind it."""
+
+    server: grpc.aio.Server
+    address: Address
+    relay: Relay | None
+
+    @classmethod
+    async def open(
+        cls,
+        server: grpc.aio.Server,
+        address: Address,
+        identity: TLSIdentity | None,
+        admission: Admission,
+    ) -> Self:
+        """Bind a port; ServiceError when it cannot be had."""
+        if not admission.has_relay_at(address):
+            return cls(server, _listen(server, address, identity), None)
+        most = admission.connections_within(raise_file_limit())
+        relay = await Relay.listen(
+            address,
+            admission,
+            inside=_listen(server, _INSIDE, identity),
+            most=most,
+            begins=begins_http2 if identity is None else begins_tls,
+        )
+        return cls(server, relay.address, relay)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Take nobody new, let running calls finish, then close."""
+        if self.relay is not None:
+            self.relay.stop_listening()
+        try:
+            await self.server.stop(grace_seconds)
+        finally:
+            if self.relay is not None:
+                await self.relay.close()
+
+
 def _listen(
     server: grpc.aio.Server, address: Address, identity: TLSIdentity | None
 ) -> Address:
-    """Bind a port and return where; ServiceError when it cannot be had."""
+    """Let gRPC bind a port and return where; ServiceError when it cannot be had."""
     try:
         port = (
             server.add_insecure_port(str(address))

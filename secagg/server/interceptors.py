@@ -277,10 +277,20 @@ def _unauthenticated(complaint: str) -> ServiceError:
 
 
 class AuthenticationInterceptor(_AroundInterceptor):
-    """Establishes who calls, before anything is done for the call."""
+    """Establishes who calls, before anything is done for the call.
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    Args:
+        authenticator: Says who it is.
+        on_known: Told gRPC's name of the connection and whose it is, with every call.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        on_known: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._authenticator = authenticator
+        self._on_known = on_known
 
     @asynccontextmanager
     async def _around(
@@ -295,8 +305,11 @@ class AuthenticationInterceptor(_AroundInterceptor):
             if ACCESS[method] is Access.CLIENT
             else self._authenticator.holder_of
         )
+        who = whose(context)
         # Never reset: a call has a context of its own, which ends with it.
-        _CALLER.set(whose(context))
+        _CALLER.set(who)
+        if self._on_known is not None:
+            self._on_known(context.peer(), who)
         yield
 
 

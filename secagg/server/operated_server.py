@@ -5,6 +5,7 @@ What programs build on is `secagg.server.server`; this is for `secagg.server.ser
 
 from collections.abc import AsyncIterator, Callable
 
+from secagg.metrics import Meter
 from secagg.server.progress import LiveSession, SessionProgress
 from secagg.server.server import RunningTask, Server
 from secagg.server.storage import ServerStorage
@@ -76,6 +77,23 @@ class OperatedServer(Server):
     def resume_task(self, task_id: str) -> None:
         """Offer sessions of a task again; nothing happens if it does not run."""
         self._opened().aggregator.resume_task(task_id)
+
+    def hold_task(self, task_id: str) -> None:
+        """Tell clients of a task that does not run to come back.
+
+        Args:
+            task_id: Which.
+        """
+        self._opened().aggregator.hold_task(task_id)
+
+    def measure_with(self, meter: Meter) -> None:
+        """Have what happens measured; before the server is opened."""
+        self._meter = meter
+
+    def runs_a_task(self) -> bool:
+        """Whether sessions may open, now or when a task's gate lets them."""
+        is_any = any(not task.is_done for task in self._tasks.values())
+        return is_any and not self._is_draining
 
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""

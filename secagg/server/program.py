@@ -205,6 +205,7 @@ def server_of(
         rollback_mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
         health_listen=settings.server.health_listen,
+        admission=settings.admission.limits(),
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,
         retention=Retention(

@@ -90,10 +90,13 @@ class LiveSession:
     Attributes:
         progress: Where it stands.
         seconds_left: Until the open round's deadline; None while nobody has joined.
+        missing: Who may still answer in the open round, by name; before the cohort is
+            fixed only where the task has a list of who is invited.
     """
 
     progress: SessionProgress
     seconds_left: float | None
+    missing: tuple[str, ...] = ()
 
 
 class ProgressFeed:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.metrics import Meter
 from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers
 from secagg.runtime.clock import SystemClock
@@ -47,6 +48,7 @@ from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.stored import Retention
 from secagg.transport.address import Address
+from secagg.transport.admission import Admission
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSIdentity
 
@@ -248,6 +250,9 @@ class Server:
         accept_restored: A person accepts, this once, that the state may have been put
             back: sessions that are open in it end, and their inputs count as summed.
         health_listen: Address for health checks without TLS, and nothing else.
+        admission: How many connections strangers may have; by default limits that fit
+            into the files this process may open, enforced by a relay before gRPC on
+            Linux, unless only this machine can connect.
         grace_seconds: How long calls in flight may finish at the end.
         keep_seconds: How long the outcome, sum and payload of an ended session stay
             readable at least.
@@ -286,6 +291,7 @@ class Server:
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
         health_listen: str | None = None,
+        admission: Admission | None = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
         retention: Retention | None = None,
@@ -318,12 +324,14 @@ class Server:
         self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
+        self._admission = admission
         self._grace_seconds = grace_seconds
         self._keep_seconds = keep_seconds
         self._retention = retention or Retention()
         self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
         self._on_progress = on_progress
         self._on_aborted = on_aborted
+        self._meter: Meter | None = None
         self._insecure_for_tests = insecure_for_tests
         self._tasks: dict[str, RunningTask] = {}
         self._is_draining = False
@@ -362,6 +370,7 @@ class Server:
                 on_ended=None
                 if self._reports is None
                 else partial(self._reports.note, storage.book),
+                meter=self._meter,
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -526,6 +535,7 @@ class Server:
                 identity=self._identity,
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
+                admission=self._admission,
             )
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
 

@@ -25,6 +25,7 @@ from secagg.server.program import server_of
 from secagg.server.progress import SessionProgress
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import View, tasks_view
+from secagg.server.watching import Watched, meter_of, page_address, watching
 from secagg.transport.address import Address
 
 __all__ = ["admin_socket_of", "run_service"]
@@ -72,6 +73,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     keeper = TaskKeeper(
         section.output_dir, section.state_dir, own_task=own_task, tell=tell
     )
+    meter = meter_of(section)
     server = server_of(
         OperatedServer,
         settings,
@@ -79,16 +81,23 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         on_progress=progress,
         on_aborted=keeper.write_aborted,
     )
+    if meter is not None:
+        server.measure_with(meter)
     ending = _Ending()
+    page_address(section)  # rule 1
     async with server:
         try:
-            async with AdminSocket(
-                admin_socket_of(settings),
-                server,
-                keeper,
-                state_dir=section.state_dir,
-                finish=ending.ask,
+            async with (
+                AdminSocket(
+                    admin_socket_of(settings),
+                    server,
+                    keeper,
+                    state_dir=section.state_dir,
+                    finish=ending.ask,
+                ),
+                watching(server, section, meter) as watched,
             ):
+                _say_where(watched, tell)
                 await keeper.start(server, proposed)
                 if server.transport is None:
                     raise InternalError("a server with an address listens")
@@ -102,6 +111,13 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
             server.drain()
             await keeper.close()
         return await tasks_view(server.storage.book)
+
+
+def _say_where(watched: Watched, tell: Callable[[str], None]) -> None:
+    if watched.metrics is not None:
+        tell(f"metrics at http://{watched.metrics}/metrics")
+    if watched.page is not None:
+        tell(f"the operator's page at http://{watched.page}/")
 
 
 class _Ending:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from secagg import telemetry
+from secagg import metrics, telemetry
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.errors import (
     ErrorCode,
@@ -325,12 +325,22 @@ class SessionBook:
         facts = await self._workers.run(known.after, runner.receipt())
         facts = replace(facts, noise_terms=await self._terms_after(runner, known))
         await runner.finish(facts.encode())
+        self._measure(runner)
         self._facts[task_id] = facts
         for identity in sorted(facts.left_out - known.left_out):
             runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
         del self._running[session_id]
+
+    def _measure(self, runner: SessionRunner) -> None:
+        meter, task_id = self._context.meter, runner.descriptor.task_id
+        outcome = runner.receipt().outcome_name
+        meter.add(metrics.SESSIONS, task=task_id, outcome=outcome)
+        for lost in runner.progress().dropped:
+            meter.add(
+                metrics.CLIENTS_LOST, round=lost.round.name, reason=str(lost.reason)
+            )
 
     async def _terms_after(self, runner: SessionRunner, known: TaskFacts) -> bytes:
         """Return what the next offer says of its noise, from what was released."""
@@ -353,12 +363,6 @@ class SessionBook:
                 return
             del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)
-
-    async def load_payload(self, descriptor: SessionDescriptor) -> bytes:
-        """Return what a session hands its clients, or b""."""
-        if not descriptor.payload_hash:
-            return b""
-        return await self._load(descriptor.session_id, PAYLOAD, descriptor.payload_hash)
 
     async def load_sum(self, runner: SessionRunner, outcome: Released) -> SessionSum:
         """Return the sum of a session that released one."""

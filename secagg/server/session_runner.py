@@ -20,7 +20,7 @@ Which sessions there are, and who may ask for which, is said by
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,6 +34,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
+from secagg.metrics import ROUND_SECONDS, SUM_SECONDS, Meter, SilentMeter
 from secagg.parameters import (
     CLOCK_TOLERANCE_SECONDS,
     ProtocolParameters,
@@ -109,6 +110,7 @@ class RunnerContext:
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
     keep_seconds: float
+    meter: Meter = field(default_factory=SilentMeter)
     verified: VerifiedCredentials = field(
         default_factory=VerifiedCredentials, repr=False
     )
@@ -169,6 +171,7 @@ class SessionRunner:
             book=context.book,
             workers=context.workers,
             clock=context.clock,
+            meter=context.meter,
             on_message=self._note,
             on_round=self._enter,
         )
@@ -448,6 +451,10 @@ class SessionRunner:
             return None
         return max(0.0, self._deadline - self._context.clock.now())
 
+    def missing(self) -> tuple[str, ...]:
+        """Return who may still answer in the open round, by name, as far as known."""
+        return _missing_in(self._state)
+
     # --- events -----------------------------------------------------------------------
 
     def _note(self, event: Received) -> None:
@@ -579,6 +586,7 @@ class SessionRunner:
         """
         closed, self._changed = self._changed, asyncio.Event()
         closed.set()
+        self._measure(before, seconds)
         counts, progress = server.progress(before), self.progress()
         match self._state:
             case server.Completed():
@@ -601,6 +609,18 @@ class SessionRunner:
                     seconds=round(seconds, 3),
                 )
         self._publish()
+
+    def _measure(self, before: server.ServerState, seconds: float) -> None:
+        """Tell the meter how long a round, or the sum, took."""
+        meter, counts = self._context.meter, server.progress(before)
+        if isinstance(before, server.Summing):
+            meter.observe(SUM_SECONDS, seconds)
+            return
+        is_full = counts.answered >= counts.expected
+        closed_by = "full" if is_full else "deadline"
+        meter.observe(
+            ROUND_SECONDS, seconds, round=counts.round.name, closed_by=closed_by
+        )
 
     async def _sum(self, job: ComputeSum) -> None:
         """Remove the masks and release the sum."""
@@ -663,6 +683,30 @@ class SessionRunner:
             session=self.session_id.hex()[:16],
             **facts,
         )
+
+
+def _missing_in(state: server.ServerState) -> tuple[str, ...]:
+    if isinstance(state, server.AdvertiseKeys):
+        awaited = (state.invited or frozenset()) - state.left_out
+    elif isinstance(state, Rostered) and not isinstance(state, server.Summing):
+        adverts = state.cohort.roster.adverts
+        awaited = frozenset(adverts[index].identity for index in _awaited(state))
+    else:
+        return ()
+    answered = state.session.accepted.get(state.ROUND, ())
+    return tuple(sorted(awaited - frozenset(answered)))
+
+
+def _awaited(state: Rostered) -> Iterable[int]:
+    """Return the indices of those who may answer in the open round."""
+    match state:
+        case server.ShareKeys():
+            return state.expected
+        case server.MaskedInputCollection():
+            return state.sharers
+        case server.ConsistencyCheck() | server.Unmasking():
+            return state.survivors
+    return range(len(state.cohort.roster.adverts))
 
 
 def _expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:

@@ -19,7 +19,14 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.config import TaskSettings, end_of_task
-from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+    printable,
+)
+from secagg.messages import MAX_REASON_BYTES
 from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
@@ -38,6 +45,11 @@ from secagg.storage.stored import SessionState, TaskRow, TaskState
 __all__ = ["TaskKeeper"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+# A payload that has gone, a revocation list that will not do: nothing of the server's.
+_ITS_OWN_FAULT: Final = frozenset(
+    {ErrorCode.BAD_SETTINGS, ErrorCode.BAD_CREDENTIAL, ErrorCode.BAD_ENCODING}
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +112,7 @@ class TaskKeeper:
             for settings in proposed:
                 await self._propose(settings)
             for row in await self._book.tasks():
-                await self._run(row)
+                await self._run_again(row)
             await server.listen()
 
     async def failed(self) -> None:
@@ -191,14 +203,20 @@ class TaskKeeper:
         """Open sessions of a task again.
 
         Raises:
-            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version,
+                or for settings that still cannot be: the task stays paused.
         """
         async with self._lock:
             row = await self._row(task_id, expect_version)
             self._refuse_stopped(row)
-            row = await self._say(row, TaskState.RUNNING, "")
             kept = self._kept.get(task_id)
-            if kept is None or kept.running.is_done:
+            is_idle = kept is None or kept.running.is_done
+            if (
+                is_idle
+            ):  # what keeps it from running is said before the row says it runs
+                await self._settle(decode_settings(row.task))
+            row = await self._say(row, TaskState.RUNNING, "")
+            if is_idle:
                 return await self._run_anew(task_id)
             self._server.resume_task(task_id)
             return row
@@ -257,6 +275,8 @@ class TaskKeeper:
 
     async def _say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
         """Write what was said of a task into its row."""
+        # It is shown wherever the task is, and may be what some peer has said.
+        reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
         if not await self._book.put_task(task, expect_version=row.version):
             raise ServiceError(
@@ -308,6 +328,24 @@ class TaskKeeper:
         row = await find_task(self._book, task_id)
         await self._run(row)
         return row
+
+    async def _run_again(self, row: TaskRow) -> None:
+        """Run a task of an earlier process; pause it if its files are not there.
+
+        Other tasks can do without it, and its operator needs an aggregator that runs.
+        """
+        try:
+            await self._run(row)
+        except SecAggError as error:
+            if error.code not in _ITS_OWN_FAULT:
+                raise
+            task = row.task
+            if task.state is TaskState.STOPPED:
+                await self._server.end_task(task.task_id, task.reason)
+                return
+            if task.state is TaskState.RUNNING:
+                await self._say(row, TaskState.PAUSED, str(error))
+            self._server.hold_task(task.task_id)
 
     async def _run(self, row: TaskRow) -> None:
         """Run a task, unless there is nothing left to run."""

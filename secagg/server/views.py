@@ -306,6 +306,7 @@ def _running(row: SessionRow, live: LiveSession | None) -> View:
             "needed": progress.needed,
             "answered": progress.answered,
             "expected": progress.expected,
+            "missing": list(live.missing),
             "lost": [lost.identity for lost in progress.dropped],
             "seconds_left": None
             if live.seconds_left is None

@@ -61,6 +61,14 @@ class Book(Protocol):
         """
         ...
 
+    async def touch(self) -> None:
+        """Write, as a change does, and change nothing: to know that it can be done.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
     async def now(self) -> float:
         """Return the book's time in Unix seconds."""
         ...

@@ -28,6 +28,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 
 __all__ = [
     "HASH_BLOCK_BYTES",
+    "MIN_FREE_BYTES",
     "PAYLOAD",
     "SUM",
     "MemorySpool",

@@ -109,6 +109,10 @@ class SQLiteBook:
         # A caller that goes away takes neither its own change nor others with it.
         return await answer
 
+    async def touch(self) -> None:
+        """Commit a transaction, and have the next generation in the rollback mark."""
+        await self._write(sqlite_changes.touch)
+
     async def now(self) -> float:
         """Return the book's time: this machine's."""
         return self._now()

@@ -322,6 +322,11 @@ def see_revocations(database: sqlite3.Connection, trust: Trust) -> None:
         )
 
 
+def touch(database: sqlite3.Connection) -> None:
+    """See `Book.touch`."""
+    database.execute("UPDATE book SET generation = generation")
+
+
 def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
     """See `Book.put_facts`."""
     tally = tally_at(database, Role.SERVER.value, task, "")

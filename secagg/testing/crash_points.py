@@ -127,6 +127,10 @@ class CrashingBook:
         self._switch.check()
         return await self._inner.seen_revocations(enrolment_key, trust_domain)
 
+    async def touch(self) -> None:
+        """See `Book.touch`."""
+        await self._inner.touch()
+
     async def put_facts(self, task: str, facts: bytes) -> None:
         """See `Book.put_facts`."""
         with self._switch.around("put facts"):

@@ -6,9 +6,9 @@ what it holds, over one set of clients that both hold shares of, and adds noise;
 of both is the noisy sum of the vectors. No share of a secret goes from client to
 client, and whoever is lost is lost: nothing has to be recovered.
 
-Rule 1: either aggregator alone learns the noisy sum of a set of at least
-        `min_survivors` clients, and nothing else, whatever it does. Both together read
-        every vector: run them apart, under different people.
+Rule 1: either aggregator alone learns one sum over a set of at least `min_survivors`
+        clients, with the other one's noise, and nothing else, whatever it does. Both
+        together read every vector: run them apart, under different people.
 Rule 2: the helper answers one set for a session, and no second one; its noise is in the
         answer before it leaves. The leader adds its own before it releases.
 Rule 3: persist, then send, as everywhere: a share counts when it is durable, a noise

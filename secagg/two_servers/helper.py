@@ -74,6 +74,9 @@ _Result = TypeVar("_Result")
 _SHARE: Final = 1
 _AGREED: Final = 2
 _POLL_SECONDS: Final = 1.0
+# A helper that has lost its book catches up with its leader; a leader that lies does
+# not use up all numbers.
+_MAX_AHEAD: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +243,12 @@ class Helper:
                 return
             await self._end(live)
         tally = await self._storage.book.tally(Role.SERVER, self._task)
+        if after_session > tally.highest_number + _MAX_AHEAD:
+            raise RemoteProtocolError(
+                f"there are no {after_session} sessions of this task",
+                code=ErrorCode.BAD_CONFIG,
+                sender=self._leader,
+            )
         parameters = self._noise.parameters
         offer = SessionDescriptor(
             aggregator=self._name,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -65,6 +66,10 @@ class Site:
 listen = "{self.address}"
 state_dir = "server-state"
 tasks_dir = "tasks.d"
+metrics_listen = "127.0.0.1:0"
+page_listen = "127.0.0.1:0"
+log_format = "json"
+log_level = "info"
 [tls]
 ca = "pki/ca.pem"
 certificate = "pki/server.pem"
@@ -86,12 +91,16 @@ key = "pki/server.key"
 
     def serve(self) -> subprocess.Popen:
         process = self.start("server", "--config", "server.toml")
+        self.places, said = [], []
         for line in process.stdout:
+            said.append(line)
+            if " at http://" in line:
+                self.places.append(line.split(" at ")[1].strip())
             if "listening on " in line:
                 self.address = line.split("listening on ")[1].strip()
                 self._write_settings()  # the next process takes the same port
                 return process
-        raise AssertionError("the server ended")
+        raise AssertionError(f"the server ended: {said}")
 
     def give(self, task: str) -> list[subprocess.Popen]:
         return [
@@ -166,6 +175,11 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
     clients = site.give("first") + site.give("third")
     finished(clients)
     until_sums(tell, first=1, second=0, third=1)
+    scraped, page = (httpx.get(place).text for place in site.places)
+    assert 'secagg_sessions_total{outcome="released",task="third"} 1.0' in scraped
+    assert "<td>third</td><td>running</td>" in page
+    shown = tell("sessions", "show", "1", "--task", "third")
+    assert shown["report"]["counts"]["in_the_sum"] == 2
     stopped = tell("tasks", "stop", "second", "--reason", "enough")
     assert (stopped["state"], stopped["reason"]) == ("stopped", "enough")
     assert tell("tasks", "pause", "third")["state"] == "paused"

@@ -145,6 +145,16 @@ def test_modulus_holds_every_sum_and_all_noise(aggregators, clients, bits) -> No
     assert largest > made.modulus / 8  # and not more than two bits too many
 
 
+def test_where_noise_is_most_of_the_sum_two_noises_take_a_bit_more() -> None:
+    one, two = (
+        fixed_point_parameters(
+            dim=3, fixed_point_bits=8, rho=0.001, clients=2, aggregators=aggregators
+        )
+        for aggregators in (1, 2)
+    )
+    assert two.modulus == 2 * one.modulus
+
+
 @pytest.mark.parametrize(
     ("wrong", "name"),
     [

@@ -52,7 +52,9 @@ def test_every_script_writes_its_table_and_its_picture(name, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     arguments = ["--tiny", "--allow-invalid-theorem", "--out", str(tmp_path)]
     script = load(name)
-    code = load("reproduction").run(script.reproduce, script.__doc__, arguments)
+    code = load("reproduction").run(
+        script.reproduce, script.__doc__, script.SETTINGS, arguments
+    )
     assert code == 0
     table = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
     assert table["rows"]
@@ -70,7 +72,10 @@ def test_without_the_plot_library_the_error_says_how_to_get_it(
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     script = load("aga21_figure2")
     code = load("reproduction").run(
-        script.reproduce, script.__doc__, ["--tiny", "--out", str(tmp_path)]
+        script.reproduce,
+        script.__doc__,
+        script.SETTINGS,
+        ["--tiny", "--out", str(tmp_path)],
     )
     assert code == 2
     assert "pip install matplotlib" in capsys.readouterr().err
@@ -81,21 +86,88 @@ def test_a_table_alone_needs_no_plot_library(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     script = load("aga21_figure2")
     arguments = ["--tiny", "--table-only", "--out", str(tmp_path)]
-    assert load("reproduction").run(script.reproduce, "", arguments) == 0
+    assert (
+        load("reproduction").run(script.reproduce, "", script.SETTINGS, arguments) == 0
+    )
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 
 
-def test_a_caller_sets_numbers_of_its_own_and_misspells_none(tmp_path, capsys):
+OWN = {
+    "aga21_figure1": (
+        {"stddevs": (3.0,), "releases": (5,), "delta": (1e-4,)},
+        "stddev",
+    ),
+    "aga21_figure2": ({"scales": (3,), "stddevs": (1.5,), "shares": (7,)}, "scale"),
+    "aga21_figure3": (
+        {"multipliers": (5.0,), "grid_steps": (9.0,), "dimension": (64,)},
+        "grid_steps_per_clip",
+    ),
+    "aga21_figure4": (
+        {"epsilons": (3.0,), "bits": (13,), "clients": (9,), "data_sets": (3,)},
+        "epsilon",
+    ),
+    "bao22_federated_noise": ({"scales": (6.0,), "our_scale": (6.0,)}, "scale"),
+    "bao22_figure1": (
+        {"epsilons": (2.0,), "bits": (9, 10), "scales": (2.5,), "dimension": (256,)},
+        "scale",
+    ),
+    "bho18_figure4": ({"epsilons": (7.0,), "clients": (4,)}, "epsilon"),
+    "bho18_table1": ({"dimensions": (50,), "epsilons": (3.0,)}, "dim"),
+    "tf19_table1": ({"rounds": (2,), "clip": (1.5,)}, ""),
+    "tree_gain": ({"steps": (9,), "participations": (3,), "branchings": (3,)}, "steps"),
+}
+"""For every script settings of a caller, and the column that shows the scarcest one."""
+
+
+def test_every_script_has_settings():
+    assert set(OWN) == {*SCRIPTS, "tree_gain"}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_caller_sets_numbers_of_its_own(name, tmp_path):
+    own, column = OWN[name]
+    script = load(name)
+    arguments = ["--tiny", "--table-only", "--out", str(tmp_path)]
+    for setting, values in own.items():
+        arguments += ["--set", f"{setting}={','.join(map(str, values))}"]
+    assert (
+        load("reproduction").run(script.reproduce, "", script.SETTINGS, arguments) == 0
+    )
+    table = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+    said = table["assumed"]["set by the caller, whatever stands above"]
+    assert said.count(" = ") == len(own)
+    if column:
+        # Rows of the publication stand beside the caller's in one of the tables.
+        rows = [row for row in table["rows"] if not row.get("data")]
+        expected = own.get(column) or own.get(f"{column}s") or own.get("dimensions")
+        if name == "aga21_figure3":
+            expected = own["grid_steps"]
+        found = {row[column] for row in rows} - {None}
+        assert found == set(expected)
+
+
+def test_help_lists_the_settings_and_mistakes_cost_no_time(tmp_path, capsys):
     script, run = load("bho18_table1"), load("reproduction").run
-    here = ["--tiny", "--table-only", "--out", str(tmp_path)]
-    own = ["--set", "dimensions=50,60", "--set", "epsilons=3"]
-    assert run(script.reproduce, "", [*here, *own]) == 0
-    table = json.loads((tmp_path / "bho18_table1.json").read_text(encoding="utf-8"))
-    drawn = [row for row in table["rows"] if not row["data"]]
-    assert [(row["dim"], row["epsilon"]) for row in drawn] == [(50, 3.0), (60, 3.0)]
-    assert run(script.reproduce, "", [*here, "--set", "dimension=50"]) == 2
-    assert "it has dimensions, epsilons" in capsys.readouterr().err
-    assert run(script.reproduce, "", [*here, "--set", "dimensions=many"]) == 2
+
+    def refuse(_):
+        raise AssertionError("nothing is computed for settings that are none")
+
+    with pytest.raises(SystemExit):
+        run(script.reproduce, script.__doc__, script.SETTINGS, ["--help"])
+    assert "  dimensions=100,10000,1000000\n" in capsys.readouterr().out
+    for wrong, words in (
+        ("dimension=50", "it has dimensions, epsilons"),
+        ("dimensions=many", "such as dimensions=100,10000,1000000"),
+        ("dimensions=1.5", "whole numbers"),
+        ("epsilons=inf", "finite"),
+        ("epsilons", "NAME=NUMBERS"),
+    ):
+        arguments = ["--out", str(tmp_path), "--table-only", "--set", wrong]
+        assert run(refuse, "", script.SETTINGS, arguments) == 2
+        assert words in capsys.readouterr().err
+    one = load("bho18_figure4").SETTINGS
+    assert run(refuse, "", one, ["--table-only", "--set", "rounds=1,2"]) == 2
+    assert "one number" in capsys.readouterr().err
 
 
 def test_the_probabilities_of_the_published_table_come_out():
@@ -122,7 +194,7 @@ def test_the_unproven_mixture_curve_appears_only_on_request():
         {
             curve.label: curve.broken
             for panel in script.reproduce(
-                options(tiny=True, allow_invalid_theorem=asked)
+                options(script.SETTINGS, tiny=True, allow_invalid_theorem=asked)
             ).figure.panels
             for curve in panel.curves
         }

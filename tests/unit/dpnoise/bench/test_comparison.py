@@ -100,8 +100,11 @@ def test_a_table_comes_out_again_and_rows_are_independent(table):
     assert again == table
     other = compare(**ASKED | {"seed": bytes(32)})
     assert other.rows[0].mse != table.rows[0].mse
-    twice = compare(**ASKED | {"mechanisms": ["skellam", "skellam"], "bits": [10]})
-    assert twice.rows[0].mse != twice.rows[2].mse
+    alike = {"mechanisms": ["skellam", "skellam"], "bits": [10], "epsilons": [1.0]}
+    zeros = {"inputs": lambda _: np.zeros((12, 64))}
+    first, second = compare(**ASKED | alike | zeros).rows
+    assert first.scale_factor == second.scale_factor
+    assert first.mse != second.mse
 
 
 def test_one_draw_refuses_the_mechanism_whose_shares_have_another_law():
@@ -123,7 +126,7 @@ def test_inputs_decide_how_much_room_the_modulus_leaves():
         compare(**asked | {"inputs": inputs}).rows[0]
         for inputs in ("sphere", "same", own)
     )
-    assert spread.bits <= same.bits
+    assert spread.bits < same.bits
     assert same.mse_low < same.forecast < same.mse_high
     assert mine.mse is not None
     assert len(set(seen)) == 9  # a pilot and eight repeats
@@ -144,6 +147,8 @@ def test_further_keywords_reach_the_plan():
         ({"repeats": 1}, "repeats"),
         ({"confidence": 1.0}, "confidence"),
         ({"inputs": "ball"}, "inputs"),
+        ({"settings": {"clients": 13}}, "settings"),
+        ({"settings": {"epsilon": 2.0}}, "settings"),
         ({"seed": b""}, "seed"),
     ],
 )
@@ -205,6 +210,14 @@ def test_the_picture_has_a_disc_for_every_measured_row(table, tmp_path):
     assert len(root.findall(f"{space}circle")) == measured + 2  # and in the legend
     words = [text.text for text in root.findall(f"{space}text")]
     assert {"skellam", "ddgauss", "ε", table.title} <= set(words)
+
+
+def test_what_the_picture_says_is_text(table, tmp_path):
+    odd = dataclasses.replace(table.rows[0], mechanism="<circle r='1'/>&")
+    dataclasses.replace(table, rows=(odd,)).to_svg(tmp_path / "t.svg")
+    root = ET.parse(tmp_path / "t.svg").getroot()
+    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert odd.mechanism in words
 
 
 def test_points_lie_where_their_ratios_say(table):

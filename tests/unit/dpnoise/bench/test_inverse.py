@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.bench import budget, clients
+from dpnoise.bench.inverse import _threshold
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adversary
 from dpnoise.planning import plan
@@ -72,6 +73,21 @@ def test_the_cohort_reaches_the_target_and_one_fewer_does_not(loss_fraction):
         assert (math.sqrt(planned.estimate_mse) / each <= 0.02) is reaches
 
 
+@pytest.mark.parametrize("start", [2, 3, 10, 64, 500, 1000])
+def test_the_search_finds_the_first_that_reaches(start, monkeypatch):
+    monkeypatch.setattr("dpnoise.bench.inverse.MAX_CLIENTS", 1000)
+    for first in (2, 3, 9, 10, 11, 63, 64, 66, 499, 500, 507, 999, 1000):
+        asked = []
+
+        def reaches(number, first=first, asked=asked):
+            asked.append(number)
+            return number >= first
+
+        assert _threshold(reaches, start=start) == first
+        assert all(2 <= number <= 1000 for number in asked)
+    assert _threshold(lambda _: False, start=start) == 1000
+
+
 def test_the_smallest_cohort_is_two():
     made = clients(mean_error=100.0, mechanism="gaussian", epsilon=1.0, **COMMON)
     assert made.request.clients == 2
@@ -84,6 +100,10 @@ def test_a_target_that_nobody_reaches_is_refused_with_the_nearest(monkeypatch):
         clients(mean_error=1e-9, **asked)
     nearest = float(caught.value.nearest)
     assert clients(mean_error=nearest, **asked).request.clients >= 998
-    with pytest.raises(ParameterError) as caught:
-        clients(mean_error=1.0, loss_fraction=1.0, **asked)
-    assert caught.value.parameter == "loss_fraction"
+    for change, parameter in (
+        ({"loss_fraction": 1.0}, "loss_fraction"),
+        ({"settings": {"min_survivors": 3}}, "settings"),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            clients(mean_error=1.0, **change, **asked)
+        assert caught.value.parameter == parameter

@@ -95,10 +95,19 @@ def test_a_sum_of_residues_is_the_residue_of_the_sum():
 
 
 @pytest.mark.parametrize(
-    "modulus", [*MODULI, (1 << 48) + 5, MAX_MODULUS - 57, MAX_MODULUS]
+    "modulus",
+    [
+        *MODULI,
+        (1 << 16) - 15,
+        (1 << 32) - 5,
+        (1 << 48) + 5,
+        MAX_MODULUS - 57,
+        MAX_MODULUS,
+    ],
 )
 def test_a_sum_of_residues_is_right_for_every_modulus(modulus):
-    # Nine rows of the largest residue: more than three overflow 64 bits at 2^62.
+    # Nine rows of the largest residue: more than four overflow 64 bits at 2^62, and two
+    # the type of the residues where the modulus nearly fills it.
     entries = [
         [modulus - 1, row % modulus, (row * row + 1) % modulus] for row in range(9)
     ]

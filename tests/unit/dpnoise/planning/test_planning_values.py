@@ -7,6 +7,7 @@ independent implementation of the Gaussian's privacy loss distribution.
 
 import pytest
 
+from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan
 
@@ -84,3 +85,36 @@ def test_four_bits_are_planned_honestly_or_refused():
     made = plan(**ESTIMATION, bits=4)
     assert made.forecast.wrap_probability <= 0.01
     assert made.forecast.expected_mse < 2.0 * made.gaussian_mse
+
+
+@pytest.mark.parametrize("mechanism", ["skellam", "ddgauss", "binomial"])
+def test_one_coordinate_under_much_noise_is_still_an_estimate_of_something(mechanism):
+    """Zeros for every vector would have the smaller error, and no budget at all."""
+    made = plan(
+        clients=100,
+        dimension=1,
+        l2_clip=1.0,
+        epsilon=0.01,
+        delta=1e-7,
+        mechanism=mechanism,
+    )
+    assert made.statement_server.epsilon > 0.0099
+    assert 1.0 < made.forecast.expected_mse / made.gaussian_mse < 1.05
+
+
+def test_grids_on_which_rounding_alone_decides_can_be_compared():
+    made = plan(
+        clients=1000,
+        dimension=2,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=5e-9,
+        mechanism="ddgauss",
+        bits=8,
+    )
+    assert made.statement_server.epsilon <= 8.0
+
+
+def test_a_grid_on_which_every_vector_is_rounded_to_zeros_is_refused():
+    with pytest.raises(ParameterError, match="every vector would be sent as zeros"):
+        plan(**ESTIMATION | {"dimension": 1}, mechanism="skellam", scale_factor=0.01)

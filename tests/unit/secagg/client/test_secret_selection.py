@@ -229,7 +229,9 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
     assert len(made) == asked
     # A session is a session: whoever was not asked has spent as much as the others.
     assert {one.sessions_left for one in given} == {3}
-    assert all(one.shortened_by is not None for one in given)
+    # Made vectors were too long, and zeros are not: where some are not made, it would
+    # tell whose.
+    assert {one.shortened_by is None for one in given} == {answer_at is not None}
     assert all(one.privacy.selection_rate == Fraction(1, 2) for one in given)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Round
+from secagg.metrics import SilentMeter
 from secagg.runtime.workers import Workers
 from secagg.server.durable_state import DurableState, Position
 from secagg.simulation import InProcessSession, identity_of
@@ -48,6 +49,7 @@ async def opened(clock):
         book=book,
         workers=Workers(general=InlineExecutor()),
         clock=clock,
+        meter=SilentMeter(),
         on_message=lambda event: taken.append(event.sender),
         on_round=lambda *_: None,
     )

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -11,20 +12,24 @@ import pytest
 from secagg.client.client import Client
 from secagg.config import load_task_settings
 from secagg.errors import ErrorCode, ServiceError
+from secagg.parameters import MAX_CLIENTS
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.server.admin_channel import (
     MAX_MESSAGE_BYTES,
     NoAdminSocketError,
     call_admin,
+    read_message,
     watch_admin,
+    write_message,
 )
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
 from secagg.server.task_folder import folder_of
 from secagg.server.task_keeper import TaskKeeper
-from secagg.server.views import tasks_view
+from secagg.server.views import find_task, tasks_view
 from secagg.storage.book_reader import reading
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.stored import TaskState
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
@@ -317,6 +322,87 @@ async def test_a_payload_that_has_gone_pauses_its_task_alone(world):
         assert given.values.tolist() == [2, 4]
 
 
+async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world):
+    payload = world.directory / "model.bin"
+    payload.write_bytes(b"model")
+    with_payload = world.settings(payload=payload)
+    async with world.running(with_payload, world.settings("other")):
+        pass
+    payload.unlink()
+    async with world.running():
+        assert await world.states() == {"other": "running", "t": "paused"}
+        assert "model.bin" in (await world.ask("task.show", task="t"))["reason"]
+        # Its clients come back, as those of any task that is paused.
+        await refused(
+            world.server.connection("a").call(GetOffer("t", 0)),
+            ErrorCode.SHUTTING_DOWN,
+        )
+        await refused(world.ask("task.resume", task="t"), ErrorCode.BAD_SETTINGS)
+        assert (await world.states())["t"] == "paused"
+        payload.write_bytes(b"model")
+        await world.ask("task.resume", task="t")
+        given, _ = await world.both_give("t")
+        assert given.values.tolist() == [2, 4]
+        payload.unlink()
+        await until(world, "t", state="paused")
+        await world.ask("task.stop", task="t", reason="enough")
+    async with world.running():
+        await refused(
+            world.server.connection("a").call(GetOffer("t", 0)), ErrorCode.TASK_OVER
+        )
+
+
+async def test_a_pause_takes_back_the_payload_of_a_session_that_nobody_joined(world):
+    payload = world.directory / "model.bin"
+    payload.write_bytes(b"wrong")
+    async with world.running(world.settings(payload=payload)):
+        while not world.server.live():
+            await world.states()
+        await world.ask("task.pause", task="t", reason="the model is wrong")
+        while world.server.live():
+            await world.states()
+        payload.write_bytes(b"right")
+        await world.ask("task.resume", task="t")
+        while not world.server.live():
+            await world.states()
+        offer = await world.server.connection("a").call(GetOffer("t", 0))
+        assert offer.payload_hash == sha256(b"right").digest()
+
+
+async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process(world):
+    async with world.running(world.settings()):
+        while not world.server.live():
+            await world.states()
+        book = world.server.storage.book
+        row = await find_task(book, "t")
+        paused = replace(row.task, state=TaskState.PAUSED, reason="lunch")
+        assert await book.put_task(paused, expect_version=row.version)
+    async with world.running():
+        # The session waits for clients that nobody lets in.
+        shown = await until(world, "t", running=[])
+        assert (shown["state"], shown["sessions_opened"]) == ("paused", 1)
+
+
+async def test_a_reason_is_one_line_that_every_answer_has_room_for(world):
+    async with world.running(world.settings()):
+        given = "\x1b[2Jbroken\n" + "x" * 5000
+        paused = await world.ask("task.pause", task="t", reason=given)
+        assert paused["reason"].startswith(" [2Jbroken xxx")
+        assert len(paused["reason"]) == 1000
+        shown = await world.ask("task.show", task="t")
+        assert shown["reason"] == paused["reason"]
+
+
+async def test_a_message_has_room_for_every_client_of_a_session():
+    pair = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
+    (reader, _), (_, writer) = pair
+    told = {"data": ["x" * 255] * MAX_CLIENTS}
+    _, heard = await asyncio.gather(write_message(writer, told), read_message(reader))
+    assert heard == told
+    for _, each in pair:
+        each.close()
+
+
 async def test_a_disk_that_takes_no_sum_ends_the_work_and_the_next_start_goes_on(world):
     async with world.running(world.settings()):
         (world.directory / "sums").write_bytes(b"no directory")
@@ -488,15 +574,18 @@ async def test_a_socket_deep_in_the_tree_is_reached_all_the_same(tmp_path, world
 
 
 @pytest.mark.parametrize(
-    "name", ["../../etc", ".", "..", "", "a/b", "x" * 300, "\u00fc" * 60, ".hidden"]
+    "name",
+    ["../../etc", ".", "..", "", "a/b", "x" * 300, "\u00fc" * 60, ".hid", "sum-1.npy"],
 )
 def test_no_task_name_leads_out_of_its_folder(tmp_path, name):
     path = tmp_path / folder_of(name)
     assert path.parent == tmp_path
     assert 0 < len(path.name.encode()) <= 100
     assert not path.name.startswith(".")
+    assert path.name != "sum-1.npy"  # such as lie there for another task
 
 
 def test_different_tasks_have_different_folders():
     names = ["a", "A", "a/b", "a%2Fb", "x" * 300, "x" * 301]
+    names += [folder_of(name) for name in names[4:]]  # nobody can take another's
     assert len({folder_of(name) for name in names}) == len(names)

@@ -874,3 +874,20 @@ async def test_a_closed_book_finishes_first_and_then_refuses(book):
         with pytest.raises(ServiceError, match="closed"):
             await call
     await book.close()
+
+
+# --- whether it can be written --------------------------------------------------------
+
+
+async def test_a_touch_changes_nothing(book):
+    await book.commit(Change(key="s", create=session()))
+    before = await book.load("s"), await book.tally(Role.SERVER, "task")
+    await book.touch()
+    assert (await book.load("s"), await book.tally(Role.SERVER, "task")) == before
+
+
+async def test_a_closed_book_cannot_be_touched(book):
+    await book.close()
+    with pytest.raises(ServiceError) as caught:
+        await book.touch()
+    assert caught.value.code is ErrorCode.STORAGE_FAILED

@@ -136,6 +136,9 @@ async def test_the_mark_follows_every_commit_before_its_answer(state, mark):
     assert isinstance(await step(book, at), Behind)
     await book.load("a")
     assert generation(mark) == 2
+    # A touch writes like any commit: it finds a mark that cannot be kept, too.
+    await book.touch()
+    assert generation(mark) == 3
     await book.close()
 
 

@@ -15,14 +15,22 @@ from secagg.profiles import RoundDeadlines
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
+from secagg.transport.admission import (
+    MOST_CONNECTIONS,
+    PROBES,
+    RESERVED_FILES,
+    Admission,
+)
 from secagg.transport.certificate_expiry import WARNED_BEFORE
 from secagg.transport.handshake import HANDSHAKE_SECONDS
 from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.relay import Refusal
 from secagg.transport.status import usual_error
 from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
 
+ADMISSION = Admission()
 DEADLINES, LIMITS, ROUNDS = CallDeadlines(), CallLimits(), RoundDeadlines()
 ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
 
@@ -37,6 +45,20 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         f"ends within {WARNED_BEFORE.days} days",
         f"DNS:{PeerIdentity('example.org', Role.SERVER, 'aggregator').dns_name}",
         f"| any unary call | {LIMITS.unary_seconds:g} s |",
+        f"| the first message of TLS, whole | {ADMISSION.handshake_seconds:g} s |",
+        (
+            "| from its turn to the first call under a certificate | "
+            f"{ADMISSION.handshake_seconds:g} s |"
+        ),
+        (
+            f"| open connections | {MOST_CONNECTIONS}, or a third of the files that "
+            f"{RESERVED_FILES} leave"
+        ),
+        f"| connections that have not begun TLS | {ADMISSION.waiting} |",
+        f"without a call under a certificate | {ADMISSION.per_address} |",
+        f"| TLS handshakes under way | {ADMISSION.handshakes} |",
+        f"| connections of one client | {ADMISSION.per_identity} |",
+        f"| connections of the health port | {PROBES.connections} |",
         f"| any stream | {LIMITS.watch_seconds:g} s |",
         f"| advertise, share, unmask rounds | {ROUNDS.advertise_keys} s each |",
         f"| masked-input round | {ROUNDS.masked_input} s |",
@@ -147,3 +169,8 @@ def test_whose_fault_a_number_is_agrees_with_what_raises_it():
 
 def test_both_layers_agree_on_streams():
     assert AggregatorLimits().watches_per_identity == LIMITS.watches_at_once
+
+
+def test_every_reason_to_end_a_connection_is_on_the_page():
+    for reason in Refusal:
+        assert f"`{reason.value}`" in PAGE or reason is Refusal.STOPPING, reason

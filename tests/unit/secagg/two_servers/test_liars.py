@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
-from secagg.messages import Round
+from secagg.messages import Envelope, Released, Round
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_servers.messages import AcceptedShares, HelperShare, NoisyShare
 from secagg.wire.calls import (
     Blob,
@@ -23,6 +24,7 @@ from secagg.wire.calls import (
     UploadChunk,
     WatchSession,
 )
+from secagg.wire.packing import packed_size
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
@@ -93,6 +95,19 @@ def test_behind_its_end_a_session_is_answered_no_more() -> None:
         with pytest.raises(RemoteProtocolError) as refused:
             await asks(house, helper, offer, ["c0", "c1", "c2"])
         assert refused.value.code is ErrorCode.SESSION_OVER
+
+    run(main)
+
+
+def test_a_leader_cannot_use_up_all_session_numbers() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        with pytest.raises(RemoteProtocolError) as refused:
+            await house.helper.answer("leader", GetOffer(TASK, (1 << 63) - 1))
+        assert refused.value.code is ErrorCode.BAD_CONFIG
+        # One that is ahead, because this helper has lost its book, is caught up with.
+        offer = await house.helper.answer("leader", GetOffer(TASK, 41))
+        assert offer.session_number == 42
 
     run(main)
 
@@ -235,6 +250,142 @@ def test_a_stranger_reads_no_sum() -> None:
             with pytest.raises(ServiceError) as refused:
                 await house.leader.answer("stranger", request)
             assert refused.value.code is ErrorCode.UNKNOWN_SESSION
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("lie", "code"),
+    [
+        ({"aggregator": "third"}, ErrorCode.UNAUTHENTICATED),
+        ({"session_end": 1}, ErrorCode.BAD_CONFIG),
+        ({"parameters": noise_for(rho=50).parameters}, ErrorCode.BAD_CONFIG),
+    ],
+)
+def test_a_leader_stands_on_no_session_that_it_cannot_accept(lie, code) -> None:
+    async def main(clock):
+        house = TwoAggregators(
+            clock,
+            noise_for(),
+            helper_way=lambda way: LyingConnection(
+                way, {GetOffer: lambda offer: replace(offer, **lie)}
+            ),
+        )
+        with pytest.raises(RemoteProtocolError) as refused:
+            await house.leader.next_sum()
+        assert refused.value.code is code
+
+    run(main)
+
+
+def lying_pair(house, change):
+    """Return ways to both on which each offer is changed, and they still fit."""
+    shown = {}
+
+    def helper(offer):
+        shown["helper"] = replace(offer, **change)
+        return shown["helper"]
+
+    def leader(offer):
+        nonce = replace(house.helper._live.offer, **change).session_id
+        return replace(offer, **change, server_nonce=nonce)
+
+    return {
+        "helper": LyingConnection(house.way_to("helper", "c"), {GetOffer: helper}),
+        "leader": LyingConnection(house.way_to("leader", "c"), {GetOffer: leader}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"session_end": 1}, ErrorCode.BAD_CONFIG),
+        ({"task_id": "other"}, ErrorCode.POLICY_VIOLATION),
+    ],
+)
+def test_a_client_joins_no_pair_that_lies_together(change, code) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 1.0)
+        client = house.client("c", **lying_pair(house, change))
+        with pytest.raises(RemoteProtocolError) as refused:
+            await client.contribute(VECTORS[0])
+        assert refused.value.code is code
+        summing.cancel()
+
+    run(main)
+
+
+def test_who_answers_and_who_is_named_are_both_the_expected_one() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 1.0)
+        named = LyingConnection(
+            house.way_to("leader", "c"),
+            {GetOffer: lambda offer: replace(offer, aggregator="third")},
+        )
+        proven = InMemoryConnection(house.leader, "c", aggregator="third")
+        for way in (named, proven):
+            with pytest.raises(RemoteProtocolError, match="'leader' is expected"):
+                await house.client("c", leader=way).contribute(VECTORS[0])
+        summing.cancel()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("request_class", "lie", "code"),
+    [
+        (
+            GetUpdate,
+            lambda news: (
+                Envelope.of(replace(Released.decode(news.data), survivors=1))
+                if isinstance(news, Envelope)
+                else news
+            ),
+            ErrorCode.U3_INVALID,
+        ),
+        (
+            FetchChunk,
+            lambda piece: BlobChunk(bytes(len(piece.data)), piece.total_size),
+            ErrorCode.PAYLOAD_MISMATCH,
+        ),
+    ],
+)
+def test_a_leader_that_lies_about_the_sum_is_noticed_as_far_as_can_be(
+    request_class, lie, code
+) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        way = LyingConnection(house.way_to("leader", "c"), {request_class: lie})
+        found = await asyncio.gather(
+            house.leader.next_sum(),
+            house.client("c", leader=way).contribute(VECTORS[0]),
+            *(house.client(f"c{k}").contribute(VECTORS[1]) for k in range(3)),
+            return_exceptions=True,
+        )
+        assert isinstance(found[1], RemoteProtocolError)
+        assert found[1].code is code
+
+    run(main)
+
+
+def test_a_second_vector_for_the_leader_is_refused() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 1.0)
+        offer = await house.leader.answer("c", GetOffer(TASK))
+        size = packed_size(offer.parameters.dimension, offer.parameters.bits)
+        first, second = (chunk(offer.session_id, bytes([k] * size)) for k in (0, 1))
+        for _ in range(2):
+            assert (await house.leader.answer("c", first)).complete
+        with pytest.raises(RemoteProtocolError) as refused:
+            await house.leader.answer("c", second)
+        assert refused.value.code is ErrorCode.EQUIVOCATION
+        summing.cancel()
 
     run(main)
 

@@ -7,15 +7,22 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
 from secagg.storage.spool import MemorySpool
 from secagg.testing.inline_book import inline_book
+from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
-from secagg.two_servers.messages import HelperShare
-from secagg.wire.calls import GetOffer, UploadChunk
+from secagg.two_servers.messages import HelperShare, NoisyShare
+from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
@@ -196,7 +203,113 @@ def test_an_interrupted_leader_takes_up_its_session_from_the_book() -> None:
     assert run(main) == (1, 4)
 
 
-def test_who_hangs_up_leaves_no_half_written_share() -> None:
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_book(is_written) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 0.1)
+        log = house.leader._live.log
+        append = log.append
+
+        async def lost(record, **options):
+            if record.kind == 1:
+                return await append(record, **options)
+            if is_written:
+                await append(record, **options)
+            raise ServiceError("lost", code=ErrorCode.STORAGE_FAILED)
+
+        log.append = lost
+        with pytest.raises(ServiceError, match="lost"):
+            await summing
+        began = clock.now()
+        released = await house.leader.next_sum()
+        await asyncio.gather(*giving)
+        return released.inputs, clock.now() - began
+
+    inputs, seconds = run(main)
+    assert inputs == 4
+    assert seconds < 60  # who had all shares waits for nobody
+
+
+def test_a_helper_whose_answer_changes_is_not_believed() -> None:
+    def changed(piece):
+        part = NoisyShare.decode(piece.data)
+        other = bytes([part.packed[0] ^ 1]) + part.packed[1:]
+        return BlobChunk(replace(part, packed=other).encode(), piece.total_size)
+
+    async def main(clock):
+        storages = (storage(clock, crashes=True), storage(clock))
+        house = TwoAggregators(clock, noise_for(), storages=storages)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        again = TwoAggregators(
+            clock,
+            noise_for(),
+            storages=storages,
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: changed}),
+        )
+        await again.leader.recover()
+        with pytest.raises(RemoteProtocolError) as refused:
+            await again.leader.next_sum()
+        assert refused.value.code is ErrorCode.EQUIVOCATION
+        assert await again.leader.last_sum() is None
+
+    run(main)
+
+
+def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
+    """Its clients could not give the helper another seed in the old one."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        early = [house.client(f"client-{k}") for k in range(2)]
+        found = await asyncio.gather(
+            house.leader.next_sum(),
+            *(one.contribute(VECTORS[0]) for one in early),
+            return_exceptions=True,
+        )
+        assert {error.code for error in found} == {ErrorCode.U3_TOO_SMALL}
+        released, _ = await house.give(VECTORS)
+        return released.inputs
+
+    assert run(main) == 4
+
+
+def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
+    async def main(clock):
+        storages = (storage(clock), storage(clock, crashes=True))
+        house = TwoAggregators(clock, noise_for(), storages=storages)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        offer = house.helper._live.offer
+        late = HelperShare.decode(bytes(64)).encode()
+        upload = UploadChunk(offer.session_id, 0, 64, sha256(late).digest(), late)
+        with pytest.raises(ServiceError) as refused:
+            await house.helper.answer("late", upload)
+        assert refused.value.code is ErrorCode.UNKNOWN_SESSION
+
+    run(main)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
     """A call that its caller gave up is finished: book and memory agree."""
 
     async def main(clock):
@@ -207,7 +320,8 @@ def test_who_hangs_up_leaves_no_half_written_share() -> None:
             helper.session_id, 0, len(share), sha256(share).digest(), share
         )
         giving_up = asyncio.ensure_future(house.helper.answer("c0", upload))
-        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         giving_up.cancel()
         await asyncio.wait({giving_up})
         assert (await house.helper.answer("c0", upload)).complete

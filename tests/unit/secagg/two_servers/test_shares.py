@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from dpnoise import Adversary, make_accountant
-from secagg.distributed_dp import AggregatorNoise, NoisedTask, plan
+from secagg.distributed_dp import AggregatorNoise, LocalParameters, NoisedTask, plan
+from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import InputError, RemoteProtocolError
 from secagg.policy import PrivacyFloors
 from secagg.primitives import kdf, prg
@@ -111,3 +113,21 @@ def test_a_vector_that_is_none_is_refused_before_anything_is_sent() -> None:
     for bad in (np.full(5, np.nan), np.zeros(4)):
         with pytest.raises(InputError):
             noise.encode(bad, session_id=SESSION, seed=SEEDS[0])
+
+
+def test_what_clients_do_to_noise_elsewhere_has_no_place_here() -> None:
+    noise = noise_for()
+    parameters = noise.parameters
+    block = replace(decode_block(parameters.noise_block), selection_rate=Fraction(1, 2))
+    with pytest.raises(RemoteProtocolError, match="selected in secret"):
+        AggregatorNoise.from_parameters(replace(parameters, noise_block=block.encode()))
+    local = LocalParameters(randomiser="privunit2", dim=5, bound=1.0, epsilon=5.0)
+    block = decode_block(parameters.noise_block)
+    private = replace(block, budget=replace(block.budget, randomiser=local))
+    with pytest.raises(RemoteProtocolError, match="local randomiser"):
+        AggregatorNoise.from_parameters(
+            replace(parameters, noise_block=private.encode())
+        )
+    flagged = replace(noise.mechanism.parameters, clip_flag_amplitude=0.1)
+    with pytest.raises(RemoteProtocolError, match="clip flag"):
+        AggregatorNoise.joined(flagged, parameters, epsilon=8.0, delta=1e-5)

@@ -1,0 +1,38 @@
+"""Keywords of a plan, from arguments of their own and from further settings.
+
+It plans nothing.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from dpnoise.errors import ParameterError
+
+__all__ = ["NO_SETTINGS", "plan_keywords"]
+
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""Nothing beside the arguments."""
+
+
+def plan_keywords(
+    settings: Mapping[str, Any], *reserved: str, **arguments: object
+) -> dict[str, Any]:
+    """Join arguments and settings; neither may contradict the other.
+
+    Args:
+        settings: Further keywords of `dpnoise.plan`.
+        reserved: Keywords that are decided elsewhere.
+        arguments: Keywords that have an argument of their own.
+
+    Raises:
+        ParameterError: A setting has an argument of its own.
+    """
+    for name in settings:
+        if name in arguments or name in reserved:
+            raise ParameterError(
+                f"{name} is an argument of its own here, not one of the settings",
+                parameter="settings",
+                value=name,
+            )
+    return arguments | dict(settings)

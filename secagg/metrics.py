@@ -1,0 +1,241 @@
+"""What an aggregator measures: the table of its metrics, and who takes them.
+
+Rule 1: every metric that leaves the process is a row here, and the dashboards and alarm
+        rules in `deploy/` name no other (tested).
+Rule 2: a label is a task or one word of a short list of our own, never a client, a
+        session or free text.  Tasks beyond the first `TASKS_AT_MOST` are one, `other`,
+        so that a scrape stays small however long the process runs.
+Rule 3: measuring changes nothing: nobody waits for it, nothing fails by it.
+
+It knows no metrics backend: that is `secagg.server.prometheus_meter`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Final, Protocol
+
+__all__ = [
+    "METRICS",
+    "PROCESS_METRICS",
+    "TASKS_AT_MOST",
+    "Kind",
+    "Meter",
+    "Metric",
+    "SilentMeter",
+]
+
+TASKS_AT_MOST: Final = 100
+
+
+@unique
+class Kind(StrEnum):
+    """What becomes of the values of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Attributes:
+        name: As it is scraped.
+        kind: What becomes of its values.
+        help: What it says, with its unit.
+        labels: Names of its labels.
+        buckets: Upper ends of a histogram's buckets, in its unit.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+class Meter(Protocol):
+    """Takes measurements."""
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter."""
+        ...
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Put a value into a histogram."""
+        ...
+
+
+class SilentMeter:
+    """Takes measurements where nobody asks for them."""
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Forget it."""
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Forget it."""
+
+
+# Rounds last between a moment and an hour, calls and commits far less.
+_ROUND_SECONDS: Final = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+_CALL_SECONDS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+
+SESSIONS: Final = Metric(
+    "secagg_sessions_total",
+    Kind.COUNTER,
+    "Sessions that ended, by `released` or the code of their abort.",
+    ("task", "outcome"),
+)
+CLIENTS_LOST: Final = Metric(
+    "secagg_clients_lost_total",
+    Kind.COUNTER,
+    "Clients that sessions went on without, by the round in which they were lost.",
+    ("round", "reason"),
+)
+ROUND_SECONDS: Final = Metric(
+    "secagg_round_seconds",
+    Kind.HISTOGRAM,
+    "How long rounds were open, and whether everybody had answered.",
+    ("round", "closed_by"),
+    _ROUND_SECONDS,
+)
+SUM_SECONDS: Final = Metric(
+    "secagg_sum_seconds",
+    Kind.HISTOGRAM,
+    "How long it took to remove the masks from a sum.",
+    buckets=_ROUND_SECONDS,
+)
+CALLS: Final = Metric(
+    "secagg_calls_total", Kind.COUNTER, "Calls of clients.", ("method",)
+)
+CALL_SECONDS: Final = Metric(
+    "secagg_call_seconds",
+    Kind.HISTOGRAM,
+    "How long it took to answer a call, refusals included.",
+    ("method",),
+    _CALL_SECONDS,
+)
+REFUSALS: Final = Metric(
+    "secagg_refusals_total",
+    Kind.COUNTER,
+    "Calls of clients that were refused, by code.",
+    ("code",),
+)
+UPLOAD_BYTES: Final = Metric(
+    "secagg_upload_bytes_total",
+    Kind.COUNTER,
+    "Bytes of masked inputs that arrived.",
+    ("task",),
+)
+DOWNLOAD_BYTES: Final = Metric(
+    "secagg_download_bytes_total",
+    Kind.COUNTER,
+    "Bytes of payloads, sums and large updates that clients fetched.",
+    ("task",),
+)
+BOOK_COMMIT_SECONDS: Final = Metric(
+    "secagg_book_commit_seconds",
+    Kind.HISTOGRAM,
+    "How long it took until a change of a session was on the disk.",
+    buckets=_CALL_SECONDS,
+)
+BOOK_ERRORS: Final = Metric(
+    "secagg_book_errors_total", Kind.COUNTER, "Changes that the book refused."
+)
+
+# Read when somebody asks.
+IS_READY: Final = Metric(
+    "secagg_is_ready",
+    Kind.GAUGE,
+    "1 if the book can be written, the disk has room and a task runs.",
+)
+SESSIONS_OPEN: Final = Metric(
+    "secagg_sessions_open", Kind.GAUGE, "Sessions that are not over.", ("task",)
+)
+ROUND_ANSWERED: Final = Metric(
+    "secagg_round_answered",
+    Kind.GAUGE,
+    "Clients that answered in the open round of the latest session.",
+    ("task",),
+)
+ROUND_EXPECTED: Final = Metric(
+    "secagg_round_expected",
+    Kind.GAUGE,
+    "Clients that may answer in the open round of the latest session.",
+    ("task",),
+)
+TASK_RUNS: Final = Metric(
+    "secagg_task_runs", Kind.GAUGE, "1 if a task runs, else 0.", ("task",)
+)
+TASK_SUMS_LEFT: Final = Metric(
+    "secagg_task_sums_left", Kind.GAUGE, "Sums that a task still wants.", ("task",)
+)
+TASK_SESSIONS_LEFT: Final = Metric(
+    "secagg_task_sessions_left",
+    Kind.GAUGE,
+    "Sessions that a task's budget still covers, spare ones included.",
+    ("task",),
+)
+TASK_SPARE_LEFT: Final = Metric(
+    "secagg_task_spare_left",
+    Kind.GAUGE,
+    "Sessions left beyond the sums that a task still wants.",
+    ("task",),
+)
+TASK_EPSILON: Final = Metric(
+    "secagg_task_epsilon",
+    Kind.GAUGE,
+    "Epsilon that all sessions of a task cost together, against whom: "
+    "`server` or `model_reader`.",
+    ("task", "against"),
+)
+CERTIFICATE_EXPIRES: Final = Metric(
+    "secagg_certificate_expires_timestamp_seconds",
+    Kind.GAUGE,
+    "When the aggregator's certificate ends, in Unix seconds.",
+)
+FREE_BYTES: Final = Metric(
+    "secagg_free_bytes", Kind.GAUGE, "Free bytes of the disk that holds the state."
+)
+BUILD: Final = Metric(
+    "secagg_build_info", Kind.GAUGE, "1; the version is a label.", ("version",)
+)
+
+METRICS: Final = (
+    SESSIONS,
+    CLIENTS_LOST,
+    ROUND_SECONDS,
+    SUM_SECONDS,
+    CALLS,
+    CALL_SECONDS,
+    REFUSALS,
+    UPLOAD_BYTES,
+    DOWNLOAD_BYTES,
+    BOOK_COMMIT_SECONDS,
+    BOOK_ERRORS,
+    IS_READY,
+    SESSIONS_OPEN,
+    ROUND_ANSWERED,
+    ROUND_EXPECTED,
+    TASK_RUNS,
+    TASK_SUMS_LEFT,
+    TASK_SESSIONS_LEFT,
+    TASK_SPARE_LEFT,
+    TASK_EPSILON,
+    CERTIFICATE_EXPIRES,
+    FREE_BYTES,
+    BUILD,
+)
+
+# Of the process itself, under the names that every exporter gives them.
+PROCESS_METRICS: Final = frozenset(
+    {
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+    }
+)

@@ -1,0 +1,116 @@
+"""An aggregator at one glance: what commands print, the web page shows, a scrape reads.
+
+Rule 1: what is said of tasks is made by `secagg.server.views`; here is what the process
+        knows of itself.
+"""
+
+import asyncio
+import os
+import shutil
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from secagg import metrics
+from secagg.server.operated_server import OperatedServer
+from secagg.server.prometheus_meter import Reading
+from secagg.server.task_facts import TaskFacts
+from secagg.server.task_memory import decode_settings
+from secagg.server.views import View, budget_view, state_of, tasks_view
+from secagg.storage.stored import TaskState
+
+__all__ = ["Overview"]
+
+
+class Overview:
+    """Looks at an aggregator that runs.
+
+    Args:
+        server: Open.
+        state_dir: Of the server, whose disk is watched.
+
+    Attributes:
+        state_dir: The same.
+    """
+
+    def __init__(self, server: OperatedServer, state_dir: Path) -> None:
+        self._server = server
+        self.state_dir: Final = state_dir
+        self._started = datetime.now(UTC)
+
+    async def status(self) -> View:
+        """Return what `secagg status` shows."""
+        identity = self._server.identity
+        expires = None if identity is None else identity.not_valid_after
+        return {
+            "server": {
+                "is_running": True,
+                "version": metadata.version("secagg"),
+                "pid": os.getpid(),
+                "address": None
+                if self._server.transport is None  # still planning
+                else str(self._server.address),
+                "started": self._started.isoformat(timespec="seconds"),
+                "is_draining": self._server.is_draining,
+                "certificate_expires": None
+                if expires is None
+                else expires.isoformat(timespec="seconds"),
+                "certificate_days": None
+                if expires is None
+                else (expires - datetime.now(UTC)).days,
+                "refused_last_hour": self._server.refused(),
+                "free_bytes": self._free_bytes(),
+            },
+            "tasks": await tasks_view(self._server.storage.book, self._server.live),
+        }
+
+    async def readings(self, *, is_ready: bool) -> list[Reading]:
+        """Return the gauges as they stand now."""
+        found: list[Reading] = [
+            (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
+            (metrics.IS_READY, float(is_ready), {}),
+            (metrics.FREE_BYTES, float(self._free_bytes()), {}),
+        ]
+        if self._server.identity is not None:
+            expires = self._server.identity.not_valid_after
+            found.append((metrics.CERTIFICATE_EXPIRES, expires.timestamp(), {}))
+        return [*found, *await self._of_tasks(), *self._of_sessions()]
+
+    async def _of_tasks(self) -> list[Reading]:
+        found: list[Reading] = []
+        for row in await self._server.storage.book.tasks():
+            task, settings = {"task": row.task.task_id}, decode_settings(row.task)
+            runs = state_of(row, settings) == TaskState.RUNNING.value
+            sums = TaskFacts.decode(row.tally.facts).sums
+            missing = max(0, settings.task.sessions - sums)
+            found.append((metrics.TASK_RUNS, float(runs), task))
+            found.append((metrics.TASK_SUMS_LEFT, float(missing), task))
+            budget = await asyncio.to_thread(budget_view, row, self.state_dir)
+            if budget is not None:
+                for metric, name in (
+                    (metrics.TASK_SESSIONS_LEFT, "left"),
+                    (metrics.TASK_SPARE_LEFT, "spare_left"),
+                ):
+                    found.append((metric, float(str(budget[name])), task))
+                for against in ("server", "model_reader"):
+                    epsilon = float(str(budget[f"epsilon_{against}"]))
+                    labels = {**task, "against": against}
+                    found.append((metrics.TASK_EPSILON, epsilon, labels))
+        return found
+
+    def _of_sessions(self) -> list[Reading]:
+        found: list[Reading] = []
+        open_sessions: dict[str, int] = {}
+        for live in self._server.live():
+            progress = live.progress
+            task = {"task": progress.task_id}
+            counted = open_sessions.get(progress.task_id, 0) + 1
+            open_sessions[progress.task_id] = counted
+            found.append((metrics.SESSIONS_OPEN, float(counted), task))
+            found.append((metrics.ROUND_ANSWERED, float(progress.answered), task))
+            found.append((metrics.ROUND_EXPECTED, float(progress.expected), task))
+        return found
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self.state_dir).free

@@ -1,0 +1,196 @@
+"""An aggregator of few files against strangers who come in numbers, over real TLS."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+import sys
+
+import grpc.aio
+import pytest
+
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.grpc_server import GrpcServer
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.transport.admission import Admission
+from secagg.transport.channel_options import HEALTH_SERVICE
+from secagg.transport.relay import Refusal
+from secagg.wire.calls import AdvertiseKeys
+
+CALL = AdvertiseKeys(bytes(32), b"advert")
+LOOPBACK = Address("127.0.0.1", 0)
+
+# The limits of files are a process's own, so that this one has a process.
+SERVER = """
+import asyncio, resource, sys
+from pathlib import Path
+from secagg.server.grpc_server import GrpcServer
+from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.address import Address
+from secagg.transport.admission import Admission
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+
+async def main(relay, certificate, key, authority):
+    identity = TLSIdentity.load(
+        certificate=Path(certificate), private_key=Path(key),
+        authority=Path(authority), role=Role.SERVER,
+    )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 352))
+    async with await GrpcServer.start(
+        ScriptedService(), Address("127.0.0.1", 0), identity=identity,
+        admission=Admission(relay=relay, waiting=16),
+    ) as server:
+        print(server.address.port, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        print(dict(server.relay.refused), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+FLOOD = 400  # more than the process may have files
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    return TLSDeployment(tmp_path_factory.mktemp("certificates"))
+
+
+@contextlib.contextmanager
+def flood(port, first=b""):
+    """Hold as many connections open as the other side lets us."""
+    with contextlib.ExitStack() as stack:
+        for number in range(FLOOD):
+            stranger = stack.enter_context(socket.socket())
+            stranger.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                # Ten addresses: the limit of one would end this too early.
+                stranger.bind((f"127.0.7.{number % 10 + 1}", 0))
+                stranger.connect(("127.0.0.1", port))
+                stranger.sendall(first)
+        yield
+
+
+@contextlib.contextmanager
+def aggregator_of_few_files(deployment, relay):
+    """Run `SERVER`."""
+    files = deployment.server().files
+    paths = map(str, (files.certificate, files.private_key, files.authority))
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, relay, *paths],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+
+
+async def test_silent_and_stalled_strangers_keep_no_client_out(deployment):
+    with aggregator_of_few_files(deployment, "on") as process:
+        port = int(process.stdout.readline())
+        # Before the first byte, and in the middle of a hello.
+        with flood(port), flood(port, b"\x16\x03\x01"):
+            async with GrpcConnection(
+                Address("127.0.0.1", port), identity=deployment.client()
+            ) as connection:
+                await connection.call(CALL)
+        out, err = process.communicate()
+    assert process.returncode == 0
+    assert "files_exhausted" not in err
+    assert "reason=waiting" in err
+    assert "WAITING" in out
+
+
+async def test_whoever_begins_tls_and_stalls_is_gone_after_the_handshakes_time(
+    deployment,
+):
+    hello = client_hello()
+    async with await GrpcServer.start(
+        ScriptedService(),
+        LOOPBACK,
+        identity=deployment.server(),
+        admission=Admission(relay="on", handshakes=2, handshake_seconds=0.2),
+    ) as server:
+        stalled = [
+            await asyncio.open_connection("127.0.0.1", server.address.port)
+            for _ in range(6)
+        ]
+        for _, writer in stalled:
+            writer.write(hello)
+        async with GrpcConnection(
+            server.address, identity=deployment.client()
+        ) as connection:
+            await connection.call(CALL)  # when its turn came
+            for reader, writer in stalled:
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()  # to the end
+                writer.close()
+            await connection.call(CALL)  # on the same connection, long after
+            assert server.relay.connections == 1
+        assert server.relay.refused[Refusal.HANDSHAKE_TIMEOUT] == 6
+
+
+def client_hello():
+    """Return what a TLS library sends first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="aggregator.example")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+async def test_a_refused_certificate_is_in_the_log_with_its_address(deployment, caplog):
+    # Its holder believes our authority, which has not issued it.
+    stranger = deployment.cheat(deployment.theirs.issue_client("client-7"))
+    async with await GrpcServer.start(
+        ScriptedService(),
+        LOOPBACK,
+        identity=deployment.server(),
+        admission=Admission(relay="on"),
+    ) as server:
+        async with GrpcConnection(server.address, identity=stranger) as connection:
+            with pytest.raises(ServiceError) as caught:
+                await connection.call(CALL)
+        assert caught.value.code in {ErrorCode.BAD_CERTIFICATE, ErrorCode.UNREACHABLE}
+        assert server.relay.refused[Refusal.CERTIFICATE] >= 1
+    assert "handshake_refused address=127.0.0.1" in caplog.text
+    assert "reason=certificate" in caplog.text
+
+
+async def test_one_client_has_two_connections_and_the_newest_stay(deployment):
+    async with (
+        await GrpcServer.start(
+            ScriptedService(),
+            LOOPBACK,
+            identity=deployment.server(),
+            admission=Admission(relay="on"),
+        ) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        identity = deployment.client()
+        for _ in range(3):
+            connection = await stack.enter_async_context(
+                GrpcConnection(server.address, identity=identity)
+            )
+            await connection.call(CALL)
+        assert server.relay.refused == {Refusal.PER_IDENTITY: 1}
+        assert server.relay.connections == 2
+
+
+async def test_probes_are_answered_and_silence_at_their_port_is_bounded():
+    async with await GrpcServer.start(
+        ScriptedService(),
+        LOOPBACK,
+        insecure_for_tests=True,
+        health_address=LOOPBACK,
+        admission=Admission(relay="on"),
+    ) as server:
+        with flood(server.health_address.port):
+            async with grpc.aio.insecure_channel(str(server.health_address)) as probe:
+                check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
+                assert await check(b"", timeout=30) == b"\x08\x01"

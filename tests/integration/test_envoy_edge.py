@@ -1,0 +1,117 @@
+"""The sample of an edge, in front of an aggregator, with the real Envoy."""
+
+import contextlib
+import socket
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.server.grpc_server import GrpcServer
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.wire.calls import AdvertiseKeys
+
+ENVOY = Path(sysconfig.get_path("scripts")) / "envoy"
+SAMPLE = Path(__file__).parents[2] / "deploy" / "envoy" / "envoy.yaml"
+CALL = AdvertiseKeys(bytes(32), b"advert")
+READY = "starting workers"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def await_listener(port):
+    """Connect until somebody listens: the workers have just been told to."""
+    is_open = False
+    while not is_open:
+        with socket.socket() as probe:
+            is_open = probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def edge(directory, inside):
+    """Run the sample with other ports and less patience; yield its port and log."""
+    port, log = free_port(), directory / "envoy.log"
+    text = SAMPLE.read_text()
+    for usual, here in (
+        ("0.0.0.0, port_value: 7400", f"127.0.0.1, port_value: {port}"),
+        ("port_value: 7401", f"port_value: {inside}"),
+        ("port_value: 9901", "port_value: 0"),
+        ("listener_filters_timeout: 10s", "listener_filters_timeout: 0.2s"),
+    ):
+        assert text.count(usual) == 1
+        text = text.replace(usual, here)
+    config = directory / "envoy.yaml"
+    config.write_text(text)
+    with (
+        log.open("w") as stdout,
+        subprocess.Popen(
+            [ENVOY, "-c", config, "--concurrency", "1", "--disable-hot-restart"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if READY in line:
+                    break
+            else:
+                pytest.fail("".join(said))
+            await_listener(port)
+            yield port, log
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def is_closed(stranger):
+    """Whether the other side closes, within the socket's patience."""
+    try:
+        return stranger.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+async def test_clients_pass_with_their_own_tls_and_strangers_do_not(tmp_path):
+    deployment, service = TLSDeployment(tmp_path), ScriptedService()
+    async with await GrpcServer.start(
+        service, Address("127.0.0.1", 0), identity=deployment.server()
+    ) as server:
+        with (
+            edge(tmp_path, server.address.port) as (port, log),
+            contextlib.ExitStack() as strangers,
+        ):
+
+            def stranger(first):
+                one = strangers.enter_context(
+                    socket.create_connection(("127.0.0.1", port), timeout=10)
+                )
+                one.sendall(first)
+                return one
+
+            silent = [stranger(b"") for _ in range(100)]
+            foreign = stranger(b"GET / HTTP/1.1\r\n\r\n")
+            async with GrpcConnection(
+                Address("127.0.0.1", port), identity=deployment.client()
+            ) as connection:
+                await connection.call(CALL)
+            assert is_closed(foreign)
+            assert all(is_closed(each) for each in silent)
+    assert service.calls == [("client-7", CALL)]
+    assert "connection address=127.0.0.1 milliseconds=" in log.read_text()
+
+
+def test_the_edge_needs_no_key_and_no_certificate():
+    """TLS is the client's and the aggregator's; a proxy that ends it would forge."""
+    text = SAMPLE.read_text()
+    assert "transport_socket" not in text
+    assert "filename" not in text
