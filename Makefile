@@ -36,8 +36,9 @@ format: $(STAMP_DEV)
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: $(STAMP_DEV)  ## timings, as ratios measured side by side
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py
+bench: $(STAMP_DEV)  ## CPU times, as ratios measured side by side; JSON in build/
+	mkdir -p build
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
 
 papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
 	for script in benchmarks/papers/*_figure?.py benchmarks/papers/*_table?.py \

@@ -20,6 +20,7 @@ import numpy as np
 
 _FLAGS_OF_INTEREST = ("aes", "vaes", "avx2", "avx512f")
 _BROKEN_PROMISES: list[str] = []
+_ROWS: list[tuple[str, str, str, str, str]] = []
 
 
 def cpu_seconds(function: Callable[[], object], *, repeats: int = 5) -> float:
@@ -66,12 +67,29 @@ def emit(  # noqa: PLR0913 - the columns of one result
         "target_met": target_met,
         "environment": {**_environment(), "load": os.getloadavg()[0]},
     }
+    sizes = ", ".join(f"{key} {given}" for key, given in parameters.items())
+    promise = {None: "", True: "kept", False: "BROKEN"}[target_met]
+    measured = f"{value:.4g} {unit}"
+    _ROWS.append((name, sizes, measured, f"{ratio:.3g} x {baseline}", promise))
     print(json.dumps(line, ensure_ascii=False), flush=True)
 
 
 def broken_promises() -> list[str]:
     """Names of the results so far that missed their target, for `run.py --check`."""
     return list(_BROKEN_PROMISES)
+
+
+def table() -> list[str]:
+    """The results so far in lines for people, in columns."""
+    heads = ("what", "sizes", "measured", "speed", "promise")
+    rows = [heads, *_ROWS]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    return [
+        "  ".join(
+            text.ljust(width) for text, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 @functools.cache

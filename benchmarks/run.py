@@ -1,4 +1,6 @@
-"""Runs every benchmark of this directory: one JSON line per result.
+"""Runs every benchmark of this directory: one JSON line per result, and a table.
+
+Standard output has the JSON, standard error at the end the same in columns for people.
 
 `--tiny` proves in seconds that none has rotted; `--check` compares the results with
 what the project promises and exits with 1 where a promise is broken.  Neither is
@@ -33,11 +35,10 @@ def main() -> int:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are: {known}")
     for name in wanted:
         importlib.import_module(name).main(tiny=options.tiny)
-    missed = (
-        importlib.import_module("measurement").broken_promises()
-        if options.check
-        else []
-    )
+    measurement = importlib.import_module("measurement")
+    for line in measurement.table():
+        print(line, file=sys.stderr)
+    missed = measurement.broken_promises() if options.check else []
     for line in missed:
         print(f"promise broken: {line}", file=sys.stderr)
     return 1 if missed else 0

@@ -22,6 +22,7 @@ from secagg.cli import (
     demo,
     doctor,
     graph,
+    load,
     pki,
     plan,
     server,
@@ -79,6 +80,7 @@ app.command("drain")(status.drain)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(state.app, name="state")
 app.command("simulate")(simulate.simulate)
+app.command("load")(load.load)
 app.command("plan")(plan.plan)
 app.command("graph")(graph.graph)
 app.add_typer(pki.app, name="pki")

@@ -6,7 +6,8 @@ Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from secagg.client.backoff import Backoff
@@ -31,6 +32,7 @@ from secagg.wire.calls import (
     Reference,
     Request,
     UploadChunk,
+    UploadStatus,
     Wait,
     WatchSession,
 )
@@ -49,12 +51,36 @@ RETRYABLE: Final = frozenset(
 # A link that corrupts every upload will not get better.
 MAX_UPLOAD_RESTARTS: Final = 5
 # A stream whose other end vanished without a word looks like one that is quiet.  After
-# this time it is opened again.
-WATCH_SECONDS: Final = 20.0
+# a part of the time that is left it is asked what there is, and opened again: in a
+# round of s seconds after s/3 and a little, so that there is time to answer.  Less than
+# the first of these only costs the server, more than the last one gains nothing.
+WATCH_SECONDS: Final = (20.0, 240.0)
+WATCH_PARTS: Final = 6
 # Whoever looks at a client that gets nowhere is told this often.
 TELL_SECONDS: Final = 5.0
 
 _Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenStream:
+    """A stream that goes on with the update behind the last one that it gave.
+
+    Attributes:
+        session_id: The session that it is about.
+        after: The round that its last update has opened.
+        updates: What it gives.
+    """
+
+    session_id: bytes
+    after: Round
+    updates: AsyncIterator[Envelope | Reference]
+
+    async def close(self) -> None:
+        """Give it up."""
+        close = getattr(self.updates, "aclose", None)
+        if close is not None:
+            await close()
 
 
 class ClientCalls:
@@ -90,6 +116,7 @@ class ClientCalls:
         self._workers = workers
         self._watch = watch
         self._on_unreachable = on_unreachable
+        self._open_stream: _OpenStream | None = None
         self._silent_until = float("-inf")
         self.has_been_answered = False
         self.failure: ServiceError | None = None
@@ -199,7 +226,9 @@ class ClientCalls:
         self, session_id: bytes, after: Round, deadline: float, *, is_streaming: bool
     ) -> Envelope | Reference | Wait:
         if is_streaming:
-            patience = min(deadline, self._clock.now() + WATCH_SECONDS)
+            now, (least, most) = self._clock.now(), WATCH_SECONDS
+            quiet = min(max(least, (deadline - now) / WATCH_PARTS), most)
+            patience = min(deadline, now + quiet)
             try:
                 streamed = await finish_before(
                     self._clock, patience, self._first_streamed(session_id, after)
@@ -217,13 +246,28 @@ class ClientCalls:
     async def _first_streamed(
         self, session_id: bytes, after: Round
     ) -> Envelope | Reference | None:
-        stream = self._connection.watch(WatchSession(session_id, after))
+        """Return the next update of the stream; one stream serves a whole session."""
+        stream, self._open_stream = self._open_stream, None
+        if stream is None or (stream.session_id, stream.after) != (session_id, after):
+            if stream is not None:
+                await stream.close()
+            updates = self._connection.watch(WatchSession(session_id, after))
+            stream = _OpenStream(session_id, after, updates)
+        update = None
         try:
-            return await anext(stream, None)
+            update = await anext(stream.updates, None)
         finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+            if update is None or update.kind.ROUND is Round.FINISHED:
+                await stream.close()
+            else:
+                self._open_stream = replace(stream, after=update.kind.ROUND)
+        return update
+
+    async def hang_up(self) -> None:
+        """Close the stream that is open; whoever leaves a session calls it."""
+        stream, self._open_stream = self._open_stream, None
+        if stream is not None:
+            await stream.close()
 
     async def fetch(
         self,
@@ -262,21 +306,24 @@ class ClientCalls:
             )
         return bytes(collected)
 
-    async def upload(
+    async def upload(  # noqa: PLR0913 - what is sent, to where, until when
         self,
         session_id: bytes,
         packed: bytes,
         *,
         digest: bytes,
+        offset: int | None = None,
         deadline: float,
         on_chunk: Callable[[int], None],
     ) -> None:
-        """Upload a packed vector, going on where an earlier attempt stopped.
+        """Upload a packed vector, going on where the server is.
 
         Args:
             session_id: The session.
             packed: The vector.
             digest: SHA-256 of it.
+            offset: Where an earlier attempt stopped, as the server has said; 0 without
+                one; None asks the server.
             deadline: When to give up.
             on_chunk: Told how many bytes have arrived.
 
@@ -286,7 +333,10 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         restarts = 0
-        status = await self.send(GetUploadStatus(session_id), deadline)
+        if offset is None:
+            status = await self.send(GetUploadStatus(session_id), deadline)
+        else:
+            status = UploadStatus(offset)
         while not status.complete:
             offset = status.next_offset
             if not 0 <= offset < len(packed):

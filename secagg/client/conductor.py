@@ -216,6 +216,7 @@ class Conductor:
         self._session = session
         self._payload: bytes | None = None
         self._uploaded = False
+        self._stored_bytes = 0  # of an upload that an earlier process began
         self._entered = self._deadline = 0.0
         self._sharers: int | None = None
         self._ended_by_server = False
@@ -373,6 +374,7 @@ class Conductor:
             if error.code not in TOO_LATE:
                 raise
             return True
+        self._stored_bytes = status.next_offset
         return status.complete
 
     async def _upload(self, output: MaskAndUpload) -> None:
@@ -383,6 +385,7 @@ class Conductor:
             self._session.session_id,
             packed,
             digest=digest,
+            offset=self._stored_bytes,
             deadline=self._deadline,
             on_chunk=lambda sent: self._report(
                 ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=len(packed)

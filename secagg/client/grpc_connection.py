@@ -70,6 +70,10 @@ class GrpcConnection:
             the client's own trust domain.
         deadlines: Per call; sensible values by default.
 
+    Attributes:
+        bytes_sent: Size of all requests so far, before TLS and the frames of HTTP/2.
+        bytes_received: Size of all answers and updates so far, likewise.
+
     Raises:
         LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
         ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
@@ -86,6 +90,7 @@ class GrpcConnection:
     ) -> None:
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
+        self.bytes_sent = self.bytes_received = 0
         self._unary: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         if identity is not None and insecure_for_tests is None:
             self.identity = identity.identity.name
@@ -126,8 +131,10 @@ class GrpcConnection:
                 channel = await self._channel.open()
                 method = channel.unary_unary(f"/{SERVICE}/{row.name}")
                 self._unary[row.name] = method
+            body = request.encode()
+            self.bytes_sent += len(body)
             data = await method(
-                request.encode(),
+                body,
                 timeout=self._deadlines.of(type(request)),
                 metadata=self._metadata,
             )
@@ -135,6 +142,7 @@ class GrpcConnection:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
+        self.bytes_received += len(data)
         return cast("_Answer", row.decode(data))
 
     async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
@@ -149,12 +157,15 @@ class GrpcConnection:
             try:
                 channel = await self._channel.open()
                 stream = channel.unary_stream(f"/{SERVICE}/{row.name}")
+                body = WatchSession(request.session_id, after).encode()
+                self.bytes_sent += len(body)
                 call = stream(
-                    WatchSession(request.session_id, after).encode(),
+                    body,
                     timeout=self._deadlines.of(WatchSession),
                     metadata=self._metadata,
                 )
                 async for data in call:
+                    self.bytes_received += len(data)
                     update: Envelope | Reference = row.decode(data)
                     after = update.kind.ROUND
                     yield update

@@ -196,6 +196,7 @@ class ClientRunner:
             raise
         finally:
             self.reach = conductor.reach
+            await self._calls.hang_up()
         audit = await session.scrub()
         self._log(telemetry.SESSION_COMPLETED, session)
         self._on_progress(

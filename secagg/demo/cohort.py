@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from secagg.child_process import Child, start_child
 from secagg.demo.layout import DemoLayout, client_name
-from secagg.demo.processes import Child, start_child
 from secagg.demo.settings_file import DemoPlan
 from secagg.errors import ErrorCode, ServiceError
 

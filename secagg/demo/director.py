@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from secagg.child_process import Child, start_child
 from secagg.demo.cohort import Cohort, Loss
 from secagg.demo.digits import Shard, deal_out, save_shard
 from secagg.demo.layout import DemoLayout, client_name
-from secagg.demo.processes import Child, start_child
 from secagg.demo.reference_runs import (
     central_gaussian_accuracies,
     nonprivate_accuracies,

@@ -39,9 +39,9 @@ from secagg import (
     SessionInfo,
     TLSIdentity,
 )
+from secagg.child_process import say
 from secagg.demo.digits import load_shard
 from secagg.demo.layout import TASK_ID, DemoLayout
-from secagg.demo.reports import say
 from secagg.demo.softmax_model import DIMENSION, SoftmaxModel
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.storage.vector_files import write_vector

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from secagg.child_process import say
 from secagg.config import load_server_settings
 from secagg.demo.layout import DemoLayout
-from secagg.demo.reports import say
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.errors import SecAggError
 from secagg.server.program import Observer, plan_task, serve

@@ -132,7 +132,9 @@ class Aggregator:
             masks=masks or MaskExecutor(self._own_masks, self._workers),
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
-            slots=UploadSlots(self._limits.concurrent_chunks),
+            slots=UploadSlots(
+                self._limits.concurrent_chunks, waiting_bytes=self._limits.waiting_bytes
+            ),
             publish=self._feed.publish,
             keep_seconds=self._limits.keep_seconds,
             meter=meter or SilentMeter(),

@@ -15,7 +15,11 @@ class AggregatorLimits:
         watches_per_identity: Open streams of one client: its own, and one that a
             broken link has left behind.
         watches: Open streams of all clients.
-        concurrent_chunks: Chunks of uploads in work at the same time.
+        concurrent_chunks: Chunks of uploads in work at the same time; more only make
+            the disk seek.
+        waiting_bytes: Chunks that have arrived and wait for their turn: 16 whole ones,
+            or 400 vectors of 10^4 entries.  What was received once is not thrown away
+            to be received again.
         kept_sums: Ended sessions whose sum and receipt stay available at least.
         keep_seconds: How long those of every ended session stay available at least.
         quiet_seconds: How long no client must have called before `settle` returns.
@@ -26,6 +30,7 @@ class AggregatorLimits:
     watches_per_identity: int = 2
     watches: int = 20_000
     concurrent_chunks: int = 16
+    waiting_bytes: int = 16 << 20
     kept_sums: int = 16
     keep_seconds: float = 600.0
     quiet_seconds: float = 0.5

@@ -15,8 +15,8 @@ Source:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -33,36 +33,48 @@ from secagg.wire.packing import packed_size
 
 __all__ = ["UploadDesk", "UploadSlots"]
 
-# More at once only fill memory and make the disk seek: 16 streams saturate a server.
-MAX_CONCURRENT_CHUNKS: Final = 16
 RETRY_SECONDS: Final = 0.2
 
 
 class UploadSlots:
-    """Bounds the chunks that are in work at the same time, over all sessions."""
+    """Bounds the chunks that are in work at the same time, over all sessions.
 
-    def __init__(self, limit: int = MAX_CONCURRENT_CHUNKS) -> None:
-        self._free = limit
+    Args:
+        limit: How many.
+        waiting_bytes: How much may wait in memory for its turn; first come, first
+            served.
+    """
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold one slot.
+    def __init__(self, limit: int = 16, *, waiting_bytes: int = 16 << 20) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._room = waiting_bytes
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """Hold one slot, when it is this chunk's turn.
+
+        Args:
+            size: Bytes of the chunk.
 
         Raises:
             ServiceError: OVERLOADED, with a hint when to come back.
         """
-        if self._free == 0:
+        if self._slots.locked() and size > self._room:
             raise ServiceError(
                 "too many uploads are in work",
                 code=ErrorCode.OVERLOADED,
                 next_step="Send this chunk again a little later.",
                 retry_after_seconds=RETRY_SECONDS,
             )
-        self._free -= 1
+        self._room -= size
+        try:
+            await self._slots.acquire()
+        finally:
+            self._room += size
         try:
             yield
         finally:
-            self._free += 1
+            self._slots.release()
 
 
 class UploadDesk:
@@ -150,23 +162,27 @@ class UploadDesk:
             )
 
     async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
-        with self._slots.taken(), self._one_at_a_time(sender):
-            received = await self._workers.run(
-                partial(
-                    self._spool.append,
-                    self._session_id,
-                    sender,
-                    chunk.digest,
-                    offset=chunk.offset,
-                    total_size=chunk.total_size,
-                    data=chunk.data,
-                )
+        with self._one_at_a_time(sender):
+            async with self._slots.taken(len(chunk.data)):
+                return await self._write_now(sender, chunk)
+
+    async def _write_now(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+        received = await self._workers.run(
+            partial(
+                self._spool.append,
+                self._session_id,
+                sender,
+                chunk.digest,
+                offset=chunk.offset,
+                total_size=chunk.total_size,
+                data=chunk.data,
             )
-            self.received_bytes += len(chunk.data)
-            self._arrived()
-            if received < chunk.total_size:
-                return UploadStatus(received)
-            await self._finish(sender, chunk.digest)
+        )
+        self.received_bytes += len(chunk.data)
+        self._arrived()
+        if received < chunk.total_size:
+            return UploadStatus(received)
+        await self._finish(sender, chunk.digest)
         return self.finished()
 
     async def _finish(self, sender: str, digest: bytes) -> None:

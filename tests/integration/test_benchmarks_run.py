@@ -29,6 +29,11 @@ def test_every_benchmark_runs_and_prints_results_beside_a_baseline():
         assert result["value"] >= 0
         assert result["ratio"] >= 0
         assert result["baseline"]
+    # People read the same in columns, below what gRPC has to say.
+    heading, *rows = finished.stderr.splitlines()[-len(results) - 1 :]
+    assert heading.split() == ["what", "sizes", "measured", "speed", "promise"]
+    for row, each in zip(rows, results, strict=True):
+        assert row.startswith(each["name"] + " ")
 
 
 def test_an_unknown_benchmark_is_refused_and_the_known_ones_are_named():

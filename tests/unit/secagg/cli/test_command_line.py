@@ -31,6 +31,7 @@ VERBS = [
     ["server"],
     ["client"],
     ["simulate"],
+    ["load"],
     ["plan"],
     ["graph"],
     ["pki", "init"],

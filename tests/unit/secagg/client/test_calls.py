@@ -6,6 +6,7 @@ import pytest
 
 from secagg.client.calls import ClientCalls
 from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.messages import Delivery, Envelope, Quorum, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
@@ -17,6 +18,7 @@ from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 
 WHOLE = bytes(range(250))
+UPDATES = [Envelope(kind, b"") for kind in (Delivery, Survivors, Quorum)]
 
 
 def fetching(digest, *, workers):
@@ -56,3 +58,49 @@ def test_what_was_fetched_is_hashed_by_a_worker_not_on_the_event_loop():
     with pytest.raises(manual_clock.DeadlockError):
         fetching(hashlib.sha256(WHOLE).digest(), workers=Workers(general=executor))
     assert executor.held == 1
+
+
+def test_one_stream_serves_a_whole_session_and_ends_with_it():
+    opened, closed = [], []
+
+    class Streaming(InMemoryConnection):
+        async def watch(self, request):
+            opened.append(request.after)
+            try:
+                for update in UPDATES:
+                    yield update
+            finally:
+                closed.append(request.session_id)
+
+    async def follow(clock):
+        calls = ClientCalls(
+            Streaming(ScriptedService({}), "client"),
+            clock,
+            SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
+            Workers(general=InlineExecutor()),
+            watch=True,
+        )
+
+        async def update(session_id, after):
+            return await calls.next_update(
+                session_id,
+                after=after,
+                deadline=clock.now() + 60,
+                on_wait=lambda _: pytest.fail("nobody has to wait"),
+            )
+
+        after = Round.SHARE_KEYS
+        while after is not Round.UNMASKING:
+            after = (await update(bytes(32), after)).kind.ROUND
+        assert opened == [Round.SHARE_KEYS]
+        assert not closed
+        # Another session, or a round that the stream has left, needs another stream.
+        await update(b"\x01" * 32, Round.SHARE_KEYS)
+        assert closed == [bytes(32)]
+        await update(b"\x01" * 32, Round.SHARE_KEYS)
+        assert len(opened) == 3
+        await calls.hang_up()
+        assert closed == [bytes(32), b"\x01" * 32, b"\x01" * 32]
+        await calls.hang_up()
+
+    manual_clock.run(follow)

@@ -46,7 +46,6 @@ from secagg.wire.calls import (
     FetchChunk,
     GetOffer,
     GetUpdate,
-    GetUploadStatus,
     RevealShares,
     UploadChunk,
     UploadStatus,
@@ -255,7 +254,7 @@ def test_a_server_that_takes_chunks_and_never_moves_on_is_left():
 
 @pytest.mark.parametrize("offset", [-1, 10**9])
 def test_a_server_that_asks_for_impossible_bytes_is_left(offset):
-    deployment, endings = run({GetUploadStatus: lambda _: UploadStatus(offset)})
+    deployment, endings = run({UploadChunk: lambda _: UploadStatus(offset)})
     assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
 
 

@@ -803,7 +803,44 @@ def test_too_many_chunks_at_once_are_told_to_come_back():
         assert (await first).complete
         assert (await world.upload("b", VECTOR)).complete
 
+    scenario(test, concurrent_chunks=1, waiting_bytes=0)
+
+
+def test_a_chunk_waits_for_its_turn_and_is_received_once():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        held.is_holding = True
+        world.aggregator._workers._general = held
+        uploads = [asyncio.ensure_future(world.upload(who, VECTOR)) for who in "abc"]
+        await world.settle()
+        assert held.held == 1  # the others do not touch the disk meanwhile
+        assert not any(upload.done() for upload in uploads)
+        held.release()
+        assert all([(await upload).complete for upload in uploads])
+
     scenario(test, concurrent_chunks=1)
+
+
+def test_what_waits_for_its_turn_is_bounded_in_bytes():
+    async def test(world):
+        await world.open_round_two()
+        held = HeldExecutor()
+        held.is_holding = True
+        world.aggregator._workers._general = held
+        first, second = (
+            asyncio.ensure_future(world.upload(who, VECTOR)) for who in "ab"
+        )
+        await world.settle()
+        with pytest.raises(ServiceError) as caught:
+            await world.upload("c", VECTOR)
+        assert caught.value.code is ErrorCode.OVERLOADED
+        held.release()
+        assert (await first).complete
+        assert (await second).complete
+        assert (await world.upload("c", VECTOR)).complete
+
+    scenario(test, concurrent_chunks=1, waiting_bytes=SIZE)
 
 
 def test_one_client_sends_one_chunk_at_a_time():

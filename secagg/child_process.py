@@ -1,10 +1,12 @@
-"""The processes of one demo: started, listened to, killed and never left behind.
+"""Processes of one command: started, listened to, killed and never left behind.
 
 Rule 1: every process is killed by the object that started it, at the latest when the
-        demo ends, whatever happens.
+        command ends, whatever happens.
 Rule 2: whoever started a process waits until it has ended: none is left behind, and
         none of its pipes outlives the event loop.
 Rule 3: a process is only ever addressed by its own id.
+Rule 4: a process says one JSON object per line on standard output, with a key
+        ``event``, and nothing else; only public facts: names, rounds, counts.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["Child", "Listener", "start_child"]
+__all__ = ["Child", "Listener", "say", "start_child"]
 
 Listener = Callable[[Mapping[str, object]], None]
 # A report of a session with a few hundred lost clients fits.
@@ -25,7 +27,7 @@ _MAX_LINE_BYTES: Final = 1 << 20
 
 
 class Child:
-    """One process of the demo and the lines that it says."""
+    """One process and the lines that it says."""
 
     def __init__(
         self, name: str, process: asyncio.subprocess.Process, listener: Listener
@@ -60,8 +62,14 @@ class Child:
         return code
 
 
-async def start_child(
-    name: str, module: str, arguments: Sequence[str], *, log: Path, listener: Listener
+async def start_child(  # noqa: PLR0913 - what a process is made of
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    listener: Listener,
+    environment: Mapping[str, str] | None = None,
 ) -> Child:
     """Start a Python module of this package as a process of its own.
 
@@ -71,11 +79,17 @@ async def start_child(
         arguments: Its command line.
         log: Where its standard error goes.
         listener: Called with every line that it says.
+        environment: Variables beside those of this process.
 
     Raises:
         ServiceError: The system refuses another process.
     """
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    variables = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        **(environment or {}),
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("ab") as errors:
@@ -87,15 +101,21 @@ async def start_child(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=environment,
+                env=variables,
                 limit=_MAX_LINE_BYTES,
-                # Ctrl-C reaches the demo alone, which ends its children itself.
+                # Ctrl-C reaches the command alone, which ends its children itself.
                 start_new_session=True,
             )
     except OSError as error:
         raise ServiceError(
             f"process {name} cannot be started: {error.strerror}",
             code=ErrorCode.OVERLOADED,
-            next_step="Run the demo with fewer --clients.",
+            next_step="Run it with fewer --clients.",
         ) from None
     return Child(name, process, listener)
+
+
+def say(event: str, **facts: object) -> None:
+    """Tell the parent process one thing, at once (rule 4)."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,196 @@
+"""`secagg load`: many real clients against a real aggregator, measured."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.options import EXPERIMENTAL, JSONOption, named_profile
+from secagg.cli.output import Output
+from secagg.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from secagg.load.director import LoadResult
+
+__all__ = ["load"]
+
+# What uploads may take beside other work of a machine: this, and a little per client.
+_ROUND_SECONDS = 20
+_CLIENTS_PER_SECOND = 50
+
+
+def load(  # noqa: PLR0913 - one parameter per flag
+    *,
+    clients: Annotated[
+        int, typer.Option("--clients", min=3, max=10_000, help="Size of the cohort.")
+    ] = 100,
+    dimension: Annotated[
+        int,
+        typer.Option(
+            "--dimension", min=1, max=1 << 26, help="Entries of one client's vector."
+        ),
+    ] = 10_000,
+    degree: Annotated[
+        int,
+        typer.Option(
+            "--degree",
+            min=0,
+            help="Neighbours of each client on a ring, or that each draws; 0: the "
+            "complete graph.",
+        ),
+    ] = 0,
+    lost: Annotated[
+        float,
+        typer.Option(
+            "--lost",
+            min=0.0,
+            max=0.5,
+            help="Fraction of clients that vanish between their shares and their "
+            "upload.",
+        ),
+    ] = 0.05,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            help="Named threat model; malicious-server-sparse is experimental and "
+            "unreviewed.",
+        ),
+    ] = "honest-curious-server",
+    round_seconds: Annotated[
+        int,
+        typer.Option(
+            "--round-seconds",
+            min=0,
+            max=3600,
+            help="How long all wait for those who are lost; 0: 20, and one more for "
+            "every 50 clients.",
+        ),
+    ] = 0,
+    as_json: JSONOption = False,
+) -> None:
+    """Run one session of many real clients on this machine and measure the server.
+
+    Every client has a certificate, a TLS connection and a state of its own; many share
+    a process. The aggregator is a process of its own, with the limits that it has
+    everywhere. CPU is counted by the system, from the open port to the end, TLS,
+    waiting and the sum included.
+
+    Example: secagg load --clients 1000 --dimension 10000 --degree 64 --lost 0.05
+    """
+    import asyncio
+    import tempfile
+    from pathlib import Path
+
+    from secagg.load.director import run_load
+    from secagg.load.plan import LoadPlan
+
+    output = Output(as_json=as_json)
+    chosen = named_profile(profile)
+    if chosen.is_experimental:
+        output.line(EXPERIMENTAL.format(chosen.label))
+    planned = LoadPlan(
+        clients=clients,
+        dimension=dimension,
+        degree=degree,
+        lost=round(clients * lost),
+        round_seconds=round_seconds or _ROUND_SECONDS + clients // _CLIENTS_PER_SECOND,
+        profile=chosen,
+    )
+    output.line(
+        f"{clients} clients, {dimension} entries modulo 2^32, "
+        f"{planned.graph} graph, {planned.lost} will vanish"
+    )
+    with tempfile.TemporaryDirectory(prefix="secagg-load-") as place:
+        result = asyncio.run(run_load(planned, Path(place), output.line))
+    _print(planned.clients, result, output)
+    output.result(_payload(planned.clients, result))
+    if not result.is_exact or result.clients_failed:
+        raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _print(clients: int, result: "LoadResult", output: Output) -> None:
+    output.table(
+        ("round", "open for", "server CPU"),
+        [
+            (
+                each.name.lower().replace("_", " "),
+                f"{each.seconds:.1f} s",
+                f"{each.cpu_seconds:.2f} s",
+            )
+            for each in result.rounds
+        ],
+        title="Rounds",
+        numeric=(1, 2),
+    )
+    waiting = result.waiting_cpu_ms
+    output.pairs(
+        (
+            ("exact", "yes" if result.is_exact else "NO"),
+            ("clients that have the sum", str(result.clients_completed)),
+            ("clients that vanished", str(result.clients_lost)),
+            *(
+                (("clients that failed", f"{result.clients_failed}: {result.failure}"),)
+                if result.clients_failed
+                else ()
+            ),
+            ("inputs in the sum", str(result.survivors)),
+            (
+                "server CPU per client",
+                f"{_ms_per_client(clients, result):.2f} ms",
+            ),
+            (
+                "server CPU to start",
+                f"{result.server_start_cpu_seconds:.2f} s",
+            ),
+            *(
+                ()
+                if waiting is None
+                else (
+                    (
+                        "server CPU per waiting client",
+                        f"{1000 * waiting:.1f} µs a second",
+                    ),
+                )
+            ),
+            (
+                "server memory, peak",
+                f"{result.server_peak_rss_bytes / 2**20:.0f} MiB",
+            ),
+            ("sent by one client", f"{result.bytes_up_per_client:,.0f} bytes"),
+            ("sent to one client", f"{result.bytes_down_per_client:,.0f} bytes"),
+            ("wall clock", f"{result.wall_seconds:.1f} s"),
+        ),
+        title="Load",
+    )
+
+
+def _ms_per_client(clients: int, result: "LoadResult") -> float:
+    return 1000.0 * result.server_cpu_seconds / clients
+
+
+def _payload(clients: int, result: "LoadResult") -> dict[str, object]:
+    return {
+        "exact": result.is_exact,
+        "clients": clients,
+        "clients_completed": result.clients_completed,
+        "clients_lost": result.clients_lost,
+        "clients_failed": result.clients_failed,
+        "survivors": result.survivors,
+        "server_cpu_ms_per_client": _ms_per_client(clients, result),
+        "server_cpu_seconds": result.server_cpu_seconds,
+        "server_start_cpu_seconds": result.server_start_cpu_seconds,
+        "server_cpu_ms_per_waiting_client_second": result.waiting_cpu_ms,
+        "server_peak_rss_bytes": result.server_peak_rss_bytes,
+        "bytes_up_per_client": result.bytes_up_per_client,
+        "bytes_down_per_client": result.bytes_down_per_client,
+        "wall_seconds": result.wall_seconds,
+        "rounds": [
+            {
+                "round": each.name,
+                "seconds": each.seconds,
+                "server_cpu_seconds": each.cpu_seconds,
+            }
+            for each in result.rounds
+        ],
+    }

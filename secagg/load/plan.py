@@ -1,0 +1,148 @@
+"""The numbers of one load test, and the aggregator's settings file made of them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.config import ServerSettings, load_server_settings
+from secagg.load.layout import TASK_ID, LoadLayout
+from secagg.parameters import Graph
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy
+from secagg.profiles import Profile
+
+__all__ = ["LoadPlan", "write_server_settings"]
+
+# A waiting cohort reopens its round, so that no machine is too slow to gather it.
+_JOIN_SECONDS: Final = 600
+
+_TEMPLATE: Final = """\
+# Written by `secagg load`; the same kind of file as deploy/config/server.full.toml.
+[server]
+listen = "127.0.0.1:0"
+state_dir = "server-state"
+rollback_mark = "server-mark"
+output_dir = "released"
+
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+
+[task]
+id = "{task}"
+sessions = 1
+attempts = 1
+profile = "{profile}"
+
+[vector]
+dimension = {dimension}
+
+[cohort]
+min_clients = {clients}
+max_clients = {clients}
+min_survivors = {survivors}
+degree = {degree}
+
+[noise]
+none = "{acknowledgement}"
+
+[rounds]
+advertise_keys = {join_seconds}
+choose_edges = {join_seconds}
+share_keys = {join_seconds}
+masked_input = {round_seconds}
+consistency = {join_seconds}
+unmasking = {join_seconds}
+
+[enrolment]
+{enrolment}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What a load test is asked to do.
+
+    Attributes:
+        clients: Size of the cohort; each has a certificate and connections of its own.
+        dimension: Entries of one vector.
+        degree: Neighbours of each client on a ring, or that each draws; 0 for the
+            complete graph.
+        lost: Clients that vanish when they are asked for their vector: after their
+            shares and before their upload, where a loss costs the aggregator most.
+        round_seconds: How long the aggregator waits for those; all others wait too.
+        profile: Named threat model.
+    """
+
+    clients: int
+    dimension: int
+    degree: int
+    lost: int
+    round_seconds: int
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+
+    @property
+    def survivors(self) -> int:
+        """Clients that stay."""
+        return self.clients - self.lost
+
+    @property
+    def graph(self) -> Graph:
+        """Who shares with whom."""
+        if self.profile is Profile.MALICIOUS_SERVER_SPARSE:
+            return Graph.K_OUT
+        return Graph.RING if self.degree else Graph.COMPLETE
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of one upload: 32 bits an entry."""
+        return 4 * self.dimension
+
+    def is_lost(self, number: int) -> bool:
+        """Whether a client vanishes: they are spread evenly over all numbers."""
+        return number * self.lost // self.clients > (
+            (number - 1) * self.lost // self.clients
+        )
+
+    def policy(self) -> ClientPolicy:
+        """Return what the clients insist on: exactly this cohort."""
+        return ClientPolicy(
+            profiles=frozenset({self.profile}),
+            graphs=frozenset({self.graph}),
+            min_clients=2,
+            max_clients=self.clients,
+            min_survivors=min(self.survivors, 2),
+            require_noise=False,
+        )
+
+
+def write_server_settings(
+    layout: LoadLayout, planned: LoadPlan, *, enrolment_key: str
+) -> ServerSettings:
+    """Write the aggregator's settings and load them as it will.
+
+    Args:
+        layout: Where.
+        planned: What the load test is asked to do.
+        enrolment_key: Of its issuer, as text.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; no session can be like this.
+    """
+    layout.server_settings.write_text(
+        _TEMPLATE.format(
+            task=TASK_ID,
+            profile=planned.profile.label,
+            dimension=planned.dimension,
+            clients=planned.clients,
+            survivors=planned.survivors,
+            degree=planned.degree,
+            acknowledgement=NO_NOISE_ACKNOWLEDGEMENT,
+            join_seconds=_JOIN_SECONDS,
+            round_seconds=planned.round_seconds,
+            enrolment=f'enrolment_key = "{enrolment_key}"'
+            if planned.profile.has_identities
+            else "",
+        ),
+        encoding="utf-8",
+    )
+    return load_server_settings(layout.server_settings, environment={}).settings
