@@ -30,9 +30,10 @@ SECRET = "correct-horse"
 
 @pytest.fixture
 async def empty(postgres_url):
-    """The address of a database without a book."""
+    """The address of a database without a book, and nobody finds what was left."""
     await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
-    return postgres_url
+    yield postgres_url
+    await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
 
 
 async def sql(url, *statements):
