@@ -37,6 +37,7 @@ from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
     BlobChunk,
+    ChooseEdges,
     FetchChunk,
     GetOffer,
     GetUpdate,
@@ -84,6 +85,7 @@ ANSWERED = [
     (GetOffer("digits", 2), DESCRIPTOR),
     (GetOffer("digits"), Wait(0.25)),
     (AdvertiseKeys(SESSION, b"advert"), None),
+    (ChooseEdges(SESSION, b"edges"), None),
     (ShareKeys(SESSION, b"bundles"), None),
     (GetUploadStatus(SESSION), UploadStatus(10)),
     (
