@@ -95,6 +95,8 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
         residues=residues,
         receipt=replace(receipt, ring=ring),
         audit=b"",
+        l2_clip=1.0,
+        fitted=None,
     )
     asyncio.run(SumFiles(tmp_path, prepared).write(released))
     report = json.loads((tmp_path / "report-1.json").read_text())
