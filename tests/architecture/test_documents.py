@@ -34,6 +34,7 @@ VERBS = {
     "simulate",
     "plan",
     "graph",
+    "load",
     "sessions",
     "tasks",
     "status",
