@@ -52,10 +52,13 @@ RETRYABLE: Final = frozenset(
 MAX_UPLOAD_RESTARTS: Final = 5
 # A stream whose other end vanished without a word looks like one that is quiet.  After
 # a part of the time that is left it is asked what there is, and opened again: in a
-# round of s seconds after s/3 and a little, so that there is time to answer.  Less than
-# the first of these only costs the server, more than the last one gains nothing.
+# round of s seconds after s/3 and a little, so that there is time for its message.  And
+# as the others may end a long round early, after no more than a part of the round that
+# follows: what a dead stream did not say still has to be answered in that one.  Less
+# than the first of these only costs the server, more than the last one gains nothing.
 WATCH_SECONDS: Final = (20.0, 240.0)
 WATCH_PARTS: Final = 6
+ANSWER_PARTS: Final = 3
 # Whoever looks at a client that gets nowhere is told this often.
 TELL_SECONDS: Final = 5.0
 
@@ -171,6 +174,7 @@ class ClientCalls:
         session_id: bytes,
         *,
         after: Round,
+        answer_seconds: float,
         deadline: float,
         on_wait: Callable[[Wait], float],
     ) -> Envelope:
@@ -182,6 +186,8 @@ class ClientCalls:
         Args:
             session_id: The session.
             after: The round that the client is in.
+            answer_seconds: How long the round that the message opens lasts at most;
+                infinite if nothing is said in it.
             deadline: Until when to try.
             on_wait: Told of every answer that there is nothing yet; returns the
                 deadline from then on.
@@ -197,8 +203,12 @@ class ClientCalls:
         # stream, which says nothing until the round is closed.
         is_streaming = self._watch and after is not Round.ADVERTISE_KEYS
         while True:
+            quiet = min(
+                (deadline - self._clock.now()) / WATCH_PARTS,
+                answer_seconds / ANSWER_PARTS,
+            )
             answer = await self._ask(
-                session_id, after, deadline, is_streaming=is_streaming
+                session_id, after, deadline, quiet=quiet if is_streaming else None
             )
             is_streaming = self._watch
             if isinstance(answer, Wait):
@@ -223,12 +233,13 @@ class ClientCalls:
             return Envelope(answer.kind, data)
 
     async def _ask(
-        self, session_id: bytes, after: Round, deadline: float, *, is_streaming: bool
+        self, session_id: bytes, after: Round, deadline: float, *, quiet: float | None
     ) -> Envelope | Reference | Wait:
-        if is_streaming:
-            now, (least, most) = self._clock.now(), WATCH_SECONDS
-            quiet = min(max(least, (deadline - now) / WATCH_PARTS), most)
-            patience = min(deadline, now + quiet)
+        """Ask what there is; first wait on the stream, about `quiet` seconds."""
+        if quiet is not None:
+            least, most = WATCH_SECONDS
+            quiet = min(max(least, quiet), most)
+            patience = min(deadline, self._clock.now() + quiet)
             try:
                 streamed = await finish_before(
                     self._clock, patience, self._first_streamed(session_id, after)

@@ -263,11 +263,11 @@ LIES = {
     ),
     # uploads
     "an upload that starts before its beginning": (
-        {GetUploadStatus: lambda _: UploadStatus(-1)},
+        {UploadChunk: lambda _: UploadStatus(-1)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
     "an upload that goes on behind its end": (
-        {GetUploadStatus: lambda _: UploadStatus(1 << 63)},
+        {UploadChunk: lambda _: UploadStatus(1 << 63)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
     "an upload that never moves on": (
@@ -462,6 +462,20 @@ def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
 
     deployment, endings = run({GetUpdate: again})
     assert endings[VICTIM].code is ErrorCode.EQUIVOCATION
+    assert_left_cleanly(deployment, endings[VICTIM])
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+@pytest.mark.parametrize("point", ["before UploadChunk", "after UploadChunk"])
+def test_an_upload_that_goes_on_outside_of_the_vector_is_left(point, offset):
+    """Only a client that starts again asks how much of its upload there is."""
+    switch = CrashSwitch(POINTS.index(point))
+    deployment, endings = run(
+        {GetUploadStatus: lambda _: UploadStatus(offset)},
+        client_crash={VICTIM: switch},
+    )
+    assert switch.is_dead
+    assert endings[VICTIM].code is ErrorCode.UPLOAD_CORRUPT
     assert_left_cleanly(deployment, endings[VICTIM])
 
 

@@ -16,6 +16,7 @@ from secagg.storage.spool import SUM
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
 from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
@@ -93,7 +94,6 @@ def dead_from(methods):
     [
         (AdvertiseKeys, False),
         (ShareKeys, False),
-        (GetUploadStatus, False),
         (UploadChunk, False),
         (RevealShares, True),
     ],
@@ -101,6 +101,24 @@ def dead_from(methods):
 def test_clients_lost_at_any_point_leave_the_sum_of_the_others(method, counted):
     lost = {1: method, 4: method}
     deployment, endings = run(6, fault_of=dead_from(lost))
+    assert_sum_of(deployment, [n for n in range(6) if counted or n not in lost])
+    for number, ending in endings.items():
+        assert isinstance(ending, SessionOutcome) == (number not in lost)
+    assert {endings[n].code for n in lost} == {ErrorCode.DEADLINE}
+
+
+@pytest.mark.parametrize(
+    ("point", "counted"), [("before UploadChunk", False), ("after UploadChunk", True)]
+)
+def test_clients_lost_when_they_start_again_count_if_their_upload_was_there(
+    point, counted
+):
+    whole = {n: CrashSwitch() for n in (1, 4)}
+    run(6, client_crash=whole)
+    crashes = {n: CrashSwitch(each.points.index(point)) for n, each in whole.items()}
+    lost = dict.fromkeys(crashes, GetUploadStatus)
+    deployment, endings = run(6, fault_of=dead_from(lost), client_crash=crashes)
+    assert all(switch.is_dead for switch in crashes.values())
     assert_sum_of(deployment, [n for n in range(6) if counted or n not in lost])
     for number, ending in endings.items():
         assert isinstance(ending, SessionOutcome) == (number not in lost)

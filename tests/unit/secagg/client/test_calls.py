@@ -1,6 +1,8 @@
 """What a client fetches is judged before it is used."""
 
+import asyncio
 import hashlib
+import math
 
 import pytest
 
@@ -15,7 +17,7 @@ from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import Blob, BlobChunk, FetchChunk
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate
 
 WHOLE = bytes(range(250))
 UPDATES = [Envelope(kind, b"") for kind in (Delivery, Survivors, Quorum)]
@@ -85,6 +87,7 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
             return await calls.next_update(
                 session_id,
                 after=after,
+                answer_seconds=60,
                 deadline=clock.now() + 60,
                 on_wait=lambda _: pytest.fail("nobody has to wait"),
             )
@@ -102,5 +105,51 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
         await calls.hang_up()
         assert closed == [bytes(32), b"\x01" * 32, b"\x01" * 32]
         await calls.hang_up()
+
+    manual_clock.run(follow)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "answer_seconds", "asked"),
+    [
+        pytest.param(630, 300, 100, id="a third of the round that follows"),
+        pytest.param(300, 3000, 50, id="a sixth of the time that is left"),
+        pytest.param(630, 30, 20, id="never at once"),
+        pytest.param(9000, math.inf, 240, id="never much later"),
+    ],
+)
+def test_a_silent_stream_is_given_up_while_there_is_time_to_answer(
+    deadline, answer_seconds, asked
+):
+    instants = []
+
+    async def follow(clock):
+        async def answer(_identity, _request):
+            instants.append(clock.now())
+            return UPDATES[0]
+
+        class Silent(InMemoryConnection):
+            async def watch(self, request):
+                del request
+                await asyncio.Event().wait()
+                yield
+
+        calls = ClientCalls(
+            Silent(ScriptedService({GetUpdate: answer}), "client"),
+            clock,
+            SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
+            Workers(general=InlineExecutor()),
+            watch=True,
+        )
+        begun = clock.now()
+        update = await calls.next_update(
+            bytes(32),
+            after=Round.SHARE_KEYS,
+            answer_seconds=answer_seconds,
+            deadline=begun + deadline,
+            on_wait=lambda _: pytest.fail("nobody has to wait"),
+        )
+        assert update == UPDATES[0]
+        assert instants == [begun + asked]
 
     manual_clock.run(follow)
