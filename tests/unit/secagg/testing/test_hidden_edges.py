@@ -22,24 +22,37 @@ CLIENTS, DEGREE, LOSSES = 14, 7, 4
 MODULUS = 1 << 20
 
 
-def attacked():
-    """Return a session in which one client's edges are hidden, and that client."""
+def drawn_session(number):
+    """Return a session in which everybody has drawn, and whom the fewest drew."""
     session = ObservedSession(
         sparse_parameters_for(
             CLIENTS, dimension=CLIENTS, degree=DEGREE, losses=LOSSES, threshold=2
         ),
         [one_hot(n, CLIENTS, MODULUS) for n in range(CLIENTS)],
+        session_number=number,
     )
     for which in (Round.ADVERTISE_KEYS, Round.CHOOSE_EDGES):
         session.play(which)
         session.close(which)
+    graph = session.server_state.cohort.graph
+    return session, min(range(CLIENTS), key=lambda n: len(graph.dealers(n)))
+
+
+def attacked():
+    """Return a session in which one client's edges are hidden, and that client."""
+    # A victim that leaves is lost too.  Who draws whom follows from the hash of the
+    # offer: 29 of 100 sessions have somebody whom fewer drew than may be lost, and of
+    # 64 none has with odds of 1 in 10^9, in every run or in none.
+    session, victim = next(
+        (session, victim)
+        for session, victim in map(drawn_session, range(1, 65))
+        if len(session.server_state.cohort.graph.dealers(victim)) < LOSSES
+    )
     state = session.server_state
     graph = state.cohort.graph
-    victim = min(range(CLIENTS), key=lambda n: len(graph.dealers(n)))
     hidden = {(victim, drawn) for drawn in graph.holders(victim)}
     trees = hiding_trees(state.cohort, hidden, session.parameters.suite)
     lost = graph.dealers(victim)
-    assert len(lost) <= LOSSES
     # What the victim is shown of those whom it drew is a lie that fits no leaf.
     honest = state.cohort.edges.published(victim)
     lie = replace(honest, edge_root=trees.root, own_proof=trees._tree.proof([victim]))
