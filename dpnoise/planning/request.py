@@ -228,7 +228,7 @@ class PlanRequest:
             "whose vector counts, or leave it out: every step then counts in full",
             parameter="sampling_rate",
             value=self.sampling_rate,
-            nearest="1.0, which is the same as none",
+            nearest="1.0, that is none; or state a selection_rate",
         )
 
     def _check_selection(self) -> None:
