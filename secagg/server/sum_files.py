@@ -2,13 +2,16 @@
 
 Rule 1: files are named by session number, so writing them again after a crash
         replaces a file by the same one.
-Rule 2: the report says what was released under which guarantee, in full; it needs no
+Rule 2: sums of another task are never replaced, whatever the settings call the folder.
+Rule 3: the report says what was released under which guarantee, in full; it needs no
         other file to be understood.
 """
 
 import asyncio
+import json
 from pathlib import Path
 
+from secagg.errors import ErrorCode, ServiceError
 from secagg.graph_choice import odds_of
 from secagg.parameters import SessionDescriptor
 from secagg.protocol.ring_safety import RingRisk
@@ -54,6 +57,7 @@ class SumFiles:
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
         receipt_path = _receipt_path(self._directory, number)
+        _check_owner(report_path, released.receipt.descriptor.task_id)
         write_vector(sum_path, values)
         write_bytes(receipt_path, released.audit)
         write_json(
@@ -113,6 +117,25 @@ class SumFiles:
             "graph_bits": parameters.graph_bits,
             **odds_of(parameters).to_dict(),
         }
+
+
+def _check_owner(report_path: Path, task_id: str) -> None:
+    """Refuse to replace the sum of another task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the report that lies there is another task's.
+    """
+    try:
+        owner = json.loads(report_path.read_bytes())["task"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # nothing is there that anybody could miss
+    if owner != task_id:
+        raise ServiceError(
+            f"{report_path} is about the task {owner!r}, not {task_id!r}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Move the files of that task away, or set server.output_dir to "
+            "another folder, and start again; the sum is kept.",
+        )
 
 
 async def write_receipt(

@@ -14,6 +14,7 @@ import pytest
 
 from secagg.client.conductor import SessionOutcome
 from secagg.distributed_dp import NoisedTask
+from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import ClientPolicy
 from secagg.profiles import HonestTail
 from secagg.protocol.ring_safety import RingRisk
@@ -76,6 +77,33 @@ def test_a_client_that_forgot_its_ring_claims_no_certainty():
         _, outcomes = run(SAFE, client_crash={3: CrashSwitch(at)})
         assert outcomes[3].is_certain is known
         assert outcomes[4].is_certain
+
+
+def test_the_sum_of_another_task_is_not_replaced(tmp_path):
+    prepared = PreparedTask(SAFE, None, None, None)
+    receipt, _ = run(SAFE)
+    residues = np.zeros(SAFE.dimension, np.uint64)
+    released = ReleasedSum(
+        session_number=1,
+        inputs=CLIENTS,
+        values=residues,
+        privacy=None,
+        residues=residues,
+        receipt=receipt,
+        audit=b"",
+        l2_clip=None,
+        fitted=None,
+    )
+    files = SumFiles(tmp_path, prepared)
+    asyncio.run(files.write(released))
+    asyncio.run(files.write(released))  # the same again, as after a crash
+    descriptor = replace(receipt.descriptor, task_id="another")
+    other = replace(released, receipt=replace(receipt, descriptor=descriptor))
+    before = (tmp_path / "sum-1.npy").read_bytes()
+    with pytest.raises(ServiceError, match="another") as caught:
+        asyncio.run(files.write(replace(other, values=residues + 1)))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert (tmp_path / "sum-1.npy").read_bytes() == before
 
 
 @pytest.mark.parametrize(("worst_case_safe", "ladder"), [(True, 0), (False, 2)])
