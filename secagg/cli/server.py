@@ -70,6 +70,7 @@ def server(  # noqa: PLR0913 - one argument per option
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task_setup import prepare_task
+    from secagg.storage.postgres_address import judged_address
 
     output = Output(as_json=as_json)
     changed = [
@@ -83,6 +84,8 @@ def server(  # noqa: PLR0913 - one argument per option
     else:
         host = load_host_settings(config, environment=os.environ, overrides=changed)
         settings, rows = host.settings, host.rows()
+    if settings.server.store is not None:
+        judged_address(settings.server.store)  # before anything shows it
     checks = server_checks(settings, task)
     if show_settings:
         show_checked(rows, checks, output)

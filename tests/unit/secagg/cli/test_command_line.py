@@ -614,6 +614,17 @@ def run_client(directory, *words, vector="x.npy"):
     return main(["client", "--config", config, "--input", path, *words])
 
 
+def test_a_password_in_the_address_of_a_store_is_refused_and_never_shown(
+    deployment, capsys
+):
+    address = "postgresql://me:swordfish@127.0.0.1/sums"
+    words = ["--store", address, "--show-settings", "--json"]
+    assert run_server(deployment, *words) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    captured = capsys.readouterr()
+    assert "passfile" in captured.out
+    assert "swordfish" not in captured.out + captured.err
+
+
 def test_show_settings_prints_every_setting_and_the_budget(deployment, capsys):
     assert run_server(deployment, "--show-settings", "--set", "task.sessions=2") == 0
     shown = capsys.readouterr().out
