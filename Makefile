@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants fuzz wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants alarms fuzz wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -74,6 +74,12 @@ models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreeme
 
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
+
+alarms:               ## Prometheus' own tool judges deploy/prometheus; it must be there
+	@command -v promtool > /dev/null \
+	  || { echo "promtool is not here; Debian has it in the package prometheus"; exit 1; }
+	cd deploy/prometheus && promtool check config prometheus.yml \
+	  && promtool check rules rules.yml && promtool test rules rules_test.yml
 
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \

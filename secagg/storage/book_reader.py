@@ -180,8 +180,9 @@ async def looking(
             yield reader
         return
     try:
-        # Its library is an extra, which most parties do without.
-        from secagg.storage.postgres_reader import reading_postgres  # noqa: PLC0415
+        from secagg.storage.postgres_reader import (  # noqa: PLC0415 - an extra
+            reading_postgres,
+        )
     except ModuleNotFoundError as error:
         raise missing_package(error) from None
     async with reading_postgres(store) as postgres_reader:

@@ -130,8 +130,9 @@ async def _open_postgres(
     now: Callable[[], float] | None,
 ) -> Book:
     try:
-        # Its library is an extra, which most parties do without.
-        from secagg.storage.postgres_book import PostgresBook  # noqa: PLC0415
+        from secagg.storage.postgres_book import (  # noqa: PLC0415 - an extra
+            PostgresBook,
+        )
     except ModuleNotFoundError as error:
         raise missing_package(error) from None
     return await PostgresBook.open(

@@ -16,7 +16,13 @@ Rule 5: at the start, sessions of an older timeline count as restored: after a f
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Any, Final
 
 import asyncpg
@@ -97,14 +103,13 @@ class PostgresLink:
                 when the database cannot be used or another process holds the book.
         """
         link = cls(address, mark)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(link.close)
             with explained_failures():
                 await link._connect()
                 await migrate(link._connection)
                 await link._begin(entropy, accept_restored=accept_restored)
-        except BaseException:
-            await link.close()
-            raise
+            undo.pop_all()
         return link
 
     @asynccontextmanager
@@ -157,13 +162,13 @@ class PostgresLink:
         if self._connection is None or self._connection.is_closed():
             self._throw_away()
             await self._connect()
-            try:
+            with ExitStack() as undo:
+                # The next call must not take it as judged.
+                undo.callback(self._throw_away)
                 found = await self._read_state()
                 if self._state is not None:
                     _refuse_exchanged(found, self._state)
-            except BaseException:
-                self._throw_away()  # the next call must not take it as judged
-                raise
+                undo.pop_all()
             self._state = found
         await self._keep_mark()
 
@@ -175,12 +180,11 @@ class PostgresLink:
             server_settings=session_settings(),
         )
         self._connection = connection
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._throw_away)
             await self._refuse_forgetful()
             await self._take_lock()
-        except BaseException:
-            self._throw_away()
-            raise
+            undo.pop_all()
 
     async def _refuse_forgetful(self) -> None:
         """Refuse a server on which a commit may be lost that was acknowledged."""

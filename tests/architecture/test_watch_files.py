@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -136,25 +134,3 @@ def test_the_table_of_the_operator_is_that_of_the_code():
         (metric.name, str(metric.kind), ", ".join(metric.labels) or "–")
         for metric in METRICS
     ]
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("check", "rules", "rules.yml"),
-        ("check", "config", "prometheus.yml"),
-        ("test", "rules", "rules_test.yml"),
-    ],
-    ids=" ".join,
-)
-def test_prometheus_own_tool_agrees(words):
-    done = subprocess.run(
-        ["promtool", *words],
-        cwd=PROMETHEUS,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
