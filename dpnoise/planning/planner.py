@@ -34,7 +34,7 @@ from dpnoise.accounting import (
     default_accountants,
     make_accountant,
 )
-from dpnoise.accounting.calibration import round_up_to_dyadic
+from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
@@ -152,7 +152,7 @@ class _Planner:
             bits = request.bits or self._bits_for(scale_factor)
         rough = self._calibrated(scale_factor)
         found = dataclasses.replace(
-            self._calibrate(scale_factor, (rough.accountant,)),
+            self._calibrate(scale_factor, (rough.accountant,), start=rough.variance),
             candidates=rough.candidates,
         )
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
@@ -305,6 +305,7 @@ class _Planner:
         scale_factor: float,
         names: tuple[str, ...] = (),
         *,
+        start: Fraction | None = None,
         is_rough: bool = False,
     ) -> "_Calibrated":
         """Ask the accountants, or those named, how much noise this scale needs."""
@@ -318,6 +319,7 @@ class _Planner:
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
             bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+            start=start,
             is_rough=is_rough,
         )
         found = _Calibrated(

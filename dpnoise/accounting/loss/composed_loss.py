@@ -33,7 +33,7 @@ TRANSFORM_ASSUMPTION: Final = (
     "8·log2(length)·2^-52 relative to the 2-norm."
 )
 
-DELTA_FLOOR: Final = 1e-12
+DELTA_FLOOR: Final = 1e-15
 """No delta below this is quoted: the curves that go in end not far beneath it."""
 
 _TRANSFORM_ERROR: Final = 8.0 * 2.0**-52

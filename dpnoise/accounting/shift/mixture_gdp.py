@@ -15,14 +15,16 @@ It says nothing about variances below 4.
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import MAX_EPSILON, Accountant
 from dpnoise.accounting.gaussian import gaussian_delta
-from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.loss.gaussian_pld import (
+    CoinedGaussians,
+    GaussianPLDAccountant,
+)
 from dpnoise.accounting.shift.rounded_shift import (
     REACHES,
     RoundedShift,
@@ -36,8 +38,6 @@ from dpnoise.events import (
     DiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
-    Repeated,
-    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -52,7 +52,6 @@ _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
-_MOST: Final = 1e3  # a shift that hides nothing
 
 _Mixture = SkellamMixtureEvent | SkellamMixtureClippedEvent
 _Shifted = SkellamEvent | DiscreteGaussianEvent | GaussianEvent
@@ -76,15 +75,14 @@ class MixtureGDPAccountant(Accountant):
         self._mixtures: dict[tuple[_Mixture, float], int] = {}
         self._others: dict[tuple[_Shifted, float], int] = {}
         self._sums: tuple[RoundedShift, ...] | None = None
-        self._losses: dict[int, Accountant] = {}
 
     @property
     def _status_of_theorems(self) -> Status:
-        """Certified, or weaker if a sampled release must be composed numerically."""
+        """Certified, or weaker if the releases behind coins are composed so."""
         if not self._is_sampled:
             return self.status_of_theorem
         return weakest(
-            (self.status_of_theorem, self._loss_distribution(len(REACHES) - 1).status)
+            (self.status_of_theorem, GaussianPLDAccountant.status_of_theorem)
         )
 
     @property
@@ -102,28 +100,31 @@ class MixtureGDPAccountant(Accountant):
         else:
             raise self._refuse(release, alternative="an accountant made for it")
         self._sums = None
-        self._losses.clear()
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if not self._is_sampled:
             return min(_charged_delta(each, epsilon) for each in self._ladder())
         # Clamp where the charge vanishes, then where it fits the answer.
-        best, share = 1.0, _FIRST_SHARE
+        best, share, last = 1.0, _FIRST_SHARE, -1
         for _ in range(_PLACES_TRIED):
             place = self._place(share * best / _worlds(epsilon))
+            if place == last:
+                break
             charge = _worlds(epsilon) * self._ladder()[place].distance
-            best = min(best, self._loss_distribution(place).delta(epsilon) + charge)
-            share = _SAMPLED_SHARE
+            best = min(best, self._coined(place).delta(epsilon) + charge)
+            share, last = _SAMPLED_SHARE, place
         return best
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
             return _least_epsilon(self._ladder(), delta)
-        best, limit = math.inf, _FIRST_SHARE * delta
+        best, limit, last = math.inf, _FIRST_SHARE * delta, -1
         for _ in range(_PLACES_TRIED):
             place = self._place(limit)
-            kept = (1.0 - _SAMPLED_SHARE) * delta
-            found = self._loss_distribution(place).epsilon(kept)
+            if place == last:
+                break
+            kept, last = (1.0 - _SAMPLED_SHARE) * delta, place
+            found = self._coined(place).epsilon(kept)
             charge = _worlds(found) * self._ladder()[place].distance
             if charge > _SAMPLED_SHARE * delta:
                 break
@@ -160,28 +161,17 @@ class MixtureGDPAccountant(Accountant):
             distance += count * once.distance * _MARGIN
         return RoundedShift(math.sqrt(squared_shift * _MARGIN) * _MARGIN, distance)
 
-    def _loss_distribution(self, place: int) -> Accountant:
-        """The account as sampled Gaussian releases, clamped at one place."""
-        if place not in self._losses:
-            made = GaussianPLDAccountant(
-                adversary=self.adversary, adjacency=self.adjacency
-            )
-            for (release, rate), count in (
-                *self._mixtures.items(),
-                *self._others.items(),
-            ):
-                if isinstance(release, _Mixture):
-                    shift = rounded_shift(release, REACHES[place]).gaussian_shift
-                else:
-                    shift = 1.0 / gaussian_equivalent(release).noise_multiplier
-                if shift == 0.0:
-                    continue
-                gaussian = GaussianEvent(release.dim, 1.0, min(shift * _MARGIN, _MOST))
-                # Whether a rate may be claimed was decided when it was added.
-                once = SecretlySelected(gaussian, Fraction(rate))
-                made.compose(Repeated(once, count))
-            self._losses[place] = made
-        return self._losses[place]
+    def _coined(self, place: int) -> CoinedGaussians:
+        """The account as Gaussian releases behind coins, clamped at one place."""
+        parts = []
+        for (release, rate), count in (*self._mixtures.items(), *self._others.items()):
+            if isinstance(release, _Mixture):
+                shift = rounded_shift(release, REACHES[place]).gaussian_shift
+            else:
+                shift = 1.0 / gaussian_equivalent(release).noise_multiplier
+            # Whether a rate may be claimed was decided when it was added.
+            parts.append((shift * _MARGIN, rate, count))
+        return CoinedGaussians.of(parts)
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

@@ -16,7 +16,7 @@ from dpnoise.accounting import (
     calibrate,
     make_accountant,
 )
-from dpnoise.accounting.calibration import round_up_to_dyadic
+from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.published.ddgauss import (
     DistributedGaussianCurve,
