@@ -77,7 +77,7 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
 # curve is built anew for each, an integral for one epsilon at a time.
 _QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
-_QUICK_CURVE: Final = 0.12 * MAX_ACCOUNTING_COST
+_QUICK_CURVE: Final = 0.45 * MAX_ACCOUNTING_COST
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)

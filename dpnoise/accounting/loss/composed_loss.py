@@ -38,8 +38,8 @@ DELTA_FLOOR: Final = 1e-15
 
 _TRANSFORM_ERROR: Final = 8.0 * 2.0**-52
 _LONGEST: Final = 1 << 21  # 16 MiB of float64; a coarser grid beyond it stays sound
-_ABOVE: Final = math.log(1e-8)  # of delta, left to Chernoff's bound above the window
-_BELOW: Final = math.log(1e-11)  # of the tilted law, on either side of the window
+_ABOVE: Final = math.log(1e-6)  # of delta, left to Chernoff's bound above the window
+_TILTED: Final = math.log(1e-7)  # of the tilted law, on either side of the window
 _TILT_SHARE: Final = 0.75
 """Of Chernoff's tilt. Sampled losses have rare large values that take over the tilted
 law just before the optimum; a flatter tilt keeps the window short and costs little."""
@@ -163,16 +163,19 @@ class ComposedLoss:
     def _window(self, tilt: float, epsilon: float, log_delta: float) -> _Window:
         """Choose the window by Chernoff's bound on both sides."""
         at_tilt = self._log_moment(tilt)
-        above, below = math.inf, -math.inf
+        bounds: list[tuple[float, float]] = []
+        below = -math.inf
         for shift in self._shifts:
             beyond = self._log_moment(tilt + shift)
             plain = (beyond - log_delta - _ABOVE) / (tilt + shift)
-            tilted = (beyond - at_tilt - _BELOW) / shift
-            above = min(above, max(plain, tilted))
-            bound = (at_tilt - self._log_moment(tilt - shift) + _BELOW) / shift
+            tilted = (beyond - at_tilt - _TILTED) / shift
+            bounds.append((plain, tilted))
+            bound = (at_tilt - self._log_moment(tilt - shift) + _TILTED) / shift
             below = max(below, bound)
-        top = max(above, epsilon) + 8.0 * self._step
         bottom = min(below, epsilon) - 8.0 * self._step
+        # What wraps around from above first lands below epsilon, where nobody looks.
+        above = min(max(plain, tilted + bottom - epsilon) for plain, tilted in bounds)
+        top = max(above, epsilon) + 8.0 * self._step
         step = max(self._step, (top - bottom) / (_LONGEST - 2))
         cells = (top - bottom) / step + 2.0
         length = 1 << max(6, math.ceil(math.log2(cells)))

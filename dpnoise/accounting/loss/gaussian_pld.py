@@ -58,6 +58,7 @@ _TAIL_DEVIATIONS: Final = 9.5  # delta there is below 10^-20
 _LARGEST_LOSS: Final = 600.0  # e^600 still is a float; more loss protects nobody
 _RELATIVE_VARIANCE: Final = 4e-5
 _SHARED_BITS: Final = 14
+_ESTIMATE_STEPS: Final = 24
 _MOST: Final = 1e3  # a shift that hides nothing
 _MARGIN: Final = 2.0**-46
 _CONTINUED_FRACTION_FROM: Final = 5.0  # from here 100 terms reach double precision
@@ -301,6 +302,35 @@ class CoinedGaussians:
     def epsilon(self, delta: float) -> float:
         """Bound epsilon at delta in (0, 1)."""
         return _coined_epsilon(self.parts, delta)
+
+    def estimate(self, epsilon: float) -> float:
+        """Guess delta within a factor of a few: no bound, but free.
+
+        Source:
+            [BDL20] section 3, recalled, for many releases; `one_coin` for few.
+        """
+        squared, largest = 0.0, DELTA_FLOOR
+        for shift, rate, count in self.parts:
+            exponent = min(shift * shift, _LARGEST_LOSS)
+            squared += count * rate * rate * math.expm1(exponent)
+            behind = epsilon_behind(epsilon, rate)
+            one = rate * gaussian_delta(behind, noise_multiplier=1.0 / shift)
+            largest = max(largest, one)
+        if squared > 0.0:
+            multiplier = 1.0 / math.sqrt(squared)
+            largest = max(largest, gaussian_delta(epsilon, noise_multiplier=multiplier))
+        return largest
+
+    def estimate_loss(self, delta: float) -> float:
+        """Guess epsilon, likewise."""
+        low, high = 0.0, _LARGEST_LOSS
+        for _ in range(_ESTIMATE_STEPS):
+            middle = 0.5 * (low + high)
+            if self.estimate(middle) > delta:
+                low = middle
+            else:
+                high = middle
+        return high
 
 
 _Parts: TypeAlias = tuple[tuple[float, float, int], ...]

@@ -50,6 +50,8 @@ _LARGEST_EXPONENT: Final = 700.0
 _SAMPLED_SHARE: Final = 0.01  # of delta that the charge of a sampled account may take
 _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
+_EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
+_EXPECTED_LOSS: Final = math.log(_EXPECTED)
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
 
@@ -104,32 +106,32 @@ class MixtureGDPAccountant(Accountant):
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if not self._is_sampled:
             return min(_charged_delta(each, epsilon) for each in self._ladder())
-        # Clamp where the charge vanishes, then where it fits the answer.
-        best, share, last = 1.0, _FIRST_SHARE, -1
+        # Where to clamp follows from δ itself, which is first estimated.
+        best, worlds = 1.0, _worlds(epsilon)
+        expected = self._coined(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
-            place = self._place(share * best / _worlds(epsilon))
-            if place == last:
+            place = self._place(_SAMPLED_SHARE * expected / worlds)
+            found = self._coined(place).delta(epsilon)
+            best = min(best, found + worlds * self._ladder()[place].distance)
+            if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
                 break
-            charge = _worlds(epsilon) * self._ladder()[place].distance
-            best = min(best, self._coined(place).delta(epsilon) + charge)
-            share, last = _SAMPLED_SHARE, place
+            expected = found
         return best
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
             return _least_epsilon(self._ladder(), delta)
-        best, limit, last = math.inf, _FIRST_SHARE * delta, -1
+        best, kept = math.inf, (1.0 - _SAMPLED_SHARE) * delta
+        expected = self._coined(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
-            place = self._place(limit)
-            if place == last:
-                break
-            kept, last = (1.0 - _SAMPLED_SHARE) * delta, place
+            place = self._place(0.9 * _SAMPLED_SHARE * delta / _worlds(expected))
             found = self._coined(place).epsilon(kept)
             charge = _worlds(found) * self._ladder()[place].distance
-            if charge > _SAMPLED_SHARE * delta:
-                break
-            best = min(best, found)
-            limit = _SAMPLED_SHARE * delta / _worlds(best)
+            if charge <= _SAMPLED_SHARE * delta:
+                best = min(best, found)
+                if found >= expected - _EXPECTED_LOSS:
+                    break
+            expected = found
         return best
 
     def _place(self, limit: float) -> int:
