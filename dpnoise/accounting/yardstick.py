@@ -149,7 +149,7 @@ def _with_coin(
         if delta >= rate:
             return least, None
         behind, left = epsilon_behind(epsilon, rate), delta / rate
-        needed = analytic_gaussian_stddev(behind, left, 1.0) ** 2
+        needed = max(least, analytic_gaussian_stddev(behind, left, 1.0) ** 2)
         more = GaussianEvent(1, _NEXT * needed, 1.0)
         return needed, _steepness(more, epsilon, delta, rate, count)
     if delta <= DELTA_FLOOR:

@@ -18,7 +18,7 @@ It knows no mechanism and no sampling; pairs come from outside.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -36,8 +36,9 @@ TRANSFORM_ASSUMPTION: Final = (
 DELTA_FLOOR: Final = 1e-15
 """No delta below this is quoted: the curves that go in end not far beneath it."""
 
+_RAREST: Final = 0.1 * DELTA_FLOOR
 _TRANSFORM_ERROR: Final = 8.0 * 2.0**-52
-_LONGEST: Final = 1 << 21  # 16 MiB of float64; a coarser grid beyond it stays sound
+_LONGEST: Final = 1 << 17  # a coarser grid stays sound, and costs 0.002 % of variance
 _ABOVE: Final = math.log(1e-6)  # of delta, left to Chernoff's bound above the window
 _TILTED: Final = math.log(1e-7)  # of the tilted law, on either side of the window
 _TILT_SHARE: Final = 0.75
@@ -74,9 +75,10 @@ class ComposedLoss:
     def __init__(
         self, parts: Sequence[tuple[DominatingPair, int]], *, relative_variance: float
     ) -> None:
-        self._parts = [(pair, count) for pair, count in parts if pair.upper.any()]
         self._releases = sum(count for _, count in parts)
-        self._infinite = sum(count * pair.upper_infinite for pair, count in parts)
+        given = [(_without_rarest(pair, self._releases), count) for pair, count in parts]
+        self._parts = [(pair, count) for pair, count in given if pair.upper.any()]
+        self._infinite = sum(count * pair.upper_infinite for pair, count in given)
         variance = sum(count * pair.mean_and_variance[1] for pair, count in self._parts)
         # Tilts at which Chernoff's bound is tried, around the one that is used.
         deviation = max(math.sqrt(variance), 1e-12)
@@ -222,6 +224,26 @@ class ComposedLoss:
             error=error,
             wrapped=math.exp(min(0.0, wrapped)),
         )
+
+
+def _without_rarest(pair: DominatingPair, releases: int) -> DominatingPair:
+    """Move the largest losses, too rare to matter, to infinity.
+
+    A chance of 10^-21 of a loss far above all others takes over the moments at the
+    tilts that a small epsilon needs, and the window with them.
+    """
+    beyond = np.cumsum(pair.upper[::-1])[::-1]
+    kept = int(np.count_nonzero(beyond > _RAREST / releases))
+    if kept == pair.losses.size:
+        return pair
+    moved = float(beyond[kept]) * (1.0 + pair.losses.size * 2.0**-52)
+    return replace(
+        pair,
+        losses=pair.losses[:kept],
+        upper=pair.upper[:kept],
+        lower=pair.lower[:kept],
+        upper_infinite=pair.upper_infinite + moved,
+    )
 
 
 def _log_moment(mass: FloatArray, losses: FloatArray, theta: float) -> float:

@@ -183,7 +183,7 @@ class ComposedLossAccountant(Accountant):
             return 0.0
         only = self._only_pair()
         if only is None:
-            return max(direction.delta(epsilon) for direction in self._composed())
+            return max(each.delta(epsilon) for each in self._composed())
         loss = max(0.0, epsilon - LOSS_ERROR)
         both = max(only.delta(loss), only.reversed.delta(loss))
         return min(1.0, max(both, DELTA_FLOOR))
@@ -202,7 +202,7 @@ class ComposedLossAccountant(Accountant):
             )
         only = self._only_pair()
         if only is None:
-            return max(direction.epsilon(delta) for direction in self._composed())
+            return max(each.epsilon(delta) for each in self._composed())
         return max(only.epsilon(delta), only.reversed.epsilon(delta))
 
     def _details(self) -> Mapping[str, str]:
