@@ -38,8 +38,7 @@ __all__ = [
 ]
 
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
-_BUMPS: Final = 20
-_LAST_BUMP: Final = Fraction(1, 1 << 22)
+_BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
@@ -163,13 +162,11 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         return found
     # delta(epsilon) and epsilon(delta) end their searches independently; a last unit
     # or two of rounding between them is paid for in noise, and more where the curve is
-    # so flat in epsilon that the two choose different contours.
-    bump = _LAST_BUMP
-    for _ in range(_BUMPS):
+    # so flat in epsilon that the two choose different contours or windows.
+    for bump in _BUMPS:
         if states_target(found):
             return found
         found = round_up_to_dyadic(found * (1 + bump))
-        bump *= 4
     raise CalibrationError(
         f"{accountant}: epsilon at the calibrated noise stays above {epsilon:g}; the "
         "accountant's delta and epsilon disagree, please report the parameters"

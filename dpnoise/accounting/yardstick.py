@@ -41,6 +41,7 @@ _ANY_VARIANCE: Final = Fraction(16)
 _TOLERANCE: Final = 1e-5
 _NEXT: Final = 1.01  # how much more noise shows how steeply δ falls
 _NEGLIGIBLE: Final = 2.0**-40  # of the variance without a coin
+_NO_NEED: Final = 1.0 - 1e-9  # of the rate, from where on no noise is needed
 _KEPT: Final = 64  # a sweep over bits or scales asks for the same one each time
 
 
@@ -146,7 +147,7 @@ def _with_coin(
     # it hides enough. At the least δ that loss distributions resolve they may disagree.
     least = unsampled * _NEGLIGIBLE
     if count == 1:
-        if delta >= rate:
+        if delta >= rate * _NO_NEED:
             return least, None
         behind, left = epsilon_behind(epsilon, rate), delta / rate
         needed = max(least, analytic_gaussian_stddev(behind, left, 1.0) ** 2)

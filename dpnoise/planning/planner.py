@@ -73,11 +73,13 @@ _RETRIES: Final = 4
 _SEARCHES: Final = 3
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
+_CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
+_FAR: Final = 0.25  # no other accountant wastes as much
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
 # curve is built anew for each, an integral for one epsilon at a time.
 _QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
-_QUICK_CURVE: Final = 0.35 * MAX_ACCOUNTING_COST
+_QUICK_CURVE: Final = 0.45 * MAX_ACCOUNTING_COST
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
@@ -180,8 +182,8 @@ class _Planner:
             or self._model.length > _FEW_BITS
         ):
             return None
-        # The closed form costs a share of some 7/√v of the noise.
-        scale_factor = 700.0 / math.sqrt(self._unit_variance) / request.l2_clip
+        wanted = _CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
+        scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
         for _ in range(_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
@@ -231,6 +233,8 @@ class _Planner:
         """
         found, finer = self._calibrated(scale_factor), 2.0 * scale_factor
         points = {scale_factor: float(found.variance)}
+        if len(self._found) == 1:
+            self._model = self._model.through(points)
         if (
             finer <= self._request.scaled_bound
             and self._model.fits_sampler(finer)
@@ -301,7 +305,11 @@ class _Planner:
     def _calibrated(self, scale_factor: float) -> "_Calibrated":
         """Return roughly how much noise a scale needs; each is asked for once."""
         if scale_factor not in self._found:
-            self._found[scale_factor] = self._calibrate(scale_factor, is_rough=True)
+            self._found[scale_factor] = self._calibrate(
+                scale_factor,
+                start=Fraction(self._model.counted_variance(scale_factor)),
+                is_rough=True,
+            )
         return self._found[scale_factor]
 
     def _calibrate(
@@ -382,14 +390,17 @@ class _Planner:
             request.releases(release), adjacency=request.adjacency
         )
         scale_factor = mechanism.parameters.scale_factor
-        quick = tuple(
+        quick = [
             name
             for name in names
             if accounting_cost(release, name)
             <= (_QUICK_CURVE if name == "mixture-pld" else _QUICK)
             and scale_factor <= self._lost.get(name, scale_factor)
-        )
-        return quick or names[:1]
+        ]
+        wastes = _CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
+        if request.selection < 1 and wastes and "mixture-pld" in quick:
+            quick = [name for name in quick if name != _CLOSED_FORM]
+        return tuple(quick) or names[:1]
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request

@@ -182,7 +182,10 @@ class ComposedLoss:
         cells = (top - bottom) / step + 2.0
         length = 1 << max(6, math.ceil(math.log2(cells)))
         return _Window(
-            tilt=tilt, first=math.floor(bottom / step), length=length, step=step
+            tilt=tilt,
+            first=math.floor(bottom / step),
+            length=length,
+            step=float(step),
         )
 
     def _curve(self, window: _Window) -> "_TiltedCurve":
@@ -268,7 +271,7 @@ class _TiltedCurve:
     ) -> None:
         step, tilt = window.step, window.tilt
         self._offset = step * np.arange(masses.size, dtype=np.float64)
-        self._start = window.first * step
+        self._start = float(window.first * step)
         self._step = step
         # Where the factor is cut off, the error below alone exceeds 1 by far.
         factors = np.exp(
