@@ -109,7 +109,8 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, or 1e-3 where rough.
+        most `epsilon` at `delta`; within about 1e-5 of the least. Where rough, within
+        1e-3 on either side.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.

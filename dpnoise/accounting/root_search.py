@@ -50,7 +50,7 @@ def round_up_to_dyadic(number: float | Fraction) -> Fraction:
     return math.ceil(exact / unit) * unit
 
 
-def least_root(
+def least_root(  # noqa: PLR0913 - a bracket, a start and two tolerances
     shortfall: Callable[[Fraction], float],
     *,
     low: Fraction,

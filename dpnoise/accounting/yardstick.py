@@ -183,9 +183,9 @@ def _steepness(
 
 def _delta(one: GaussianEvent, epsilon: float, rate: float, count: int) -> float:
     account = GaussianPLDAccountant(adversary=Adversary.SERVER)
-    return account.compose(Repeated(SecretlySelected(one, Fraction(rate)), count)).delta(
-        epsilon
-    )
+    return account.compose(
+        Repeated(SecretlySelected(one, Fraction(rate)), count)
+    ).delta(epsilon)
 
 
 @dataclass(frozen=True, slots=True)

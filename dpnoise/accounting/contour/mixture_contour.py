@@ -143,7 +143,8 @@ class MixtureContourAccountant(Accountant):
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if self._bound is None:
             return 0.0
-        return self._rate * self._bound.delta(epsilon_behind(epsilon, self._rate))
+        found = self._bound.delta(epsilon_behind(epsilon, self._rate))
+        return found if self._rate == 1.0 else math.nextafter(self._rate * found, 1.0)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         # A lost coin hides all: beyond the rate nothing is left to bound.

@@ -76,7 +76,9 @@ class ComposedLoss:
         self, parts: Sequence[tuple[DominatingPair, int]], *, relative_variance: float
     ) -> None:
         self._releases = sum(count for _, count in parts)
-        given = [(_without_rarest(pair, self._releases), count) for pair, count in parts]
+        given = [
+            (_without_rarest(pair, self._releases), count) for pair, count in parts
+        ]
         self._parts = [(pair, count) for pair, count in given if pair.upper.any()]
         self._infinite = sum(count * pair.upper_infinite for pair, count in given)
         variance = sum(count * pair.mean_and_variance[1] for pair, count in self._parts)

@@ -35,7 +35,7 @@ _INFLATION: Final = 1.0 + 1e-8
 twice returns the curve with a relative error of at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
-_PATIENCE: Final = 8  # rounds; a curve that is no mere rounding needs two or three
+_PATIENCE: Final = 64  # rounds; a curve that is no mere rounding needs a dozen
 
 LOSS_ERROR: Final = 2.0**-46
 """How far the loss of an atom may be off, nats."""

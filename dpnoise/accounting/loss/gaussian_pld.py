@@ -56,7 +56,8 @@ __all__ = [
 _POINT_SPACING: Final = 1.5e-3  # in deviations of the loss: 4·10^-7 of its variance
 _TAIL_DEVIATIONS: Final = 9.5  # delta there is below 10^-20
 _LARGEST_LOSS: Final = 600.0  # e^600 still is a float; more loss protects nobody
-_RELATIVE_VARIANCE: Final = 4e-5
+_RELATIVE_VARIANCE: Final = 4e-6
+_SHARED_VARIANCE: Final = 4e-5  # what rounded shifts cost, once more
 _SHARED_BITS: Final = 14
 _ESTIMATE_STEPS: Final = 24
 _MOST: Final = 1e3  # a shift that hides nothing
@@ -258,7 +259,8 @@ class GaussianPLDAccountant(ComposedLossAccountant):
             return super()._delta_of_exact_noise(epsilon)
         multiplier, rate = only
         behind = epsilon_behind(epsilon, rate)
-        return rate * gaussian_delta(behind, noise_multiplier=multiplier)
+        found = rate * gaussian_delta(behind, noise_multiplier=multiplier)
+        return math.nextafter(found, 1.0)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if (only := self._one_coin()) is None:
@@ -333,6 +335,12 @@ class CoinedGaussians:
         return high
 
 
+class _SharedAccountant(GaussianPLDAccountant):
+    """Composes on a grid as coarse as the shifts are rounded."""
+
+    _relative_variance = _SHARED_VARIANCE
+
+
 _Parts: TypeAlias = tuple[tuple[float, float, int], ...]
 
 
@@ -349,7 +357,7 @@ def _coined_epsilon(parts: _Parts, delta: float) -> float:
 @lru_cache(maxsize=4)
 def _composed(parts: _Parts) -> GaussianPLDAccountant:
     # The coins were found to be secret where the releases were added.
-    account = GaussianPLDAccountant(adversary=Adversary.SERVER)
+    account = _SharedAccountant(adversary=Adversary.SERVER)
     for shift, rate, count in parts:
         one = GaussianEvent(1, 1.0, min(shift, _MOST))
         account.compose(Repeated(SecretlySelected(one, Fraction(rate)), count))
