@@ -36,6 +36,8 @@ __all__ = [
     "RECEIPTS_PURGED",
     "RECORD_REPEATED",
     "REPORT_LOST",
+    "REVOKED_REFUSED",
+    "REVOKED_RELOADED",
     "ROUND_CLOSED",
     "SERVER_LOGGER",
     "SESSION_ABORTED",
@@ -90,6 +92,8 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+REVOKED_RELOADED: Final = "revoked_reloaded"
+REVOKED_REFUSED: Final = "revoked_refused"
 
 # What a fact may hold and still be read without quotation marks.
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+", re.ASCII)

@@ -128,6 +128,11 @@ class ServerSection:
         "root; empty for admin.sock in state_dir.",
         default=None,
     )
+    revoked: Path | None = setting(
+        "File of clients' certificates that were taken back, from `secagg pki revoke`; "
+        "looked at once a minute. Empty for none.",
+        default=None,
+    )
     drain_seconds: float = setting(
         "How long calls in flight may finish after SIGTERM.",
         default=10.0,

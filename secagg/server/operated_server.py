@@ -123,8 +123,8 @@ class OperatedServer(Server):
 
     @property
     def identity(self) -> TLSIdentity | None:
-        """The aggregator's certificate."""
-        return self._identity
+        """The aggregator's certificate, as it is now."""
+        return self._identity if self.transport is None else self.transport.identity
 
     @property
     def is_draining(self) -> bool:

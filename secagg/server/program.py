@@ -208,6 +208,7 @@ def server_of(
         accept_restored=accept_restored,
         health_listen=settings.server.health_listen,
         admission=settings.admission.limits(),
+        revoked=settings.server.revoked,
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,
         retention=Retention(

@@ -255,6 +255,8 @@ class Server:
         admission: How many connections strangers may have; by default limits that fit
             into the files this process may open, enforced by a relay before gRPC on
             Linux, unless only this machine can connect.
+        revoked: File of clients' certificates that were taken back, from `secagg pki
+            revoke`; looked at once a minute.
         grace_seconds: How long calls in flight may finish at the end.
         keep_seconds: How long the outcome, sum and payload of an ended session stay
             readable at least.
@@ -295,6 +297,7 @@ class Server:
         accept_restored: bool = False,
         health_listen: str | None = None,
         admission: Admission | None = None,
+        revoked: Path | None = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
         retention: Retention | None = None,
@@ -302,9 +305,11 @@ class Server:
         on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
         insecure_for_tests: bool = False,
     ) -> None:
-        if listen is None and (identity or health_listen or insecure_for_tests):
+        if listen is None and (
+            identity or health_listen or revoked or insecure_for_tests
+        ):
             raise LocalProtocolError(
-                "a certificate, health checks and plaintext belong to an address"
+                "certificates, health checks and plaintext belong to an address"
             )
         if listen is not None and (identity is None) != insecure_for_tests:
             raise LocalProtocolError(
@@ -334,6 +339,7 @@ class Server:
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
         self._admission = admission
+        self._revoked = revoked
         self._grace_seconds = grace_seconds
         self._keep_seconds = keep_seconds
         self._retention = retention or Retention()
@@ -546,6 +552,7 @@ class Server:
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
                 admission=self._admission,
+                revoked=self._revoked,
             )
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
 
