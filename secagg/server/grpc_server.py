@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -32,6 +32,7 @@ from secagg.server.certificate_watch import CertificateWatch
 from secagg.server.interceptors import (
     AdmissionInterceptor,
     AuthenticationInterceptor,
+    Authenticator,
     CallContext,
     Caller,
     CallLimits,
@@ -242,11 +243,10 @@ class GrpcServer:
         clock = clock or SystemClock()
         followed = None if identity is None else FollowedIdentity(identity, clock.date)
         taken_back = RevokedCertificates(revoked)
-        authentication = AuthenticationInterceptor(
+        door = _Door(
             MetadataAuthenticator()
             if identity is None
-            else TLSAuthenticator(identity.identity.trust_domain, taken_back),
-            lambda peer, who: at_the_door.note(peer, who),
+            else TLSAuthenticator(identity.identity.trust_domain, taken_back)
         )
         limits, admission = limits or CallLimits(), admission or Admission()
         reader = BodyReader(limits)
@@ -255,7 +255,7 @@ class GrpcServer:
             options=SERVER_OPTIONS,
             interceptors=[
                 ErrorInterceptor(),
-                authentication,
+                door.calls,
                 AdmissionInterceptor(limits, clock.now),
             ],
         )
@@ -263,7 +263,7 @@ class GrpcServer:
             (servicer.handler(), _health_handler(health, reader))
         )
         ports = [await _Port.open(server, address, followed, admission)]
-        at_the_door = _Door(authentication, ports[0].relay)
+        door.relay = ports[0].relay
         if health_address is not None:
             probed = grpc.aio.server(
                 options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
@@ -278,13 +278,13 @@ class GrpcServer:
         for port in ports:
             await port.server.start()
         log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=ports[0].address)
-        started = cls(tuple(ports), servicer, health, at_the_door, followed)
+        started = cls(tuple(ports), servicer, health, door, followed)
         if followed is not None:
             watch = CertificateWatch(
                 followed,
                 taken_back,
                 clock,
-                lambda: at_the_door.end(lambda who: who.certificate in taken_back),
+                lambda: door.end(lambda who: who.certificate in taken_back),
             )
             started._watching = asyncio.create_task(watch.run())
         return started
@@ -317,15 +317,15 @@ class GrpcServer:
         """The certificate that whoever connects now is shown; None in plaintext."""
         return None if self._followed is None else self._followed.identity
 
-    def end_clients(self, names: Collection[str]) -> None:
+    def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
         """End open calls and connections of clients who were welcome before.
 
         They may come back, and are told why they are not.
 
         Args:
-            names: Of the clients.
+            is_unwelcome: Judges a client's name.
         """
-        self._door.end(lambda who: who.name in names)
+        self._door.end(lambda who: is_unwelcome(who.name))
 
     async def announce(self, *, is_ready: bool) -> None:
         """Tell balancers whether to send clients here; nothing after a stop."""
@@ -341,15 +341,19 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
 
 
-@dataclass(frozen=True, slots=True)
 class _Door:
-    """Where callers come in, and are shown out."""
+    """Where callers come in, and are shown out.
 
-    calls: AuthenticationInterceptor
-    relay: Relay | None
+    Attributes:
+        calls: Says who makes each of them.
+        relay: What takes their connections before gRPC does, if anything.
+    """
 
-    def note(self, peer: str, who: Caller) -> None:
-        """Note whose connection it is."""
+    def __init__(self, authenticator: Authenticator) -> None:
+        self.calls: Final = AuthenticationInterceptor(authenticator, self._note)
+        self.relay: Relay | None = None
+
+    def _note(self, peer: str, who: Caller) -> None:
         if self.relay is not None:
             self.relay.known(peer, who.name, who.certificate)
 

@@ -65,6 +65,7 @@ __all__ = [
     "ACCESS",
     "AdmissionInterceptor",
     "AuthenticationInterceptor",
+    "Authenticator",
     "CallContext",
     "CallLimits",
     "Caller",
