@@ -166,10 +166,8 @@ async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
 
 async def test_lines_that_take_nobody_back_are_a_warning(place, authorities):
     path = place / "revoked.txt"
-    config = place / "server.toml"
-    config.write_text(
-        config.read_text().replace("[server]\n", f'[server]\nrevoked = "{path}"\n')
-    )
+    config = f'[server]\nrevoked = "{path}"' + SERVER.removeprefix("\n[server]")
+    (place / "server.toml").write_text(config)
     number = number_in_pem(authorities[0].issue_client("c").certificate)
     for line, state in (
         ("no line", "failed"),
