@@ -166,8 +166,7 @@ async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
 
 async def test_lines_that_take_nobody_back_are_a_warning(place, authorities):
     path = place / "revoked.txt"
-    config = f'[server]\nrevoked = "{path}"' + SERVER.removeprefix("\n[server]")
-    (place / "server.toml").write_text(config)
+    setting = ('"sums"', f'"sums"\nrevoked = "{path}"')
     number = number_in_pem(authorities[0].issue_client("c").certificate)
     for line, state in (
         ("no line", "failed"),
@@ -175,7 +174,7 @@ async def test_lines_that_take_nobody_back_are_a_warning(place, authorities):
         (revoked_line(number), "ok"),
     ):
         path.write_text(f"{line}\n")
-        (found,) = [f for f in await of_server(place) if f.number == "D125"]
+        (found,) = [f for f in await of_server(place, setting) if f.number == "D125"]
         assert found.state == state
 
 
