@@ -35,7 +35,7 @@ from secagg.telemetry import (
 )
 from secagg.transport.tls import CertificateNumber
 
-__all__ = ["RevokedCertificates", "read_revoked", "revoked_line"]
+__all__ = ["RevokedCertificates", "read_revoked", "revoked_line", "revoked_text"]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
