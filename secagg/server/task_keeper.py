@@ -19,6 +19,7 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.config import TaskSettings, end_of_task
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     SecAggError,
@@ -27,7 +28,6 @@ from secagg.errors import (
     printable,
 )
 from secagg.messages import MAX_REASON_BYTES
-from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
