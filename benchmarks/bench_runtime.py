@@ -19,6 +19,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
+from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Committed, NewSession, Record, Role
 from secagg.storage.open_book import open_book
 from secagg.storage.spool import UploadSpool
@@ -78,7 +79,7 @@ async def _commit_all(path: Path, records: int, *, together: bool) -> None:
 
 def _masks(directory: Path, *, survivors: int, dimension: int) -> None:
     entropy, modulus = SystemEntropy(), 1 << 20
-    spool = UploadSpool(directory / "spool", min_free_bytes=0)
+    spool = UploadSpool(FileBlobs(directory / "spool"), min_free_bytes=0)
     packed = pack(zeros(dimension, modulus), 20)
     digest, session_id = hashlib.sha256(packed).digest(), entropy.token(32)
     for offset in range(0, len(packed), 1 << 20):

@@ -50,6 +50,7 @@ from secagg.simulation.enrolled import (
     identity_in_simulation,
     published_in_simulation,
 )
+from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
@@ -234,7 +235,7 @@ class Run:
         with ThreadPoolExecutor(1) as threads:
             aggregator = Aggregator(
                 book,
-                UploadSpool(self.directory / "spool", min_free_bytes=0),
+                UploadSpool(FileBlobs(self.directory / "spool"), min_free_bytes=0),
                 clock=self.clock,
                 workers=workers,
                 masks=MaskExecutor(threads, workers),

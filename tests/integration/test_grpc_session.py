@@ -19,7 +19,8 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
-from secagg.storage.spool import MemorySpool
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import accept_every_offer
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import ManualClock
@@ -117,7 +118,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
     with ThreadPoolExecutor(1) as threads:
         aggregator = Aggregator(
             inline_book(),
-            MemorySpool(),
+            UploadSpool(MemoryBlobs()),
             workers=workers,
             masks=MaskExecutor(threads, workers),
             clock=clock,
@@ -177,7 +178,7 @@ async def test_a_client_nobody_invited_is_told_so(identities):
         max_attempts=1,
     )
     workers = Workers()
-    aggregator = Aggregator(inline_book(), MemorySpool(), workers=workers)
+    aggregator = Aggregator(inline_book(), UploadSpool(MemoryBlobs()), workers=workers)
 
     async def next_payload(_count):
         return b""

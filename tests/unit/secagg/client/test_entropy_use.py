@@ -13,7 +13,8 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
-from secagg.storage.spool import MemorySpool
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
@@ -44,7 +45,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
     async def main(clock):
         aggregator = Aggregator(
             server_book,
-            MemorySpool(),
+            UploadSpool(MemoryBlobs()),
             clock=clock,
             entropy=server_entropy,
             workers=workers,

@@ -37,8 +37,9 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
 from secagg.server.task_gate import TaskGate
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import Retention
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
@@ -74,7 +75,7 @@ class World:
         self.clock = clock
         self.disk = HeldExecutor()
         self.book = inline_book(thread=self.disk)
-        self.spool = MemorySpool()
+        self.spool = UploadSpool(MemoryBlobs())
         inline = InlineExecutor()
         self.workers = workers = Workers(general=inline)
         self.aggregator = Aggregator(

@@ -12,7 +12,8 @@ from secagg.primitives.modular import BadVectorError, word_dtype
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor, check_packed_vector
 from secagg.simulation import InProcessSession
-from secagg.storage.spool import MemorySpool, UploadSpool
+from secagg.storage.blobs import FileBlobs, MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.packing import pack, unpack
@@ -76,7 +77,7 @@ def compute(executor, job, spool, **options):
 @pytest.mark.parametrize("modulus", [2, 1 << 20, 1 << 62, 1_000_003])
 def test_any_split_gives_the_sum_of_the_survivors(modulus, parts):
     session, job = summing_session(modulus)
-    spool = MemorySpool()
+    spool = UploadSpool(MemoryBlobs())
     spooled(session, job, spool)
     with ThreadPoolExecutor(2) as threads:
         packed = compute(threads, job, spool, parts=parts, min_work_per_part=1)
@@ -86,7 +87,7 @@ def test_any_split_gives_the_sum_of_the_survivors(modulus, parts):
 
 def test_processes_give_the_same_sum(tmp_path):
     session, job = summing_session(1 << 20)
-    spool = UploadSpool(tmp_path, min_free_bytes=0)
+    spool = UploadSpool(FileBlobs(tmp_path), min_free_bytes=0)
     spooled(session, job, spool)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         packed = compute(processes, job, spool, parts=2, min_work_per_part=1)
@@ -106,7 +107,7 @@ def test_small_jobs_are_not_split():
 
 def test_a_missing_upload_is_a_failure_of_the_storage():
     session, job = summing_session(1 << 20)
-    spool = MemorySpool()
+    spool = UploadSpool(MemoryBlobs())
     spooled(session, job, spool)
     spool.discard(job.session_id, "0", job.uploads[0][1])
     with pytest.raises(ServiceError) as caught:
@@ -123,7 +124,7 @@ def shipped_parts(job, **options):
             shipped.append(part)
             return super().submit(lambda: np.zeros(40, np.uint32))
 
-    compute(Spy(), job, MemorySpool(), **options)
+    compute(Spy(), job, UploadSpool(MemoryBlobs()), **options)
     return shipped
 
 
@@ -160,7 +161,7 @@ def test_memory_does_not_grow_with_the_number_of_clients(tmp_path):
         session, job = summing_session(
             1 << 32, dimension=dimension, clients=clients, lost=()
         )
-        spool = UploadSpool(tmp_path / str(clients), min_free_bytes=0)
+        spool = UploadSpool(FileBlobs(tmp_path / str(clients)), min_free_bytes=0)
         spooled(session, job, spool)
         del session
         tracemalloc.start()
