@@ -40,7 +40,7 @@ from secagg.config import (
     load_task_settings,
     names_a_task,
 )
-from secagg.config.settings import TLSSection
+from secagg.config.program import TLSSection
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable

@@ -24,7 +24,7 @@ from pathlib import Path
 from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
-from secagg.config.settings import TLSSection
+from secagg.config.program import TLSSection
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
 from secagg.enrolment.published import PublishedEnrolment

@@ -97,7 +97,7 @@ def steps_of(session, row):
     steps, own = row["steps"], row["index"]
     if not steps or own is None:
         return []
-    clients = descriptor_of(session).parameters.min_clients
+    clients = len(session["neighbours"])
     drawn = [(own + step) % clients for step in steps]
     return [(d - (d > own)).to_bytes(4, "big") for d in drawn]
 

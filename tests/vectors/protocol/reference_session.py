@@ -213,6 +213,21 @@ class View:
         if on_ring and roster.count < degree + 2:
             raise Refused(POLICY_VIOLATION)
 
+    def check_overlap(self, count: int) -> None:
+        """R5.2-7."""
+        rules = self.offer.parameters
+        if self.is_signed and 2 * rules.quorum <= count + rules.colluders:
+            raise Refused(POLICY_VIOLATION)
+
+    def check_odds(self, count: int) -> None:
+        """R5.2-8 and R5.9-2: of the graph, at the size of the roster itself."""
+        rules = self.offer.parameters
+        if rules.degree == 0:
+            return
+        holds = rules.edges_are_safe if self.is_sparse else rules.is_drawn_safely
+        if not holds(count):
+            raise Refused(POLICY_VIOLATION)
+
     def set_edges(self, root: bytes, lists: dict[int, list[int]]) -> None:
         """Take the lists as far as they are known: a client knows its own part."""
         self.edge_root = root
@@ -477,15 +492,9 @@ class Client:
             view.check_credential(advert)
         for advert in roster.adverts.values():
             advert.check_signature(view.suite, view.contexts[0])
-        if view.is_signed and 2 * rules.quorum <= roster.count + rules.colluders:
-            raise Refused(POLICY_VIOLATION)
+        view.check_overlap(roster.count)
         view.check_seed(roster)
-        if view.is_sparse:
-            if not rules.edges_are_safe(roster.count):
-                raise Refused(POLICY_VIOLATION)
-            return roster
-        if rules.degree > 0 and not rules.is_drawn_safely(roster.count):
-            raise Refused(POLICY_VIOLATION)
+        view.check_odds(roster.count)
         return roster
 
     def _check_neighbourhood(self, roster: Roster, own: bytes) -> None:

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secagg import metrics
 from secagg.client.client import Client
 from secagg.config import load_task_settings
-from secagg.config.settings import ServerSection
+from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Round
 from secagg.metrics import METRICS, PROCESS_METRICS, Kind
