@@ -13,11 +13,12 @@ Rule 4: each callback belongs to a process, or to the world.  Those of a process
 import asyncio
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
+from secagg.errors import LocalProtocolError
 from secagg.testing.manual_clock import DeadlockError
 from secagg.testing.world.dice import Dice
 
@@ -34,9 +35,9 @@ _RESOLUTION: Final = 1e-6
 class OneThread(Executor):
     """Names a thread whose calls run one after the other; runs nothing itself."""
 
-    def submit(self, *_: object, **__: object) -> Future[Any]:  # type: ignore[override]  # takes nothing
+    def submit(self, *_: object, **__: object) -> Future[Any]:
         """Refuse: the loop runs what is meant for this thread."""
-        raise NotADirectoryError
+        raise LocalProtocolError("a thread of a virtual loop takes no calls itself")
 
 
 class Process:
@@ -199,7 +200,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let a callback run that was held."""
         self._shuffled.append(handle)
 
-    def run_in_executor(  # type: ignore[override]  # nothing is submitted
+    def run_in_executor(
         self,
         executor: Executor | None,
         func: Callable[..., _Result],
@@ -240,7 +241,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return what begins the oldest call for a thread, whichever that is then."""
         queue = self._queues.setdefault(thread, deque())
         queue.append(begin)
-        return lambda: queue.popleft()()
+
+        def begin_oldest() -> None:
+            queue.popleft()()
+
+        return begin_oldest
 
     def _move(self, seconds: float) -> None:
         self._instant += seconds
@@ -251,9 +256,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def _of_its_process(
     loop: asyncio.AbstractEventLoop,
-    work: Coroutine[Any, Any, _Result],
+    work: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
     context: Context | None = None,
-) -> "asyncio.Task[_Result]":
+) -> "asyncio.Future[Any]":
+    if isinstance(work, Generator):
+        raise LocalProtocolError("a task is made of a coroutine")
     task = asyncio.Task(work, loop=loop, context=context)
     process = own_process() if context is None else context.get(_RUNNING)
     if process is not None:

@@ -195,8 +195,8 @@ class _Spool(MemorySpool):
 class _MarkInMemory(RollbackMark):
     """The rollback mark of a simulated disk: what is put back leaves it alone."""
 
-    def __init__(self) -> None:  # it has no file
-        self.path = _NOWHERE
+    def __init__(self) -> None:
+        super().__init__(_NOWHERE)
         self._mark: Mark | None = None
 
     def hold(self, *, wait_seconds: float) -> None:

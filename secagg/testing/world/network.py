@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.messages import Envelope, Round
+from secagg.messages import Envelope
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.loop import Process
@@ -246,9 +246,8 @@ class Link:
     async def _while_alive(
         self, process: Process, handling: "asyncio.Task[_Answer | SecAggError]"
     ) -> _Answer:
-        await asyncio.wait(
-            {handling, process.death}, return_when=asyncio.FIRST_COMPLETED
-        )
+        ends: set[asyncio.Future[Any]] = {handling, process.death}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if process.is_gone or handling.cancelled():
             raise _Lost
         got = handling.result()
@@ -273,9 +272,8 @@ class Link:
             while True:
                 saying = asyncio.ensure_future(said.get())
                 try:
-                    await asyncio.wait(
-                        {saying, dying}, return_when=asyncio.FIRST_COMPLETED
-                    )
+                    ends: set[asyncio.Future[Any]] = {saying, dying}
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     if not saying.done():
                         raise _Lost
                     update = saying.result()
@@ -285,8 +283,6 @@ class Link:
                 updates.put_nowait(update)
                 if not isinstance(update, Envelope | Reference):
                     return
-                if update.kind.ROUND is Round.FINISHED:
-                    continue
         except _Lost:
             updates.put_nowait(_unreachable())
         finally:

@@ -1,6 +1,6 @@
 """What a seed stands for: who takes part in what, and what goes wrong when."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from functools import cache
 from typing import Final
@@ -23,6 +23,7 @@ __all__ = ["Blow", "Incident", "Kind", "Plan"]
 CLIENTS: Final = 4
 SUMS: Final = 2
 SPARE: Final = 1
+PAYLOAD: Final = b"a model"
 # After so many steps nothing goes wrong any more, and everybody should come to an end.
 LAST_STEP: Final = 1500
 _EPSILON, _DELTA = 8.0, 1e-5
@@ -52,6 +53,11 @@ class Blow(StrEnum):
     FILL_CLIENT_DISK = "a client's disk is full"
     CUT_OFF_CLIENT = "a client is cut off"
     CUT_OFF_ALL = "everybody is cut off"
+
+    @property
+    def meets_client(self) -> bool:
+        """Whether it meets one client."""
+        return "client" in self
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,11 @@ class Plan:
         )
         count = dice.choice((0, 1, 1, 2, 3, 5, 8))
         incidents = [_incident(dice) for _ in range(count)]
+        incidents += [
+            replace(each, step=1 + dice.below(each.step), blow=Blow.BACK_UP_SERVER)
+            for each in incidents
+            if each.blow is Blow.PUT_BACK_SERVER
+        ]
         return cls(
             seed=seed,
             kind=kind,
@@ -130,15 +141,19 @@ class Plan:
         lines = [
             f"seed {self.seed}: {CLIENTS} clients, {SUMS} sums, {self.kind}"
             + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else ""),
-            f"  network: {weather.delay_seconds} s a way, lost {weather.loss}, silent "
-            f"{weather.hush}, twice {weather.echo}, late {weather.straggle}",
-            f"  threads: {self.job_seconds} s; disks: refuse {self.disk_refusal}, fall "
-            f"silent {self.disk_silence}; "
-            + ("any order" if self.is_shuffled else "asyncio's order"),
+            (
+                f"  network: {weather.delay_seconds} s a way, lost {weather.loss}, "
+                f"silent {weather.hush}, twice {weather.echo}, late {weather.straggle}"
+            ),
+            (
+                f"  threads: {self.job_seconds} s; disks: refuse {self.disk_refusal}, "
+                f"fall silent {self.disk_silence}; "
+                + ("any order" if self.is_shuffled else "asyncio's order")
+            ),
         ]
         lines += [
             f"  step {each.step}: {each.blow}"
-            + (f" (client {each.client})" if "client" in each.blow else "")
+            + (f" (client {each.client})" if each.blow.meets_client else "")
             + f", {each.seconds:.1f} s"
             for each in self.incidents
         ]
@@ -148,7 +163,7 @@ class Plan:
 def _incident(dice: Dice) -> Incident:
     return Incident(
         step=1 + dice.below(dice.choice((60, 300, 900))),
-        blow=dice.choice(tuple(Blow)),
+        blow=dice.choice([each for each in Blow if each is not Blow.BACK_UP_SERVER]),
         client=dice.below(CLIENTS),
         seconds=dice.choice((0.5, 10.0, 70.0, 400.0)) * (0.5 + dice.uniform()),
     )
@@ -171,15 +186,13 @@ def parameters_of(kind: Kind) -> ProtocolParameters:
 def prepared_of(kind: Kind) -> PreparedTask:
     """Return the task as its operator prepares it."""
     parameters = parameters_of(kind)
-    noised = (
-        NoisedTask.from_parameters(parameters) if parameters.noise_block else None
-    )
+    noised = NoisedTask.from_parameters(parameters) if parameters.noise_block else None
     return PreparedTask(
         parameters,
         noised,
         None if noised is None else noised.report(),
         None,
-        payload=b"a model",
+        payload=PAYLOAD,
         enrolment=published_in_simulation() if kind is Kind.SIGNED else None,
     )
 

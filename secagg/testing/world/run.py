@@ -21,7 +21,7 @@ import numpy as np
 from secagg.client.client import Client
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.storage import ClientStorage
-from secagg.errors import ErrorCode, SecAggError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.protocol.events import NoisedVector, PlainVector
@@ -43,6 +43,7 @@ from secagg.testing.world.network import Link, Listener, Network
 from secagg.testing.world.plan import (
     CLIENTS,
     LAST_STEP,
+    PAYLOAD,
     SUMS,
     Blow,
     Incident,
@@ -212,9 +213,7 @@ class _World:
                     service.end_task(TASK, "nobody is left")
                 )
                 death = self.machines[SERVER].death
-                await asyncio.wait(
-                    {ending, death}, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait({ending, death}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _judge(self) -> None:
@@ -228,7 +227,9 @@ class _World:
                 rows = await book.charges(TASK)
                 states = {row.session_id: row.state for row in rows}
                 self.witness.check_charges(name, states)
-                kept = [each for each in states.values() if each is not ChargeState.VOID]
+                kept = [
+                    each for each in states.values() if each is not ChargeState.VOID
+                ]
                 charged[name] = len(kept)
         check(self.witness.observer.facts, charged=charged)
 
@@ -266,7 +267,9 @@ class _World:
             self.witness.fault(f"{machine.name} ended by {error!r}")
             return repr(error)
         self.witness.note(machine.name, f"error: {error.code.name}, {error}")
-        is_over = self.is_leaving and (machine.disk.owner == SERVER or SERVER in self.endings)
+        is_over = self.is_leaving and (
+            machine.disk.owner == SERVER or SERVER in self.endings
+        )
         if error.code in _FINAL or is_over:
             return error.code.name
         if machine.disk.owner == SERVER and error.code is not ErrorCode.STORAGE_FAILED:
@@ -343,24 +346,17 @@ class _World:
     def _strike(self, incident: Incident) -> None:
         if self.is_calm:
             return
-        self.witness.note("WORLD", f"{incident.blow} {incident.client}")
-        victim = self.names[incident.client]
+        victim = self.names[incident.client] if incident.blow.meets_client else SERVER
+        self.witness.note("WORLD", f"{incident.blow}: {victim}")
         until = self.loop.time() + incident.seconds
         match incident.blow:
-            case Blow.KILL_SERVER:
-                self._kill(SERVER)
-            case Blow.KILL_CLIENT:
+            case Blow.KILL_SERVER | Blow.KILL_CLIENT:
                 self._kill(victim)
-            case Blow.STOP_SERVER:
-                self._stop(SERVER, incident.seconds)
-            case Blow.STOP_CLIENT:
+            case Blow.STOP_SERVER | Blow.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
             case Blow.RESTART_SERVER:
-                if SERVER in self.processes:
-                    self.processes[SERVER].cancel()
-            case Blow.FILL_SERVER_DISK:
-                self.full_until[SERVER] = until
-            case Blow.FILL_CLIENT_DISK:
+                self.processes[SERVER].cancel()
+            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
                 self.full_until[victim] = until
             case Blow.CUT_OFF_CLIENT:
                 self.network.cut_off[victim] = until
@@ -370,9 +366,12 @@ class _World:
                 self.disks[SERVER].back_up()
                 self.highest_backed_up = self.witness.highest_number
             case Blow.PUT_BACK_SERVER:
-                self._kill(SERVER)
-                if self.disks[SERVER].put_back():
-                    self.witness.put_back(self.highest_backed_up)
+                self._put_back()
+
+    def _put_back(self) -> None:
+        self._kill(SERVER)
+        if self.disks[SERVER].put_back():
+            self.witness.put_back(self.highest_backed_up)
 
     def _kill(self, name: str) -> None:
         if name in self.machines:
@@ -425,7 +424,8 @@ class _OneHotClient(Client):
     def _make_input(
         self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
     ) -> PlainVector | NoisedVector:
-        assert payload == b"a model"
+        if payload != PAYLOAD:
+            raise LocalProtocolError("another payload than the operator's")
         vector = one_hot_of(self.number, descriptor.parameters)
         block = descriptor.parameters.noise_block
         if not block:
@@ -446,7 +446,8 @@ async def _all(everybody: list[Coroutine[Any, Any, None]]) -> None:
 
 def _own() -> Machine:
     process = own_process()
-    assert isinstance(process, Machine)
+    if not isinstance(process, Machine):
+        raise LocalProtocolError("the world itself has no disk and no entropy")
     return process
 
 

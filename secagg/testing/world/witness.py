@@ -41,7 +41,7 @@ from secagg.protocol.events import InputBound, Received, RoundClosed, SumCompute
 from secagg.protocol.rounds import rounds_of
 from secagg.server.server import ReleasedSum
 from secagg.storage.change import Change, Role
-from secagg.storage.charges import ChargeState
+from secagg.storage.charges import ChargeState, settled
 from secagg.storage.journal import decode_client_event, decode_server_event
 from secagg.testing.observed_connection import TaskObserver
 from secagg.testing.world.loop import Process
@@ -262,8 +262,7 @@ class Witness:
             known.add(_ENDED)
         key = (name, session_id)
         if change.settle is not None and key in self._charged:
-            if self._charged[key] is ChargeState.BOUND:
-                self._charged[key] = change.settle.state
+            self._charged[key] = settled(self._charged[key], change.settle.state)
 
     # --- clients ----------------------------------------------------------------------
 
@@ -280,7 +279,8 @@ class Witness:
         needed = _BEFORE.get(kind, _BEGUN)
         self._must(
             needed in known and _ENDED not in known,
-            f"{name} sends {kind.__name__}, and its disk knows only {sorted(map(str, known))}",
+            f"{name} sends {kind.__name__}, and its disk knows only "
+            f"{sorted(map(str, known))}",
         )
         if isinstance(request, SendMessage):
             self._say(name, session_id, kind, request.message)
@@ -386,8 +386,7 @@ class Witness:
             number = self._names.index(name)
             expected[number] = self._parameters.modulus - 1
         self._must(
-            len(survivors) == total.inputs
-            and np.array_equal(expected, total.residues),
+            len(survivors) == total.inputs and np.array_equal(expected, total.residues),
             f"the sum of session {total.session_number} is not that of {survivors}",
         )
 
@@ -395,7 +394,7 @@ class Witness:
 
     def check_charges(self, name: str, charges: Mapping[bytes, ChargeState]) -> None:
         """Compare a client's own ledger with what has left it and what was released."""
-        for (who, session_id, what), _ in self._said.items():
+        for who, session_id, what in self._said:
             if who == name and what is UploadChunk:
                 self._must(
                     session_id in charges, f"{name} has no charge for what has left it"
@@ -417,6 +416,7 @@ class Witness:
                 total is not None
                 and total.inputs == given.inputs
                 and name in total.receipt.survivors
+                and given.values is not None
                 and np.array_equal(total.values, given.values),
                 f"{name} was told another sum of session {given.session_number}",
             )
@@ -443,7 +443,8 @@ def _shown_change(change: Change) -> str:
         parts.append(f"session {change.create.number} of {change.create.task}")
     for record in change.records:
         sender = "" if record.sender is None else f" of {record.sender}"
-        parts.append(f"record {record.kind}{sender} {sha256(record.body).hexdigest()[:6]}")
+        digest = sha256(record.body).hexdigest()[:6]
+        parts.append(f"record {record.kind}{sender} {digest}")
     for name in ("round", "deadline_seconds", "charge", "settle"):
         value = getattr(change, name)
         if value is not None and name in {"charge", "settle"}:
