@@ -259,8 +259,6 @@ def _of_its_process(
     work: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
     context: Context | None = None,
 ) -> "asyncio.Future[Any]":
-    if isinstance(work, Generator):
-        raise LocalProtocolError("a task is made of a coroutine")
     task = asyncio.Task(work, loop=loop, context=context)
     process = own_process() if context is None else context.get(_RUNNING)
     if process is not None:

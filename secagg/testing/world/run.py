@@ -21,8 +21,8 @@ import numpy as np
 from secagg.client.client import Client
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.storage import ClientStorage
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from secagg.client.client import Contribution
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, SecAggError
 from secagg.messages import (
     Aborted,
@@ -35,7 +36,7 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import InputBound, Received, RoundClosed, SumComputed
 from secagg.protocol.rounds import rounds_of
