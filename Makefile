@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants alarms fuzz wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants alarms fuzz simulation wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -84,6 +84,10 @@ alarms:               ## Prometheus' own tool judges deploy/prometheus; it must 
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \
 	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
+
+simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=..., or SEED=...
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
+	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
