@@ -13,9 +13,10 @@ from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Change, Committed
 from secagg.storage.rollback_mark import Mark, RollbackMark
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
@@ -170,11 +171,11 @@ class SimulatedBook(SQLiteBook):
         return outcomes
 
 
-class _Spool(MemorySpool):
+class _Spool(UploadSpool):
     """Uploads and sums on a simulated disk."""
 
     def __init__(self, disk: Disk) -> None:
-        super().__init__()
+        super().__init__(MemoryBlobs())
         self._disk = disk
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
