@@ -51,9 +51,8 @@ def _run_all(seeds: range, processes: int) -> int:
     tally: Counter[str] = Counter()
     for done, run in enumerate(_runs(seeds, processes), 1):
         steps, seconds = steps + run.steps, seconds + run.seconds
-        tally[
-            f"{run.plan.kind}, {run.sums} sums, server: {run.endings.get('server', 'none')}"
-        ] += 1
+        ending = run.endings.get("server", "none")
+        tally[f"{run.plan.kind}, {run.sums} sums, server: {ending}"] += 1
         if run.faults:
             failing.append(run.plan.seed)
             _print(f"seed {run.plan.seed}: {run.faults[0]}")
