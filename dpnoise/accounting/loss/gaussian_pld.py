@@ -255,7 +255,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         return self._multiplier_of(release), rate
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        if (only := self._one_coin()) is None:
+        if self._shows_nothing or (only := self._one_coin()) is None:
             return super()._delta_of_exact_noise(epsilon)
         multiplier, rate = only
         behind = epsilon_behind(epsilon, rate)
