@@ -86,5 +86,5 @@ class ServiceManager:
             suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker,
         ):
-            speaker.setblocking(False)
+            speaker.settimeout(0)
             speaker.sendto("\n".join(lines).encode(), self._address)

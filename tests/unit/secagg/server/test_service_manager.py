@@ -20,7 +20,7 @@ def manager(tmp_path):
     """Listens as systemd does; `heard` has every datagram so far."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
-        listener.setblocking(False)
+        listener.settimeout(0)
 
         def heard():
             lines = []
