@@ -6,7 +6,8 @@ Rule 2: whoever started a process waits until it has ended: none is left behind,
         none of its pipes outlives the event loop.
 Rule 3: a process is only ever addressed by its own id.
 Rule 4: a process says one JSON object per line on standard output, with a key
-        ``event``, and nothing else; only public facts: names, rounds, counts.
+        ``event``; only public facts: names, rounds, counts.  A library below may print
+        something else: that goes to the process's log, and nobody is told.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -30,19 +32,38 @@ class Child:
     """One process and the lines that it says."""
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, listener: Listener
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        listener: Listener,
+        log: Path,
     ) -> None:
         self.name = name
         self._process = process
+        self._log = log
         self._listener: Listener | None = listener
         self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
+        with ExitStack() as failing:
+            failing.callback(self.kill)  # nobody would take what it says
+            while line := await self._next_line():
+                said = _event(line)
+                if said is None:
+                    with self._log.open("ab") as log:
+                        log.write(line)
+                elif self._listener is not None:
+                    self._listener(said)
+            failing.pop_all()
+
+    async def _next_line(self) -> bytes:
         stream = self._process.stdout
-        while stream is not None and (line := await stream.readline()):
-            # A process that is killed may leave half a line.
-            if self._listener is not None and line.endswith(b"\n"):
-                self._listener(json.loads(line))
+        if stream is None:
+            return b""
+        try:
+            return await stream.readline()
+        except ValueError:  # longer than any event; it was thrown away
+            return b"(a line that was too long)\n"
 
     def kill(self) -> None:
         """End the process at once, as a power cut would: SIGKILL."""
@@ -112,7 +133,17 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
             code=ErrorCode.OVERLOADED,
             next_step="Run it with fewer --clients.",
         ) from None
-    return Child(name, process, listener)
+    return Child(name, process, listener, log)
+
+
+def _event(line: bytes) -> dict[str, object] | None:
+    """Return what a line says; None if it is no event, or the half of one."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(said, dict) and "event" in said and line.endswith(b"\n")
+    return said if is_event else None
 
 
 def say(event: str, **facts: object) -> None:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from dpnoise.bench.inputs import Vectors
 from dpnoise.encoding import sum_residues, wrap
-from dpnoise.errors import InputError, ParameterError
+from dpnoise.encoding.clipping import check_matrix
+from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import (
     EVERYBODY,
     CentralMechanism,
@@ -65,9 +66,7 @@ def noisy_sum(
         ParameterError: The roster is not allowed, or `one_draw` asks for a law that
             the sum of shares does not have.
     """
-    given: object = vectors
-    if not isinstance(given, np.ndarray) or vectors.ndim != 2:  # noqa: PLR2004
-        raise InputError(f"vectors must be a matrix of shape (n, {mechanism.dim})")
+    check_matrix(vectors, mechanism.dim)
     noise = mechanism.session(len(vectors))
     public = derived_seed(seed, "public")
     private = _seeds(seed, "private", len(vectors))

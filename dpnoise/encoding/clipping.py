@@ -19,7 +19,14 @@ import numpy.typing as npt
 from dpnoise.encoding.vector_norm import squared_norm_bound
 from dpnoise.errors import InputError, ParameterError
 
-__all__ = ["MAX_L2_CLIP", "MIN_L2_CLIP", "check_vector", "clip_l2", "require_positive"]
+__all__ = [
+    "MAX_L2_CLIP",
+    "MIN_L2_CLIP",
+    "check_matrix",
+    "check_vector",
+    "clip_l2",
+    "require_positive",
+]
 
 MIN_L2_CLIP: Final = 2.0**-500
 """Below this, products underflow and the bound of rule 2 would not be rigorous."""
@@ -78,6 +85,20 @@ def check_vector(
             f"at position {position}, is {kind}"
         )
     return checked
+
+
+def check_matrix(vectors: object, dim: int) -> None:
+    """Refuse anything but one vector a row; the rows are left to `check_vector`.
+
+    Args:
+        vectors: What the caller passed.
+        dim: Length of a row, for the error.
+
+    Raises:
+        InputError: It is no two-dimensional array.
+    """
+    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2:  # noqa: PLR2004 - a matrix
+        raise InputError(f"vectors must be a matrix of shape (n, {dim})")
 
 
 def clip_l2(vector: npt.ArrayLike, l2_clip: float) -> npt.NDArray[np.float64]:

@@ -12,6 +12,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = [
     "FRACTIONAL_BITS",
     "MAX_COORDINATE_BOUND",
     "FixedPointVector",
+    "natural_coordinate_cap",
     "to_fixed_point",
 ]
 
@@ -38,6 +40,7 @@ MAX_COORDINATE_BOUND: Final = 1 << 25
 BOUND_GRID: Final = 1 << 12
 """Bounds on coordinates are multiples of 1/4096: exact in floats and in fixed point."""
 
+_DEVIATIONS: Final = 6.0
 _SHRINK: Final = 1.0 - 1e-9
 _ATTEMPTS: Final = 4
 
@@ -78,6 +81,32 @@ class FixedPointVector:
     def dim(self) -> int:
         """Number of coordinates."""
         return self.values.size
+
+
+def natural_coordinate_cap(
+    norm: float, *, dim: int, flatness: float | None
+) -> Fraction:
+    """Return a bound on coordinates that a rotated vector practically never reaches.
+
+    A larger bound would gain nothing and cost noise: where a grid is coarse, the loss
+    of a coordinate grows faster than its square.
+
+    Args:
+        norm: Norm of the scaled vector, grid steps.
+        dim: Coordinates after rotation.
+        flatness: The rotation's ρ, or None without a rotation.
+
+    Returns:
+        Six standard deviations of a rotated coordinate, which a normal coordinate
+        exceeds once in 5·10^8 and that of the worst vector once in 3·10^7; or the
+        norm, where that is smaller or nothing spreads it. Rounded up: to a multiple of
+        1/4096 if at most 1, else to an integer.
+    """
+    cap = norm
+    if flatness is not None:
+        cap = min(cap, _DEVIATIONS * norm * math.sqrt(flatness / dim))
+    grid = BOUND_GRID if cap <= 1.0 else 1
+    return Fraction(math.ceil(grid * cap), grid)
 
 
 def to_fixed_point(

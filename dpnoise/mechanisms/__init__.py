@@ -1,11 +1,14 @@
 """Mechanisms: float vectors in, noisy residues out, and back."""
 
+from dpnoise.encoding.wrapping import Residues
 from dpnoise.mechanisms.adaptive_clipping import (
     ClippingSchedule,
     suggest_flag_amplitude,
 )
-from dpnoise.mechanisms.base import CentralMechanism, Encoded, Mechanism, Residues
+from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.central import CentralMechanism
 from dpnoise.mechanisms.discrete_gaussian import fixed_point_parameters
+from dpnoise.mechanisms.encoded import Encoded
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters

@@ -23,105 +23,45 @@ the caller draws one with `dpnoise.samplers.fresh_seed`.
 """
 
 import abc
-import math
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.encoding.clipping import check_vector, clip_l2
+from dpnoise.encoding.clipping import check_matrix, check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
 from dpnoise.encoding.scaling import (
-    BOUND_GRID,
-    FRACTIONAL_BITS,
     FixedPointVector,
+    natural_coordinate_cap,
     to_fixed_point,
 )
 from dpnoise.encoding.wrapping import Residues, centre, residue_dtype, wrap
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
 from dpnoise.floats import float_above
+from dpnoise.mechanisms.clip_flag import ClipFlag
+from dpnoise.mechanisms.encoded import Encoded, shortening
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
-from dpnoise.mechanisms.noise_share import (
-    DEFAULT_SHARE_BITS,
-    SessionNoise,
-)
+from dpnoise.mechanisms.noise_share import DEFAULT_SHARE_BITS, SessionNoise
+from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW, NoiseSource
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.seeds import (
+    LAYER_LABEL,
+    NOISE_LABEL,
+    ROUNDING_LABEL,
+    check_seed,
+)
 from dpnoise.mechanisms.selection import EVERYBODY, is_selected
-from dpnoise.samplers import SEED_BYTES, BitSource
+from dpnoise.samplers import BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
-__all__ = [
-    "DISTANCE_PER_DRAW",
-    "LAYER_LABEL",
-    "NOISE_LABEL",
-    "ROUNDING_LABEL",
-    "CentralMechanism",
-    "Encoded",
-    "Mechanism",
-    "NoiseSource",
-    "Residues",
-]
+__all__ = ["Mechanism"]
 
-NOISE_LABEL: Final = b"dpnoise/v1/noise"
-"""Label of the stream that the noise share, or its base, is drawn from."""
-
-LAYER_LABEL: Final = b"dpnoise/v1/layer"
-"""Label of the stream that a layer is drawn from, under the layer's own seed."""
-
-ROUNDING_LABEL: Final = b"dpnoise/v1/rounding"
-"""Label of the stream that rounding bits are drawn from."""
-
-DISTANCE_PER_DRAW: Final = 2.0**-120
-"""Charged per draw of distributed noise; every sampler is nearer than this to its law,
-whichever variance the roster of a session asks for."""
-
-_SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
-_DEVIATIONS: Final = 6.0
-_MOST_FLAG_COORDINATES: Final = 1 << 21  # few beside 2^28; a server names the amplitude
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
-
-
-class NoiseSource(Protocol):
-    """What a mechanism asks of a sampler; `InversionTable` is the exact one."""
-
-    @property
-    def digest(self) -> bytes:
-        """32 bytes that identify the law and how it is sampled."""
-
-    @property
-    def distance_bound(self) -> float:
-        """Total variation distance of one draw from the law."""
-
-    def add_to(
-        self, vector: NDArray[np.int64], seed: bytes, label: bytes, *, start: int = 0
-    ) -> None:
-        """Add one draw to every entry, in place."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Encoded:
-    """One client's contribution, ready to be summed.
-
-    Args:
-        residues: Shape `(encoded_dim,)`, the smallest unsigned type that holds the
-            modulus; equal arguments of `encode` give equal residues.
-        shortened_by: Length of the vector over what the clips left of it: 1.0 for a
-            vector that fitted, 10.0 for one ten times too long. To six digits. It
-            says something about the vector: show it to its owner alone.
-    """
-
-    residues: Residues
-    shortened_by: float
-
-    def __repr__(self) -> str:
-        return f"Encoded(length={self.residues.size}, entries=<redacted>)"
 
 
 class Mechanism(abc.ABC):
@@ -175,7 +115,7 @@ class Mechanism(abc.ABC):
             )
         self._parameters: Final = parameters
         self._check_counts()
-        self._check_flag()
+        self._clip_flag: Final = self._make_clip_flag()
         self._check_sampling()
         self._check()
 
@@ -213,25 +153,17 @@ class Mechanism(abc.ABC):
     @property
     def has_clip_flag(self) -> bool:
         """Whether extra coordinates tell if the vector was clipped."""
-        return self._parameters.clip_flag_amplitude > 0.0
+        return self._clip_flag is not None
 
     @cached_property
     def rotated_dim(self) -> int:
         """Coordinates after rotation and padding, without the clip flag."""
         return encoded_dim(self._parameters.rotation, self.dim)
 
-    @cached_property
+    @property
     def clip_flag_coordinates(self) -> int:
-        """Number of coordinates that the clip flag is spread over; 0 without a flag.
-
-        So many that none exceeds `coordinate_cap`, which then need not grow for the
-        flag's sake, and that the flags of the whole cohort add up to an eighth of the
-        modulus at most. The norm, and the noise on their sum, are those of one.
-        """
-        given = self._parameters
-        steps = Fraction(given.scale_factor) * Fraction(given.clip_flag_amplitude)
-        filled = 8 * given.num_clients * steps / given.modulus
-        return math.ceil(max(steps / self.coordinate_cap, filled) ** 2)
+        """Number of coordinates that the clip flag is spread over; 0 without a flag."""
+        return 0 if self._clip_flag is None else self._clip_flag.coordinates
 
     @property
     def encoded_dim(self) -> int:
@@ -421,7 +353,7 @@ class Mechanism(abc.ABC):
                 self.sampler(variance).add_to(steps, seed, LAYER_LABEL)
         return Encoded(
             wrap(steps, self.modulus),
-            _shortened_by(
+            shortening(
                 checked, fixed.values[: self.rotated_dim], self._parameters.scale_factor
             ),
         )
@@ -454,9 +386,7 @@ class Mechanism(abc.ABC):
                 two of them are equal, or as for `encode`.
             ParameterError: As for `encode`.
         """
-        given: object = vectors
-        if not isinstance(given, np.ndarray) or vectors.ndim != 2:  # noqa: PLR2004
-            raise InputError(f"vectors must be a matrix of shape (n, {self.dim})")
+        check_matrix(vectors, self.dim)
         seeds = [()] * len(vectors) if layer_seeds is None else layer_seeds
         if not len(vectors) == len(private_seeds) == len(seeds):
             raise InputError(
@@ -578,27 +508,18 @@ class Mechanism(abc.ABC):
                 contributors is not between 1 and the cohort size.
             InputError: As for `decode`.
         """
-        given = self._parameters
-        if not self.has_clip_flag:
+        if self._clip_flag is None:
             raise ParameterError(
                 "these parameters have no clip flag",
                 parameter="clip_flag_amplitude",
                 value=0.0,
                 nearest="a positive amplitude, see suggest_flag_amplitude",
             )
-        if not 1 <= num_contributors <= given.num_clients:
-            raise ParameterError(
-                f"num_contributors must be between 1 and {given.num_clients}, got "
-                f"{num_contributors}",
-                parameter="num_contributors",
-                value=num_contributors,
-                nearest=str(given.num_clients if num_contributors > 0 else 1),
-            )
-        steps = float(self._centred(modular_sum)[self.rotated_dim :].sum())
-        flag = steps / math.sqrt(self.clip_flag_coordinates) / given.scale_factor
-        flags = float(selection_rate) * num_contributors
-        share = 0.5 + flag / (2.0 * given.clip_flag_amplitude * flags)
-        return min(1.0, max(0.0, share))
+        return self._clip_flag.decode(
+            self._centred(modular_sum)[self.rotated_dim :],
+            num_contributors=num_contributors,
+            selection_rate=selection_rate,
+        )
 
     def event(self) -> PrivacyEvent:
         """State one release, with the counted noise and the sampler's distance."""
@@ -672,19 +593,10 @@ class Mechanism(abc.ABC):
                 nearest="false" if name == "signed" else "none",
             )
 
-    def _check_flag(self) -> None:
-        """Refuse a flag that takes a vector of its own."""
-        needed, most = self.clip_flag_coordinates, _MOST_FLAG_COORDINATES
-        if needed > most:
-            given = self._parameters
-            amplitude = given.clip_flag_amplitude * 0.999 * math.sqrt(most / needed)
-            raise ParameterError(
-                f"the clip flag would be spread over {needed:.3g} coordinates, at most "
-                f"{most} are supported",
-                parameter="clip_flag_amplitude",
-                value=given.clip_flag_amplitude,
-                nearest=f"{amplitude:.4g}",
-            )
+    def _make_clip_flag(self) -> ClipFlag | None:
+        if self._parameters.clip_flag_amplitude == 0.0:
+            return None
+        return ClipFlag(self._parameters, self.coordinate_cap)
 
     def _check_sampling(self) -> None:
         """Refuse noise that this mechanism cannot draw."""
@@ -733,15 +645,11 @@ class Mechanism(abc.ABC):
     ) -> FixedPointVector:
         """Clip, rotate and scale; the result is within the bounds of `event`."""
         given = self._parameters
-        rotated = self._rotation(public_seed).forward(self._clip(checked))
-        rotated *= given.scale_factor
-        scaled = rotated
-        if self.has_clip_flag:
-            # Never rotated: its value is the sum of known coordinates.
-            inside = np.array_equal(clip_l2(checked, given.l2_clip), checked)
-            count = self.clip_flag_coordinates
-            each = given.scale_factor * given.clip_flag_amplitude / math.sqrt(count)
-            scaled = np.append(scaled, np.full(count, each if inside else -each))
+        scaled = self._rotation(public_seed).forward(self._clip(checked))
+        scaled *= given.scale_factor
+        if self._clip_flag is not None:
+            fitted = np.array_equal(clip_l2(checked, given.l2_clip), checked)
+            scaled = np.append(scaled, self._clip_flag.encode(fitted=fitted))
         return self._to_fixed_point(scaled)
 
     def _clip(self, checked: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -774,104 +682,6 @@ class Mechanism(abc.ABC):
                 f"{modular_sum.shape}"
             )
         return centre(modular_sum, self.modulus)
-
-
-class CentralMechanism(Mechanism):
-    """A mechanism whose noise one trusted party adds to the sum.
-
-    Its noise protects against readers of what that party releases, never against the
-    party itself, so `encode` adds none. Whoever demands noise from clients must
-    refuse a mechanism with `noise_is_central`.
-    """
-
-    noise_is_central: ClassVar[bool] = True
-
-    def add_noise(
-        self, modular_sum: NDArray[np.unsignedinteger], *, private_seed: bytes
-    ) -> Residues:
-        """Add the noise to a sum, once, before anything is released.
-
-        Args:
-            modular_sum: Sum of encoded vectors modulo m, shape `(encoded_dim,)`.
-            private_seed: 32 secret bytes of the party that adds the noise, fresh.
-
-        Returns:
-            The noisy sum modulo m. Release this and keep the argument out of logs
-            and storage.
-
-        Raises:
-            InputError: As for `decode`.
-        """
-        check_seed("private_seed", private_seed)
-        steps = self._centred(modular_sum)
-        source = self.sampler(self.counted_noise_variance)
-        source.add_to(steps, private_seed, NOISE_LABEL)
-        return wrap(steps, self.modulus)
-
-
-def _shortened_by(
-    checked: NDArray[np.float64], fixed: NDArray[np.int64], scale_factor: float
-) -> float:
-    """Return the length before the clips over the length after them, at least 1.
-
-    Args:
-        checked: The caller's vector, caller's units.
-        fixed: What is left of it, in fixed point.
-        scale_factor: Grid steps per unit.
-    """
-    peak = float(np.abs(checked).max())
-    if peak == 0.0:
-        return 1.0
-    # Divided by the largest entry, whose square may be no float.
-    before = float(np.linalg.norm(checked / peak))
-    # Truncation took less than one fixed-point unit off each coordinate.
-    after = float(np.linalg.norm(fixed.astype(np.float64))) + math.sqrt(fixed.size)
-    ratio = before * (peak / after) * scale_factor * float(1 << FRACTIONAL_BITS)
-    if ratio <= _SHORTENED:
-        return 1.0
-    return float(f"{min(ratio, sys.float_info.max):.6g}")
-
-
-def check_seed(argument: str, seed: object) -> None:
-    """Refuse anything but 32 bytes, without showing it.
-
-    Args:
-        argument: Name for the error.
-        seed: What the caller passed.
-
-    Raises:
-        InputError: It is not a bytes object of length 32.
-    """
-    if not isinstance(seed, bytes):
-        raise InputError(f"{argument} must be bytes, got {type(seed).__name__}")
-    if len(seed) != SEED_BYTES:
-        raise InputError(f"{argument} must be {SEED_BYTES} bytes, got {len(seed)}")
-
-
-def natural_coordinate_cap(
-    norm: float, *, dim: int, flatness: float | None
-) -> Fraction:
-    """Return a bound on coordinates that a rotated vector practically never reaches.
-
-    A larger bound would gain nothing and cost noise: where a grid is coarse, the loss
-    of a coordinate grows faster than its square.
-
-    Args:
-        norm: Norm of the scaled vector, grid steps.
-        dim: Coordinates after rotation.
-        flatness: The rotation's ρ, or None without a rotation.
-
-    Returns:
-        Six standard deviations of a rotated coordinate, which a normal coordinate
-        exceeds once in 5·10^8 and that of the worst vector once in 3·10^7; or the
-        norm, where that is smaller or nothing spreads it. Rounded up: to a multiple of
-        1/4096 if at most 1, else to an integer.
-    """
-    cap = norm
-    if flatness is not None:
-        cap = min(cap, _DEVIATIONS * norm * math.sqrt(flatness / dim))
-    grid = BOUND_GRID if cap <= 1.0 else 1
-    return Fraction(math.ceil(grid * cap), grid)
 
 
 @lru_cache(maxsize=_PUBLIC_ROTATIONS)

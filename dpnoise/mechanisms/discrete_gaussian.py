@@ -26,9 +26,10 @@ from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, DiscreteGaussianEvent, PrivacyEvent
-from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
+from dpnoise.mechanisms.central import CentralMechanism
 from dpnoise.mechanisms.forecast import Rounding
 from dpnoise.mechanisms.noise_share import NoiseRule
+from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.mechanisms.parameter_checks import check_integer, check_positive
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE, MechanismParameters
 from dpnoise.samplers import discrete_gaussian_sampler

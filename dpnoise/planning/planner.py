@@ -41,8 +41,9 @@ from dpnoise.errors import (
     TheoremNotApplicableError,
 )
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
-from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
+from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity

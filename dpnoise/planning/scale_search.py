@@ -25,7 +25,7 @@ from typing import Final, Self
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.encoding.rotation import encoded_dim, flatness
 from dpnoise.encoding.rounding import conditional_squared_bound
-from dpnoise.mechanisms.base import natural_coordinate_cap
+from dpnoise.encoding.scaling import natural_coordinate_cap
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.planning.request import PlanRequest

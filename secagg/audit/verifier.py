@@ -24,11 +24,12 @@ from secagg.audit.receipt import (
     Outcome,
     RosterCommitment,
 )
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.profiles import HonestTail
 from secagg.protocol import context
 from secagg.protocol.agreement import (
@@ -37,7 +38,10 @@ from secagg.protocol.agreement import (
     check_quorum,
 )
 from secagg.protocol.checks import (
+    check_edge_odds,
     check_layers,
+    check_overlap,
+    check_ring,
     check_ring_survivors,
     check_sharers,
     check_shown,
@@ -225,6 +229,9 @@ class _Reading:
         check_size(parameters, clients)
         check_shown(adverts, parameters.profile)
         self._graph = sharing_graph(parameters, clients, graph_seed)
+        # What no client would have shared anything on was agreed by nobody.
+        check_ring(parameters, self._graph)
+        check_edge_odds(parameters, clients)
 
     def check_credentials(
         self, enrolment_key: bytes | None, revocations: bytes | None
@@ -249,6 +256,7 @@ class _Reading:
             suite=self._parameters.suite,
             verified=None,
         )
+        check_overlap(self._parameters, self._clients)
 
     def read_sets(self) -> None:
         """Take U2 and U3, as far as they were fixed."""

@@ -1,12 +1,11 @@
-"""Settings of the programs: file, environment and flags, in that order of weight."""
+"""Settings of the programs: file, environment and flags, in that order of weight.
 
-from secagg.config.loader import LoadedSettings, load_settings, setting
-from secagg.config.settings import (
-    ClientSettings,
-    HostSettings,
-    ServerSettings,
-    TaskSettings,
-    end_of_task,
+The classes are the reference of what can be set: `deploy/config/*.full.toml` lists
+exactly their keys, and a test compares the two.
+"""
+
+from secagg.config.client import ClientSettings
+from secagg.config.files import (
     is_client_file,
     load_client_settings,
     load_host_settings,
@@ -15,6 +14,9 @@ from secagg.config.settings import (
     names_a_task,
     task_from_document,
 )
+from secagg.config.loader import LoadedSettings, load_settings, setting
+from secagg.config.server import HostSettings, ServerSettings
+from secagg.config.task import TaskSettings, end_of_task
 
 __all__ = [
     "ClientSettings",

@@ -59,11 +59,16 @@ class LoadedSettings(Generic[_Settings]):
     origins: Mapping[str, str]
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return (key, value, origin) for every setting, in order of declaration."""
+        """Return (key, value, origin) for every setting, in order of declaration.
+
+        What a section shares with that of another program comes last.
+        """
         rows = []
         for section in dataclasses.fields(self.settings):  # type: ignore[arg-type] # a dataclass
             values = getattr(self.settings, section.name)
-            for field in dataclasses.fields(values):
+            own = type(values).__annotations__
+            fields = dataclasses.fields(values)
+            for field in sorted(fields, key=lambda field: field.name not in own):
                 key = f"{section.name}.{field.name}"
                 value = getattr(values, field.name)
                 rows.append((key, _shown(value), self.origins[key]))

@@ -4,7 +4,8 @@ Rule 1: it is opened when the book is open, which one process holds at a time: s
         whatever lies at its path is left over, and may be removed.
 Rule 2: what a command asks is answered or refused with a code; nothing that a caller
         sends ends the process.
-Rule 3: a caller has a moment to say what it wants, and there are few at a time.
+Rule 3: a caller has a moment to say what it wants, and another to take each answer;
+        there are few callers at a time.
 """
 
 import asyncio
@@ -48,6 +49,8 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _CALLERS_AT_MOST: Final = 16
 _REQUEST_SECONDS: Final = 10.0
+# A caller of this machine that was suspended gives its place to others.
+_TAKING_SECONDS: Final = 30.0
 _ROOT: Final = 0
 
 _Verb = Callable[["_Arguments"], Awaitable[View]]
@@ -195,7 +198,7 @@ class AdminSocket:
                 await self._watch(number, arguments, reader, writer)
                 return
             data = await self._verbs.get(verb, _unknown)(arguments)
-            await write_message(writer, {"id": number, "ok": True, "data": data})
+            await _send(writer, {"id": number, "ok": True, "data": data})
         except SecAggError as error:
             await _refuse(writer, number, error)
         except OSError:
@@ -224,7 +227,7 @@ class AdminSocket:
         async def tell() -> None:
             async for progress in self._seen():
                 if task is None or progress.task_id == task:
-                    await write_message(
+                    await _send(
                         writer,
                         {
                             "id": number,
@@ -241,7 +244,7 @@ class AdminSocket:
         finally:
             for each in (telling, leaving):
                 each.cancel()
-            await asyncio.wait({telling, leaving})
+            await asyncio.gather(telling, leaving, return_exceptions=True)
 
     async def _seen(self) -> AsyncIterator[SessionProgress]:
         for live in self._server.live():
@@ -432,11 +435,25 @@ def _progress_view(progress: SessionProgress) -> View:
     }
 
 
+async def _send(writer: asyncio.StreamWriter, message: View) -> None:
+    """Write an answer.
+
+    Raises:
+        OSError: The caller has gone, or takes nothing, and was let go.
+    """
+    try:
+        await asyncio.wait_for(write_message(writer, message), _TAKING_SECONDS)
+    except TimeoutError:
+        # What is still to be written would keep the connection open for ever.
+        writer.transport.abort()
+        raise
+
+
 async def _refuse(
     writer: asyncio.StreamWriter, number: object, error: SecAggError
 ) -> None:
     with suppress(OSError):
-        await write_message(
+        await _send(
             writer,
             {
                 "id": number,

@@ -26,6 +26,7 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
+from secagg.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
@@ -35,11 +36,7 @@ from secagg.errors import (
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
 from secagg.metrics import ROUND_SECONDS, SUM_SECONDS, Meter, SilentMeter
-from secagg.parameters import (
-    CLOCK_TOLERANCE_SECONDS,
-    ProtocolParameters,
-    SessionDescriptor,
-)
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
 from secagg.protocol.events import (
@@ -457,13 +454,11 @@ class SessionRunner:
 
     # --- events -----------------------------------------------------------------------
 
-    def _note(self, event: Received) -> None:
-        """Tell the session's other parts about an accepted message."""
+    def _note(self, _: Received) -> None:
+        """Tell the session's other parts that a message was accepted."""
         self._joined.set()
         if server.is_round_full(self._state):
             self._attention.set()
-        if event.envelope.kind is Upload:
-            self._desk.remember(event.sender, Upload.decode(event.envelope.data))
 
     async def _advance(self, make_event: MakeEvent) -> None:
         """Apply an event of our own: close a round, end the session."""

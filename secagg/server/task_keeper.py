@@ -8,17 +8,22 @@ Rule 3: a task ends by its operator, its end date or its budget.  What fails aga
         again pauses the task, with the reason, and ends no process.
 Rule 4: a task that was stopped with a session under way runs until that session is
         over: inputs that were given are not lost.
+Rule 5: what is said of one task waits for what was said of it before, and for no other
+        task: planning one may take minutes, in which another has to be stopped.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from secagg import telemetry
 from secagg.config import TaskSettings, end_of_task
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     SecAggError,
@@ -27,7 +32,6 @@ from secagg.errors import (
     printable,
 )
 from secagg.messages import MAX_REASON_BYTES
-from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
@@ -89,7 +93,8 @@ class TaskKeeper:
         self._own_task = own_task
         self._tell = tell
         self._kept: dict[str, _Kept] = {}
-        self._lock = asyncio.Lock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._started = asyncio.Event()
         self._opened: OperatedServer | None = None
         self._failure: asyncio.Future[None] | None = None
 
@@ -108,12 +113,12 @@ class TaskKeeper:
         """
         self._opened = server
         self._failure = asyncio.get_running_loop().create_future()
-        async with self._lock:  # what is said meanwhile is heard afterwards
-            for settings in proposed:
-                await self._propose(settings)
-            for row in await self._book.tasks():
-                await self._run_again(row)
-            await server.listen()
+        for settings in proposed:
+            await self._propose(settings)
+        for row in await self._book.tasks():
+            await self._run_again(row)
+        await server.listen()
+        self._started.set()
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -146,7 +151,7 @@ class TaskKeeper:
             ServiceError: BAD_SETTINGS; there is a task of this name, or it cannot be.
                 INFEASIBLE, STORAGE_FAILED.
         """
-        async with self._lock:
+        async with self._alone(settings.task.id):
             if await row_of(self._book, settings.task.id) is not None:
                 raise ServiceError(
                     f"there is a task {settings.task.id!r} already",
@@ -162,6 +167,8 @@ class TaskKeeper:
     ) -> TaskRow:
         """Change the settings of a task; a session that no longer fits ends.
 
+        Calls and connections of clients that are not invited any more end, too.
+
         Args:
             settings: The new ones.
             expect_version: Refuse if the row was changed since it had this version.
@@ -171,14 +178,21 @@ class TaskKeeper:
                 cannot be, or another version.
         """
         task_id = settings.task.id
-        async with self._lock:
+        async with self._alone(task_id):
             row = await self._row(task_id, expect_version)
             self._refuse_stopped(row)
             await self._settle(settings)
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
-            return await self._run_anew(task_id)
+            row_now = await self._run_anew(task_id)
+            before = decode_settings(row.task).task.invited
+            after = settings.task.invited
+            if after:  # else everybody is
+                self._server.end_clients(
+                    lambda name: name not in after and (not before or name in before)
+                )
+            return row_now
 
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None
@@ -190,7 +204,7 @@ class TaskKeeper:
         Raises:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
         """
-        async with self._lock:
+        async with self._alone(task_id):
             row = await self._row(task_id, expect_version)
             self._refuse_stopped(row)
             row = await self._say(row, TaskState.PAUSED, reason)
@@ -206,7 +220,7 @@ class TaskKeeper:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version,
                 or for settings that still cannot be: the task stays paused.
         """
-        async with self._lock:
+        async with self._alone(task_id):
             row = await self._row(task_id, expect_version)
             self._refuse_stopped(row)
             kept = self._kept.get(task_id)
@@ -231,7 +245,7 @@ class TaskKeeper:
         Raises:
             ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version.
         """
-        async with self._lock:
+        async with self._alone(task_id):
             row = await self._row(task_id, expect_version)
             if row.task.state is not TaskState.STOPPED:
                 row = await self._say(row, TaskState.STOPPED, reason)
@@ -239,6 +253,13 @@ class TaskKeeper:
             return row
 
     # --- rows -------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _alone(self, task_id: str) -> AsyncIterator[None]:
+        """Wait for the start, and for what was said of this task before (rule 5)."""
+        await self._started.wait()
+        async with self._locks.setdefault(task_id, asyncio.Lock()):
+            yield
 
     @property
     def _server(self) -> OperatedServer:
@@ -431,7 +452,7 @@ class TaskKeeper:
 
     async def _give_up(self, task_id: str, error: SecAggError) -> None:
         """Pause a task whose attempts at a sum are used up."""
-        async with self._lock:
+        async with self._alone(task_id):
             row = await find_task(self._book, task_id)
             if row.task.state is TaskState.RUNNING:
                 await self._say(row, TaskState.PAUSED, str(error))
@@ -446,7 +467,7 @@ class TaskKeeper:
             return
         # Such as a payload that has gone: the other tasks can do without it.
         try:
-            async with self._lock:
+            async with self._alone(task_id):
                 row = await find_task(self._book, task_id)
                 if row.task.state is TaskState.RUNNING:
                     await self._say(row, TaskState.PAUSED, str(error))

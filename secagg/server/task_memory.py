@@ -14,7 +14,7 @@ from typing import Self
 
 from secagg.config import TaskSettings, task_from_document
 from secagg.config.schedule import CONTINUOUS
-from secagg.config.settings import EnrolmentSection
+from secagg.config.task import EnrolmentSection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.canonical import Reader

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from secagg.config.settings import ServerSection
+from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.http_listener import Answer, HTTPListener, Page, text

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from secagg.config import ClientSettings, ServerSettings, load_server_settings
-from secagg.config.settings import ServerSection
+from secagg.config.server import ServerSection
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.config.settings import load_host_settings
+from secagg.config.files import load_host_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.program import server_of

@@ -56,6 +56,8 @@ def edge(directory, *inside):
     assert count == 1
     for usual, here in (
         ("0.0.0.0, port_value: 7400", f"127.0.0.1, port_value: {port}"),
+        # Of names it waits for the first one only, before it listens.
+        ("type: STRICT_DNS", "type: STATIC"),
         ("port_value: 9901", "port_value: 0"),
         ("listener_filters_timeout: 10s", "listener_filters_timeout: 0.2s"),
     ):

@@ -22,8 +22,11 @@ from reference_receipt import (
     Receipt,
     Verifier,
 )
-from reference_session import Noise, quorum_of
+from reference_roster import decode_roster
+from reference_session import Noise, View, quorum_of
+from reference_signature import sign
 from session_vectors import FOREIGN_ISSUER, ISSUER, REVOCATIONS, TRUST, Run
+from sparse_refusals import smaller_roster
 
 REVOKED = frozenset(REVOCATIONS.serials)
 
@@ -107,7 +110,7 @@ def judged_bytes(
     except Flawed as flaw:
         if flaw.step != expected:
             raise AssertionError(name, flaw.step) from None
-        return row | {"success": False, "step": flaw.step}
+        return row | {"rule": "R5.8-1", "success": False, "step": flaw.step}
     if found != expected:
         raise AssertionError(name, found)
     return row | {"success": True, "says": found}
@@ -205,7 +208,34 @@ def lying(layered: Run, sparse: Run) -> list[dict[str, Any]]:
     for name, root in (("no edge root", b""), ("a short edge root", bytes(31))):
         rows.append(judged(name, replace(drawn, edge_root=root), "view"))
     other = replace(drawn, edge_root=bytes(32))
-    return [*rows, judged("another edge root", other, "quorum")]
+    rows.append(judged("another edge root", other, "quorum"))
+    named = "signed by all, at a size at which the odds are too large"
+    return [*rows, judged(named, unsafely_agreed(sparse), "view")]
+
+
+def unsafely_agreed(run: Run) -> Receipt:
+    """All of it is signed, by clients that did not look at R5.9-2."""
+    roster = decode_roster(smaller_roster(run), run.offer.parameters)
+    view = View(run.offer, run.plan.known)
+    top = roster.top(view.suite, view.contexts[0])
+    view.set_roster(roster, top)
+    view.edge_root = bytes(32)
+    everybody = ref.bitmap(set(range(roster.count)), roster.count)
+    view.set_sharers(everybody)
+    view.set_survivors(everybody)
+    signed = view.set_to_sign()
+    signatures = {
+        index: sign(run.secrets[advert.identity].identity_seed, signed)
+        for index, advert in roster.adverts.items()
+    }
+    return replace(
+        released(run),
+        roster=smaller_roster(run),
+        edge_root=view.edge_root,
+        sharers=everybody,
+        survivors=everybody,
+        quorum=quorum_of(signatures),
+    )
 
 
 def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:

@@ -195,6 +195,7 @@ class Verifier:
             advert.check_form(rules.profile)
         check_keys(list(roster.adverts.values()))
         view.check_seed(roster)
+        view.check_odds(roster.count)
         if view.is_signed and receipt.form == PART:
             raise Refused(BAD_ENCODING)
         view.set_roster(roster, top)
@@ -210,6 +211,7 @@ class Verifier:
             view.check_credential(advert)
         for advert in view.adverts.values():
             advert.check_signature(view.suite, view.contexts[0])
+        view.check_overlap(view.count)
 
     def _sets(self, receipt: Receipt, view: View) -> None:
         if not receipt.sharers:

@@ -90,6 +90,8 @@ from reference_roster import (
 from reference_signature import holds, sign
 
 ADVERTISE, CHOOSE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 2, 3, 4, 5, 6
+RELEASE, ABORT = 8, 9
+INCLUDED = 2  # the fate of an input that U3 names
 SIGNATURE_SIZE = 64
 SEED_SIZE = 32
 
@@ -211,6 +213,21 @@ class View:
         if bool(roster.graph_seed) != on_ring:
             raise Refused(POLICY_VIOLATION)
         if on_ring and roster.count < degree + 2:
+            raise Refused(POLICY_VIOLATION)
+
+    def check_overlap(self, count: int) -> None:
+        """R5.2-7."""
+        rules = self.offer.parameters
+        if self.is_signed and 2 * rules.quorum <= count + rules.colluders:
+            raise Refused(POLICY_VIOLATION)
+
+    def check_odds(self, count: int) -> None:
+        """R5.2-8 and R5.9-2: of the graph, at the size of the roster itself."""
+        rules = self.offer.parameters
+        if rules.degree == 0:
+            return
+        holds = rules.edges_are_safe if self.is_sparse else rules.is_drawn_safely
+        if not holds(count):
             raise Refused(POLICY_VIOLATION)
 
     def set_edges(self, root: bytes, lists: dict[int, list[int]]) -> None:
@@ -391,6 +408,22 @@ class Client:
         self._taken[round_number] = message, answer
         return answer
 
+    def end(self, kind: int, message: bytes) -> None:
+        """The end as the server tells it: message 8 or 9."""
+        decoder = Decoder(message)
+        fate = decoder.number(1)
+        if kind == RELEASE:
+            if MASK not in self._taken:  # R5.6-1
+                raise Refused(UNEXPECTED_MESSAGE)
+            decoder.take(32)
+            decoder.number(8)
+            survivors = decoder.number(4)
+        vouched = len(self.view.survivors)  # of the set that it has signed or answered
+        if vouched and fate != INCLUDED:  # R5.6-2
+            raise Refused(U3_INVALID)
+        if vouched and kind == RELEASE and survivors != vouched:
+            raise Refused(U3_INVALID)
+
     def advert(self) -> bytes:
         mine, view = self.secrets, self.view
         advert = Advert(
@@ -477,15 +510,9 @@ class Client:
             view.check_credential(advert)
         for advert in roster.adverts.values():
             advert.check_signature(view.suite, view.contexts[0])
-        if view.is_signed and 2 * rules.quorum <= roster.count + rules.colluders:
-            raise Refused(POLICY_VIOLATION)
+        view.check_overlap(roster.count)
         view.check_seed(roster)
-        if view.is_sparse:
-            if not rules.edges_are_safe(roster.count):
-                raise Refused(POLICY_VIOLATION)
-            return roster
-        if rules.degree > 0 and not rules.is_drawn_safely(roster.count):
-            raise Refused(POLICY_VIOLATION)
+        view.check_odds(roster.count)
         return roster
 
     def _check_neighbourhood(self, roster: Roster, own: bytes) -> None:

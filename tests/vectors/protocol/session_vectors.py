@@ -167,7 +167,7 @@ def secrets_of(plan: Plan, place: int) -> Secrets:
     )
     if rules.profile == ref.SPARSE:
         # Every client draws in its own way; all that counts is that they differ.
-        steps = sorted(range(1, rules.min_clients), key=lambda s: s * (place + 2) % 11)
+        steps = sorted(range(1, rules.max_clients), key=lambda s: s * (place + 2) % 17)
         mine = replace(mine, steps=tuple(steps[: rules.degree]))
     if rules.trust is None:
         return mine
@@ -525,17 +525,20 @@ def layered() -> Plan:
 
 
 def sparse() -> Plan:
-    """Profile 3: one client is lost before each round but the last."""
+    """Profile 3: one client is lost before each round but the last.
+
+    The offer holds for rosters of 8 and of 10 clients, and not for one of 9.
+    """
     rules = parameters(
         profile=ref.SPARSE,
         modulus=2**20,
         dim=3,
-        min_clients=10,
+        min_clients=8,
         max_clients=10,
         threshold=2,
-        degree=6,
+        degree=4,
         graph_bits=1,
-        in_cap=18,
+        in_cap=8,
         own_quorum=6,
         min_survivors=6,
         max_losses=3,
@@ -558,13 +561,13 @@ def sparse_layered() -> Plan:
         min_clients=8,
         max_clients=8,
         threshold=2,
-        degree=3,
+        degree=4,
         graph_bits=1,
         in_cap=9,
         own_quorum=7,
-        min_survivors=6,
-        max_dropouts=2,
-        max_losses=2,
+        min_survivors=5,
+        max_dropouts=3,
+        max_losses=3,
         noise_layers=3,
         noise_block=canonical({"noise": rule.as_json(), "version": 2}),
     )

@@ -28,6 +28,11 @@ def signed_list(run: Run, name: str, drawn: tuple[int, ...]) -> bytes:
     return replace(edges, signature=signature).encode()
 
 
+def silent_row(run: Run) -> dict[str, Any]:
+    """Who is in the roster and has sent no list."""
+    return next(r for r in run.record["clients"] if r["advert"] and not r["edges"])
+
+
 def lists(run: Run) -> Iterator[dict[str, Any]]:
     """At the server."""
     good = run.bytes_of(ME, "edges")
@@ -63,12 +68,12 @@ def lists(run: Run) -> Iterator[dict[str, Any]]:
     named = ("R5-1 a second, different message", ref.EQUIVOCATION)
     yield server_case(run, ME, CHOOSE, named, other, after=(ME,))
     # Who sent no list is in the roster, and in nothing that follows.
-    silent = next(r for r in run.record["clients"] if r["advert"] and not r["edges"])
+    silent = silent_row(run)["identity"]
     named = ("R5.9-11 bundles of who sent no list", ref.SESSION_OVER)
     bundles = run.bytes_of(ME, "bundles")
-    yield server_case(run, silent["identity"], SHARE, named, bundles)
+    yield server_case(run, silent, SHARE, named, bundles)
     late = ("R5-1 a list after its round", ref.DEADLINE)
-    yield server_case(run, silent["identity"], SHARE, late, good, of=CHOOSE)
+    yield server_case(run, silent, SHARE, late, good, of=CHOOSE)
 
 
 def _undrawn(run: Run, drawn: tuple[int, ...]) -> int:
@@ -140,7 +145,13 @@ def covered_lies(run: Run, first: int) -> Iterator[dict[str, Any]]:
     foreign = replace(good, signature=flipped(good.signature, 63))
     silent = tuple(others[: len(good.drawn)])
     beyond = (*good.drawn[:-1], 2**32 - 1)
+    most = run.offer.parameters.in_cap
     lies: dict[str, tuple[int, dict[int, Edges], list[int]]] = {
+        "R5.9-7 drawn by more than in_cap": (
+            ref.BAD_EDGES,
+            {silent_row(run)["index"]: good},
+            sorted([*others, first])[: most + 1],
+        ),
         "R5.9-7 drawn by itself": (ref.BAD_EDGES, {}, sorted([*drawers, mine])),
         "R5.9-7 drawn by nobody": (ref.BAD_EDGES, {count: good}, [*drawers, count]),
         "R5.9-8 a list that somebody else has signed": (
@@ -188,11 +199,30 @@ def rosters(run: Run) -> Iterator[dict[str, Any]]:
         ),
     ):
         yield client_case(run, ME, CHOOSE, named, data)
+    smaller = smaller_roster(run)
+    named = ("R5.9-2 a size at which the odds are too large", ref.POLICY_VIOLATION)
+    yield client_case(run, ME, CHOOSE, named, smaller)
 
 
-def sparse_client_refusals(run: Run) -> Iterator[dict[str, Any]]:
+def smaller_roster(run: Run) -> bytes:
+    """One client less: the offer holds for fewer and for more, not for as many."""
+    forge = RosterForge(run)
+    return forge.roster([one for one in forge.adverts if one.identity != "b-9"])
+
+
+def unseen_losses(run: Run) -> Iterator[dict[str, Any]]:
+    """As many losses as the noise bears, and one more may be missing unseen."""
+    count = len(run.record["neighbours"])
+    few = ref.bitmap(set(range(3, count)), count)
+    named = ("R5.9-13 no noise is left for who is missing", ref.TOO_MANY_DROPOUTS)
+    name = run.roster().adverts[count - 1].identity
+    yield client_case(run, name, CONSISTENCY, named, few)
+
+
+def sparse_client_refusals(run: Run, noised: Run) -> Iterator[dict[str, Any]]:
     yield from rosters(run)
     yield from published(run)
+    yield from unseen_losses(noised)
 
 
 def sparse_server_refusals(run: Run) -> Iterator[dict[str, Any]]:

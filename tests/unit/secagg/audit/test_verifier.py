@@ -7,10 +7,11 @@ from dpnoise.mechanisms import NoiseRule
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set, hash_parts
 from secagg.protocol.noise_terms import NoiseTerms
@@ -168,6 +169,32 @@ CODES = {
 def test_a_flaw_has_the_code_of_the_rule_that_is_broken(name):
     row = next(row for row in BAD if row["name"] == name)
     assert flaw_of(data_of(row)).code == CODES[name]
+
+
+def promising(receipt, monkeypatch, **changes):
+    """The same receipt of an offer that nobody has judged."""
+    monkeypatch.setattr(ProtocolParameters, "check_possible", lambda self, **_: self)
+    descriptor = SessionDescriptor.decode(receipt.offer)
+    parameters = replace(descriptor.parameters, **changes)
+    offer = replace(descriptor, parameters=parameters)
+    return replace(receipt, offer=offer.encode()).encode()
+
+
+def test_odds_and_quorums_are_counted_again_whatever_the_offer_promises(monkeypatch):
+    # R5.2-8 and R5.2-7: R3.2-7 and R3.2-8 speak of every roster in range.
+    ring = next(row for row in GOOD if row["name"] == "released, a neighbourhood")
+    rigged = promising(
+        AuditReceipt.decode(data_of(ring)), monkeypatch, threshold=2, colluders=6
+    )
+    flaw = flaw_of(rigged)
+    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.POLICY_VIOLATION)
+    # Two quorums of two among three clients, one of whom colludes.
+    monkeypatch.setattr("secagg.audit.verifier.check_adverts", lambda *_, **__: None)
+    few = promising(
+        AuditReceipt.decode(signed()), monkeypatch, threshold=2, colluders=1
+    )
+    flaw = flaw_of(few)
+    assert (flaw.step, flaw.code) == (Step.CREDENTIALS, ErrorCode.POLICY_VIOLATION)
 
 
 def test_a_set_is_a_set_of_somebody():

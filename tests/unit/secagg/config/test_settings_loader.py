@@ -9,7 +9,7 @@ from secagg.config import (
     load_client_settings,
     load_server_settings,
 )
-from secagg.config.settings import TaskSection
+from secagg.config.task import TaskSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from secagg.config.settings import ServerSection
+from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.readiness import LOOK_EVERY_SECONDS
 from secagg.server.service_manager import ServiceManager

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -89,7 +90,7 @@ class World:
                 self.keeper,
                 state_dir=self.directory / "state",
                 finish=self.finished.append,
-            ):
+            ) as self.admin:
                 await self.keeper.start(self.server, proposed)
                 yield self
             self.server.drain()
@@ -272,6 +273,24 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         shown = await world.ask("task.apply", settings=longer.document(), origin="f")
         assert (shown["sums_wanted"], shown["version"]) == (5, 2)
         await world.both_give("t")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "out"),
+    [((), ("a", "b"), "c"), (("a", "b", "c"), ("a", "b"), "c"), (("a", "b"), (), "")],
+)
+async def test_who_is_not_invited_any_more_is_shown_out(world, before, after, out):
+    async with world.running(world.settings(invited=before)):
+        shown_out = []
+        world.server.end_clients = lambda is_unwelcome: shown_out.extend(
+            filter(is_unwelcome, "abc")
+        )
+        await world.keeper.apply(world.settings(invited=after))
+        assert "".join(shown_out) == out
+        if after:
+            with pytest.raises(RemoteProtocolError) as caught:
+                await world.give("c", "t")
+            assert caught.value.code is ErrorCode.NOT_INVITED
 
 
 async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
@@ -544,6 +563,44 @@ async def test_nothing_that_a_caller_sends_ends_the_aggregator(world):
         await refused(world.ask("task.show", task=7), ErrorCode.BAD_INPUT, "task")
         await refused(world.ask("task.add", settings=[]), ErrorCode.BAD_INPUT)
         assert (await world.states()) == {"t": "running"}
+
+
+async def test_a_caller_that_takes_no_answer_is_let_go(world, monkeypatch):
+    taken = 1 << 22  # more than the buffers of a socket hold
+
+    async def much(*_):
+        return {"much": "x" * taken}
+
+    monkeypatch.setattr("secagg.server.admin_socket._TAKING_SECONDS", 0.05)
+    async with world.running(world.settings()):
+        monkeypatch.setattr("secagg.server.overview.Overview.status", much)
+        reader, writer = await asyncio.open_unix_connection(str(world.socket), limit=1)
+        await write_message(writer, {"id": 1, "verb": "status", "args": {}})
+        assert await reader.read(1)  # the answer has begun
+        await asyncio.gather(*world.admin._callers)
+        assert await world.states() == {"t": "running"}
+        writer.close()
+
+
+async def test_a_task_is_stopped_while_another_is_planned(world, monkeypatch):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def prepare(settings, **options):
+        if settings.task.id == "slow":
+            begun.set()
+            assert may_end.wait(60)
+        return prepare_task(settings, **options)
+
+    monkeypatch.setattr("secagg.server.task_setup.prepare_task", prepare)
+    async with world.running(world.settings()):
+        slow = world.settings("slow").document()
+        adding = asyncio.ensure_future(world.ask("task.add", settings=slow, origin="f"))
+        await asyncio.to_thread(begun.wait, 60)
+        stopped = await world.ask("task.stop", task="t", reason="enough")
+        assert stopped["state"] == "stopped"
+        assert not adding.done()
+        may_end.set()
+        assert (await adding)["state"] == "running"
 
 
 async def test_another_user_is_not_answered(world, monkeypatch, caplog):

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secagg import metrics
 from secagg.client.client import Client
 from secagg.config import load_task_settings
-from secagg.config.settings import ServerSection
+from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Round
 from secagg.metrics import METRICS, PROCESS_METRICS, Kind
@@ -281,6 +281,7 @@ def test_a_scrape_stays_small_with_many_tasks():
         "closed_by": ["full", "deadline"],
         "against": ["server", "model_reader"],
         "version": ["1"],
+        "which": ["server", "ca"],
     }
     readings = []
     for metric in METRICS:
@@ -301,7 +302,7 @@ def test_a_scrape_stays_small_with_many_tasks():
 
 def test_no_label_can_name_a_client_or_a_session():
     allowed = {"task", "outcome", "code", "method", "round", "reason"}
-    allowed |= {"against", "closed_by", "version"}
+    allowed |= {"against", "closed_by", "version", "which"}
     assert {label for metric in METRICS for label in metric.labels} <= allowed
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     declared = {v for v in vars(metrics).values() if isinstance(v, metrics.Metric)}

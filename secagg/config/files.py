@@ -1,0 +1,140 @@
+"""Settings files: whose a file is, and what it says, cross-checked.
+
+Rule 1: a task stands in the file of the aggregator that runs it or in one of its own.
+Rule 2: the environment may hold variables of the other program; a file may not hold its
+        sections.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from secagg.config.client import ClientSettings, check_client
+from secagg.config.loader import (
+    LoadedSettings,
+    load_settings,
+    sections_in,
+    settings_from,
+)
+from secagg.config.server import HostSettings, ServerSettings
+from secagg.config.task import TaskSettings, check_task
+
+__all__ = [
+    "is_client_file",
+    "load_client_settings",
+    "load_host_settings",
+    "load_server_settings",
+    "load_task_settings",
+    "names_a_task",
+    "task_from_document",
+]
+
+
+_TASK_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(TaskSettings))
+_HOST_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(HostSettings))
+_CLIENT_SECTIONS: Final = ("client", "policy")
+
+
+def load_server_settings(
+    path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> LoadedSettings[ServerSettings]:
+    """Load and cross-check the settings of an aggregator and the task in its file.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = load_settings(
+        ServerSettings,
+        path=path,
+        environment=environment,
+        overrides=overrides,
+        foreign_sections=_CLIENT_SECTIONS,
+    )
+    check_task(loaded.settings, origins=loaded.origins)
+    return loaded
+
+
+def load_host_settings(
+    path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> LoadedSettings[HostSettings]:
+    """Load the settings of an aggregator; of a task in its file nothing is read.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    return load_settings(
+        HostSettings,
+        path=path,
+        environment=environment,
+        overrides=overrides,
+        foreign_sections=(*_TASK_SECTIONS, *_CLIENT_SECTIONS),
+        passed_over=_TASK_SECTIONS,
+    )
+
+
+def load_task_settings(path: Path) -> TaskSettings:
+    """Load and cross-check one task, from a file of its own or an aggregator's.
+
+    The environment and flags have no say in it: a task is what its file says.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = load_settings(
+        TaskSettings, path=path, environment={}, passed_over=_HOST_SECTIONS
+    )
+    check_task(loaded.settings, origins=loaded.origins)
+    return loaded.settings
+
+
+def task_from_document(document: Mapping[str, object], *, origin: str) -> TaskSettings:
+    """Read what `TaskSettings.document` returned, and cross-check it.
+
+    Args:
+        document: Sections and their keys.
+        origin: Where it comes from, for messages.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = settings_from(TaskSettings, document, origin=origin)
+    check_task(loaded.settings, origins=loaded.origins)
+    return loaded.settings
+
+
+def load_client_settings(
+    path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> LoadedSettings[ClientSettings]:
+    """Load and cross-check the settings of a client.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
+    """
+    loaded = load_settings(
+        ClientSettings,
+        path=path,
+        environment=environment,
+        overrides=overrides,
+        foreign_sections={*_HOST_SECTIONS, *_TASK_SECTIONS} - {"tls", "enrolment"},
+    )
+    check_client(loaded.settings)
+    return loaded
+
+
+def names_a_task(path: Path) -> bool:
+    """Whether a settings file has a task in it.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    return "task" in sections_in(path)
+
+
+def is_client_file(path: Path) -> bool:
+    """Whether a settings file is a client's, not an aggregator's.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    return "client" in sections_in(path)

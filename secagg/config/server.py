@@ -1,0 +1,191 @@
+"""Settings of an aggregator: where it listens and keeps its state, whom it admits."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg.config.loader import setting
+from secagg.config.program import ProgramSection, TLSSection
+from secagg.config.task import TaskSettings
+from secagg.profiles import MAX_DEADLINE_SECONDS
+from secagg.transport.admission import Admission
+
+__all__ = ["AdmissionSection", "HostSettings", "ServerSection", "ServerSettings"]
+
+_USUAL: Final = Admission()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSection(ProgramSection):
+    """The aggregator process."""
+
+    listen: str = setting("Address and port to listen on.", default="127.0.0.1:7400")
+    health_listen: str | None = setting(
+        "Address for health checks without TLS (grpc.health.v1), and nothing else; "
+        "empty for none.",
+        default=None,
+    )
+    metrics_listen: str | None = setting(
+        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
+        "for none. They name tasks, never clients.",
+        default=None,
+    )
+    page_listen: str | None = setting(
+        "Address of the operator's web page, on this machine only: whoever has a login "
+        "here can read it, names of clients included; empty for none.",
+        default=None,
+    )
+    state_dir: Path = setting(
+        "Journal and spooled uploads; must survive restarts.",
+        default=Path("server-state"),
+    )
+    store: str | None = setting(
+        "PostgreSQL database that keeps sessions, numbers and budgets, such as "
+        "postgresql://user@host/name?sslmode=verify-full&passfile=/path; empty for a "
+        "file in state_dir, which keeps uploads and sums in any case.",
+        default=None,
+    )
+    engine: str = setting(
+        "What removes masks from large sums: threads, processes, a Dask cluster "
+        "(dask:tls://host:8786) or a Ray cluster (ray:auto). Its workers read uploads "
+        "in state_dir, and are trusted with them and with keys of masks.",
+        default="threads",
+    )
+    output_dir: Path = setting(
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
+        "that is not in this file, in a folder of its name.",
+        default=Path("sums"),
+    )
+    tasks_dir: Path | None = setting(
+        "Folder of further tasks, one *.toml each; empty for none.", default=None
+    )
+    admin_socket: Path | None = setting(
+        "Socket for the commands of an operator on this machine, for this user and "
+        "root; empty for admin.sock in state_dir.",
+        default=None,
+    )
+    revoked: Path | None = setting(
+        "File of clients' certificates that were taken back, from `secagg pki revoke`; "
+        "looked at once a minute. Empty for none.",
+        default=None,
+    )
+    drain_seconds: float = setting(
+        "How long calls in flight may finish after SIGTERM.",
+        default=10.0,
+        low=0.0,
+        high=600.0,
+        unit="seconds",
+    )
+    keep_seconds: float = setting(
+        "How long the outcome, sum and payload of an ended session stay readable at "
+        "least; after the last sum the server waits that long for clients that do not "
+        "know it yet.",
+        default=600.0,
+        low=0.0,
+        high=float(MAX_DEADLINE_SECONDS),
+        unit="seconds",
+    )
+    keep_receipts_days: float = setting(
+        "How long receipts of ended sessions stay in state_dir. Who asks later for the "
+        "end of its session is told UNKNOWN_SESSION.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSection:
+    """How many connections strangers may have; a relay before gRPC enforces it."""
+
+    relay: str = setting(
+        '"auto" has the relay on Linux, unless only this machine can connect.',
+        default=_USUAL.relay,
+        choices=("auto", "on", "off"),
+    )
+    connections: int = setting(
+        "Open connections in all, each of which takes three files; newcomers beyond "
+        "are turned away. 0 for as many as there are files for, at most 8192.",
+        default=_USUAL.connections,
+        low=0,
+        high=1_000_000,
+        unit="connections",
+    )
+    waiting: int = setting(
+        "Connections that have not begun TLS; beyond, the oldest is closed.",
+        default=_USUAL.waiting,
+        low=1,
+        high=100_000,
+        unit="connections",
+    )
+    per_address: int = setting(
+        "Connections of one address (IPv6: of one /64) that have made no call under a "
+        "certificate; newcomers beyond are turned away. 0 for no limit, behind a "
+        "balancer that shows its own address.",
+        default=_USUAL.per_address,
+        low=0,
+        high=100_000,
+        unit="connections",
+    )
+    handshakes: int = setting(
+        "TLS handshakes under way; the others wait for their turn.",
+        default=_USUAL.handshakes,
+        low=1,
+        high=100_000,
+        unit="connections",
+    )
+    handshake_seconds: float = setting(
+        "How long a handshake may take, up to the first call under a certificate.",
+        default=_USUAL.handshake_seconds,
+        low=0.1,
+        high=600.0,
+        unit="seconds",
+    )
+    per_identity: int = setting(
+        "Connections of one client; beyond, its oldest is closed.",
+        default=_USUAL.per_identity,
+        low=1,
+        high=1000,
+        unit="connections",
+    )
+
+    def limits(self) -> Admission:
+        """Return what the relay enforces."""
+        return Admission(**dataclasses.asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What an aggregator needs that may run any task, or none yet."""
+
+    server: ServerSection
+    tls: TLSSection
+    admission: AdmissionSection
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings(TaskSettings):
+    """Everything that `secagg server` can be told: a task, and who runs it."""
+
+    server: ServerSection
+    tls: TLSSection
+    admission: AdmissionSection
+
+    @property
+    def host(self) -> HostSettings:
+        """The part that is no task's."""
+        return HostSettings(self.server, self.tls, self.admission)
+
+    @property
+    def own_task(self) -> TaskSettings:
+        """The part that is a task's."""
+        return TaskSettings(
+            self.task,
+            self.vector,
+            self.cohort,
+            self.noise,
+            self.rounds,
+            self.enrolment,
+        )

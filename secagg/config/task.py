@@ -1,0 +1,395 @@
+"""Settings of one task: its sessions, vectors, cohort, noise and rounds.
+
+Ranges here catch typing errors early.  What a session can be at all is decided by
+`secagg.parameters`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from secagg.config.loader import setting
+from secagg.config.noise import NoiseSection
+from secagg.config.schedule import CONTINUOUS, Schedule
+from secagg.descriptor import MAX_TASK_ID_BYTES
+from secagg.enrolment.keys import parse_key
+from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.profiles import MAX_DEADLINE_SECONDS, Profile
+from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
+
+__all__ = [
+    "CohortSection",
+    "EnrolmentSection",
+    "RoundsSection",
+    "TaskSection",
+    "TaskSettings",
+    "VectorSection",
+    "check_task",
+    "end_of_task",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSection:
+    """The series of sessions that this server runs."""
+
+    id: str = setting("Name of the task; clients ask for it.")
+    sessions: int = setting(
+        "How many sums the task may release.",
+        default=1,
+        low=1,
+        high=1_000_000,
+        unit="sessions",
+    )
+    schedule: str = setting(
+        'When sessions open: "continuous" for one after the other, or "every 1h" (s, '
+        "m, h, d; counted in UTC) for one in each hour.",
+        default=CONTINUOUS,
+    )
+    window: str | None = setting(
+        "For how long of each slot of the schedule clients may join, such as 30m; "
+        "empty for all of it.",
+        default=None,
+    )
+    attempts: int = setting(
+        "How often one sum is tried before the task is paused; waiting for clients is "
+        "no attempt.",
+        default=3,
+        low=1,
+        high=100,
+        unit="attempts",
+    )
+    ends: str | None = setting(
+        "Date and time in UTC, such as 2027-01-31T18:00:00Z, from which on no session "
+        "of the task begins and none waits for clients any more; empty for none.",
+        default=None,
+    )
+    spare: int | None = setting(
+        "Sessions that the privacy budget covers beyond those: each replaces one that "
+        "ended when it may have shown something. Empty means none if a sum is tried "
+        "once, else one for every twenty sessions and one for every colluder.",
+        default=None,
+        low=0,
+        high=1_000_000,
+        unit="sessions",
+    )
+    profile: str = setting(
+        "Named threat model; malicious-server-sparse is experimental and unreviewed.",
+        default="honest-curious-server",
+        choices=[profile.label for profile in Profile],
+    )
+    payload: Path | None = setting(
+        "File handed to every client, for example a model.", default=None
+    )
+    invited: tuple[str, ...] = setting(
+        "Client names that may take part; empty for everybody with a certificate.",
+        default=(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSection:
+    """What one client contributes."""
+
+    dimension: int = setting(
+        "Entries of one vector.", low=1, high=1 << 30, unit="entries"
+    )
+    modulus_bits: int | None = setting(
+        "Sums are exact modulo 2^modulus_bits; empty lets the planner choose when "
+        "there is noise, and means 32 when there is none.",
+        default=None,
+        low=1,
+        high=62,
+        unit="bits",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CohortSection:
+    """Who takes part and how many may be lost."""
+
+    min_clients: int = setting(
+        "Smallest cohort that starts.", low=2, high=65_535, unit="clients"
+    )
+    max_clients: int = setting(
+        "Largest cohort; the session starts as soon as it is full.",
+        low=2,
+        high=65_535,
+        unit="clients",
+    )
+    min_survivors: int = setting(
+        "Fewest inputs that a released sum adds up.", low=2, high=65_535, unit="clients"
+    )
+    threshold: int = setting(
+        "Shares that rebuild a secret; 0 means one more than half of max_clients (of "
+        'the degree on a ring), or with degree "auto" the fewest that are safe.',
+        default=0,
+        low=0,
+        high=65_535,
+        unit="shares",
+    )
+    max_dropouts: int | None = setting(
+        "Most clients that may be lost after sharing; empty means max_losses.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    max_losses: int | None = setting(
+        "Most clients that may be lost after joining; empty means "
+        "max_clients - min_survivors.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    colluders: int = setting(
+        "Clients assumed to help the server.",
+        default=0,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    degree: int | Literal["auto"] = setting(
+        "Neighbours of each client on a ring; 0 means everybody shares with everybody, "
+        '"auto" the fewest that are safe with these numbers, or 0 where none are. In '
+        "the profile malicious-server-sparse, how many others each client draws; 0 is "
+        "refused there.",
+        default=0,
+        low=0,
+        high=65_534,
+        unit="neighbours",
+    )
+    graph_bits: int = setting(
+        "On a ring, sessions that are unsafe with more than one chance in two to this "
+        "are not summed up; drawn neighbours must be as safe.",
+        default=40,
+        low=1,
+        high=128,
+        unit="bits",
+    )
+    quorum: int | None = setting(
+        "Signatures on who is in the sum without which nobody unmasks, in the profile "
+        "malicious-server-sparse; empty means the fewest that are safe.",
+        default=None,
+        low=2,
+        high=65_535,
+        unit="clients",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsSection:
+    """How long each round stays open at most."""
+
+    advertise_keys: int = setting(
+        "Waiting for clients to join.",
+        default=60,
+        low=1,
+        high=MAX_DEADLINE_SECONDS,
+        unit="seconds",
+    )
+    choose_edges: int = setting(
+        "Waiting for lists of drawn neighbours; only in the profile "
+        "malicious-server-sparse.",
+        default=60,
+        low=1,
+        high=MAX_DEADLINE_SECONDS,
+        unit="seconds",
+    )
+    share_keys: int = setting(
+        "Waiting for shares.",
+        default=60,
+        low=1,
+        high=MAX_DEADLINE_SECONDS,
+        unit="seconds",
+    )
+    masked_input: int = setting(
+        "Waiting for masked inputs; grows while uploads progress.",
+        default=300,
+        low=1,
+        high=MAX_DEADLINE_SECONDS,
+        unit="seconds",
+    )
+    consistency: int = setting(
+        "Waiting for signatures on who is in the sum; only in profiles that distrust "
+        "the server.",
+        default=60,
+        low=1,
+        high=MAX_DEADLINE_SECONDS,
+        unit="seconds",
+    )
+    unmasking: int = setting(
+        "Waiting for shares of the survivors.",
+        default=60,
+        low=1,
+        high=MAX_DEADLINE_SECONDS,
+        unit="seconds",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentSection:
+    """Whose credentials count, in profiles that distrust the server."""
+
+    trust_domain: str = setting(
+        "Name of the deployment, as in its certificates and credentials.",
+        default=DEFAULT_TRUST_DOMAIN,
+    )
+    enrolment_key: str | None = setting(
+        "Public key of the issuer, ed25519: and 64 digits; required by profiles that "
+        "distrust the server. Empty for none.",
+        default=None,
+    )
+    revocations: Path | None = setting(
+        "The issuer's newest revocation list; empty while nothing was ever revoked.",
+        default=None,
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a value in the words of TOML and JSON."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Everything that decides one task."""
+
+    task: TaskSection
+    vector: VectorSection
+    cohort: CohortSection
+    noise: NoiseSection
+    rounds: RoundsSection
+    enrolment: EnrolmentSection
+
+    def document(self) -> dict[str, dict[str, object]]:
+        """Return it as a settings file would say it, for `task_from_document`.
+
+        What is not set is left out, and paths are whole.
+        """
+        return {
+            section.name: {
+                key: _plain(value)
+                for key, value in dataclasses.asdict(
+                    getattr(self, section.name)
+                ).items()
+                if value is not None
+            }
+            for section in dataclasses.fields(TaskSettings)
+        }
+
+    @property
+    def schedule(self) -> Schedule:
+        """When sessions open."""
+        return Schedule.parse(self.task.schedule, self.task.window)
+
+
+def check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
+    """Refuse what contradicts itself.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    _check_name(settings.task.id, origins)
+    _check_invited(settings, origins)
+    _check_enrolment(settings)
+    end_of_task(settings.task)
+    Schedule.parse(settings.task.schedule, settings.task.window)
+    noise = settings.noise
+    budget = {
+        "epsilon": noise.epsilon,
+        "delta": noise.delta,
+        # Counts are bounded entry by entry.
+        "l2_clip": noise.max_nonzero or noise.l2_clip,
+    }
+    missing = [name for name, value in budget.items() if value is None]
+    if not noise.none and missing:
+        raise ServiceError(
+            f"noise.{missing[0]} is missing: without a budget the sum would be "
+            "released without noise",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set epsilon, delta and l2_clip under [noise], or write "
+            f'none = "{NO_NOISE_ACKNOWLEDGEMENT}" there.',
+        )
+    if noise.none and len(missing) < len(budget):
+        given = next(name for name, value in budget.items() if value is not None)
+        raise ServiceError(
+            f"noise.none waives the noise, but noise.{given} asks for some",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Remove one of the two.",
+        )
+
+
+def end_of_task(task: TaskSection) -> datetime | None:
+    """Return when a task ends; None for a task without a date.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it is no date and time in UTC.
+    """
+    if task.ends is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(task.ends)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() != timedelta(0):
+        raise ServiceError(
+            f"task.ends is no date and time in UTC: {task.ends!r}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step='Write it as "2027-01-31T18:00:00Z".',
+        )
+    return moment
+
+
+def _check_name(name: str, origins: Mapping[str, str]) -> None:
+    """Refuse a name that no offer can carry, or that changes what a terminal shows."""
+    if name.isprintable() and 1 <= len(name.encode()) <= MAX_TASK_ID_BYTES:
+        return
+    raise ServiceError(
+        f"task.id has 1 to {MAX_TASK_ID_BYTES} bytes of printable characters, not "
+        f"{name[:MAX_TASK_ID_BYTES]!r} (from {origins['task.id']})",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step='Choose a short name, for example id = "digits".',
+    )
+
+
+def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:
+    """Refuse a name that nobody can have: it would invite nobody in silence."""
+    for name in settings.task.invited:
+        try:
+            PeerIdentity(DEFAULT_TRUST_DOMAIN, Role.CLIENT, name)
+        except ServiceError as error:
+            raise ServiceError(
+                f"task.invited holds a name that no certificate can carry: {error} "
+                f"(from {origins['task.invited']})",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Name clients as their certificates do, for example "
+                'invited = ["client-1", "client-2"], or --set '
+                "task.invited=client-1,client-2.",
+            ) from None
+
+
+def _check_enrolment(settings: TaskSettings) -> None:
+    """Refuse a profile with credentials without the key that signs them."""
+    enrolment = settings.enrolment
+    if enrolment.enrolment_key is not None:
+        parse_key(enrolment.enrolment_key)
+        return
+    if enrolment.revocations is not None:
+        needs = "enrolment.revocations names a list of"
+    elif Profile.from_label(settings.task.profile).has_identities:
+        needs = f"the profile {settings.task.profile} needs"
+    else:
+        return
+    raise ServiceError(
+        f"enrolment.enrolment_key is missing: {needs} an issuer",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Set it to what `secagg pki enrol list` of the issuer says.",
+    )

@@ -1,0 +1,73 @@
+"""One frozen class per protocol message, in both directions: what is said.
+
+Rule 1: `encode` is the canonical encoding of PROTOCOL §3; what is hashed, journalled,
+        sent and compared is always these bytes and never a serialisation of the
+        transport.
+Rule 2: every decoder is total: a value, or `RemoteProtocolError` naming what is wrong.
+Rule 3: sets travel as bitmaps over the roster, so that duplicates, foreign ids and
+        unsorted lists cannot be expressed (PROTOCOL §3.3).
+Rule 4: an `Envelope` is a message on its way: its class and its canonical bytes.  The
+        state machines take and give envelopes; journal and wire carry them unread.
+
+It checks form only.  Whether a message is acceptable now is the business of
+`secagg.protocol`.  `envelope` has the list of them all; the other modules are named for
+what their messages tell of.
+"""
+
+from secagg.messages.advert import (
+    MAX_ADVERT_BYTES,
+    MAX_IDENTITY_BYTES,
+    Advert,
+    advert_parts,
+)
+from secagg.messages.edges import MAX_EDGES_BYTES, Edges, EdgesPublished, ListProof
+from secagg.messages.encoding import DIGEST_BYTES, SIGNATURE_BYTES
+from secagg.messages.ending import MAX_REASON_BYTES, Aborted, Fate, Released
+from secagg.messages.envelope import (
+    KINDS,
+    Envelope,
+    Message,
+    Update,
+    is_neighbourhood,
+)
+from secagg.messages.roster import Neighbourhood, Roster, RosterFrame, rank_key
+from secagg.messages.round import Round
+from secagg.messages.shares import BUNDLE_BYTES, Bundles, Complaint, Delivery, Shares
+from secagg.messages.survivors import Consistency, Quorum, Survivors
+from secagg.messages.upload import Upload
+
+__all__ = [
+    "BUNDLE_BYTES",
+    "DIGEST_BYTES",
+    "KINDS",
+    "MAX_ADVERT_BYTES",
+    "MAX_EDGES_BYTES",
+    "MAX_IDENTITY_BYTES",
+    "MAX_REASON_BYTES",
+    "SIGNATURE_BYTES",
+    "Aborted",
+    "Advert",
+    "Bundles",
+    "Complaint",
+    "Consistency",
+    "Delivery",
+    "Edges",
+    "EdgesPublished",
+    "Envelope",
+    "Fate",
+    "ListProof",
+    "Message",
+    "Neighbourhood",
+    "Quorum",
+    "Released",
+    "Roster",
+    "RosterFrame",
+    "Round",
+    "Shares",
+    "Survivors",
+    "Update",
+    "Upload",
+    "advert_parts",
+    "is_neighbourhood",
+    "rank_key",
+]

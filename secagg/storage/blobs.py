@@ -1,0 +1,320 @@
+"""Immutable objects by name: the seam between a spool and whatever keeps its bytes.
+
+Rule 1: an object appears whole or not at all, under a name that nobody else has taken.
+        It is never changed, so that any number of processes may write side by side.
+Rule 2: a name is made of session ids, digests and integers, never of a peer's bytes:
+        up to five parts of small letters, digits, dots and dashes, joined by "/".  What
+        stands before the first "/" is the object's home: a session.
+Rule 3: nothing is lost that was stored before `sync` has returned.
+
+Calls block: run them on threads.  Whatever implements `Blobs` can be sent to worker
+processes, and holds no secret that a worker must not have.
+"""
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from secagg.errors import ErrorCode, InternalError, ServiceError
+
+__all__ = ["RETRY_SECONDS", "Blob", "Blobs", "FileBlobs", "MemoryBlobs", "checked_name"]
+
+RETRY_SECONDS: Final = 30.0
+"""When to come back after a store has refused."""
+
+_NAME: Final = re.compile(r"[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*){0,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One object of a listing.
+
+    Attributes:
+        name: Its whole name.
+        size: In bytes.
+    """
+
+    name: str
+    size: int
+
+
+class Blobs(Protocol):
+    """A store of immutable objects."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object under a name that is free.
+
+        Returns:
+            False, and nothing has changed, when the name is taken, whatever by.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; whether it was stored is not known.
+        """
+        ...
+
+    def sync(self, prefix: str) -> None:
+        """Return when all that was created below a prefix is on the disk.
+
+        Args:
+            prefix: A home, or some of the parts of a name that come first.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+    def read(
+        self, name: str, offset: int = 0, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """Return a piece of an object and the size of the whole, or None.
+
+        Beyond its end there are no bytes.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+    def below(self, prefix: str) -> tuple[Blob, ...]:
+        """Return the objects whose names begin with these parts, by name.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+    def homes(self) -> tuple[str, ...]:
+        """Return the first parts of all names, in order.
+
+        Something that is not ours may be among them.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+    def age_seconds(self, home: str) -> float:
+        """Return how long ago something was stored in a home, by the store's clock.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+    def remove(self, prefix: str) -> None:
+        """Remove the objects whose names begin with these parts; none is fine.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; some may be gone.
+        """
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Return how many bytes fit yet; None where nobody can say.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+
+def checked_name(name: str) -> str:
+    """Return a name, or refuse what could leave its place.
+
+    Raises:
+        InternalError: It is none; the calling program is at fault.
+    """
+    if not _NAME.fullmatch(name):
+        raise InternalError(f"{name!r} cannot name an object")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlobs:
+    """Implements `Blobs` in a directory, which several machines may share.
+
+    The directory's file system must have hard links and a working `fsync`.
+
+    Attributes:
+        directory: Made, with mode 0700, when it does not exist.
+
+    Raises:
+        ServiceError: STORAGE_FAILED when the directory cannot be made.
+    """
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        """Make the directory."""
+        with self._failures():
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object under a name that is free."""
+        path = self._path(name)
+        # Of this thread alone: two may store the same object at the same time.
+        partial = path.with_name(
+            f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial"
+        )
+        with self._failures():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                with partial.open("wb") as file:
+                    file.write(data)
+                # A link, unlike a rename, never takes a name away from another object.
+                os.link(partial, path)
+            except FileExistsError:
+                return False
+            finally:
+                with suppress(OSError):
+                    partial.unlink()
+        return True
+
+    def sync(self, prefix: str) -> None:
+        """Return when all that was created below a prefix is on the disk."""
+        place = self._path(prefix)
+        with self._failures():
+            for path in (place, *place.rglob("*")):
+                if not path.name.startswith("."):
+                    _sync(path)
+            for parent in place.relative_to(self.directory).parents:
+                _sync(self.directory / parent)
+
+    def read(
+        self, name: str, offset: int = 0, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """Return a piece of an object and the size of the whole, or None."""
+        with self._failures():
+            try:
+                with self._path(name).open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    file.seek(min(offset, size))
+                    return file.read(max_bytes), size
+            except FileNotFoundError:
+                return None
+
+    def below(self, prefix: str) -> tuple[Blob, ...]:
+        """Return the objects whose names begin with these parts, by name."""
+        with self._failures():
+            return tuple(sorted(self._below(prefix), key=lambda blob: blob.name))
+
+    def homes(self) -> tuple[str, ...]:
+        """Return the first parts of all names, in order."""
+        with self._failures():
+            return tuple(sorted(entry.name for entry in os.scandir(self.directory)))
+
+    def age_seconds(self, home: str) -> float:
+        """Return how long ago something was stored in a home."""
+        with self._failures():
+            # A file made now: its time is of the same clock as the home's.
+            probe = self.directory / f".{os.getpid()}.{threading.get_ident()}.clock"
+            try:
+                probe.write_bytes(b"")
+                return probe.stat().st_mtime - self._path(home).stat().st_mtime
+            finally:
+                probe.unlink(missing_ok=True)
+
+    def remove(self, prefix: str) -> None:
+        """Remove the objects whose names begin with these parts."""
+        path = self._path(prefix)
+        with self._failures(), suppress(FileNotFoundError):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def free_bytes(self) -> int | None:
+        """Return how many bytes fit yet."""
+        with self._failures():
+            return shutil.disk_usage(self.directory).free
+
+    def _below(self, prefix: str) -> Iterator[Blob]:
+        try:
+            entries = list(os.scandir(self._path(prefix)))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if entry.is_dir():
+                yield from self._below(f"{prefix}/{entry.name}")
+            elif not entry.name.startswith("."):
+                yield Blob(f"{prefix}/{entry.name}", entry.stat().st_size)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / checked_name(name)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ServiceError(
+                f"the spool {self.directory} cannot be used: {error.strerror}",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Check free space and permissions of the spool directory.",
+                retry_after_seconds=RETRY_SECONDS,
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlobs:
+    """Implements `Blobs` in memory, for simulations; belongs to one process."""
+
+    _objects: dict[str, tuple[bytes]] = field(default_factory=dict, repr=False)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object under a name that is free."""
+        stored = (data,)
+        return self._objects.setdefault(checked_name(name), stored) is stored
+
+    def sync(self, prefix: str) -> None:
+        """Do nothing: what is in memory is there."""
+
+    def read(
+        self, name: str, offset: int = 0, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """Return a piece of an object and the size of the whole, or None."""
+        found = self._objects.get(name)
+        if found is None:
+            return None
+        (data,) = found
+        end = len(data) if max_bytes is None else offset + max_bytes
+        return data[offset:end], len(data)
+
+    def below(self, prefix: str) -> tuple[Blob, ...]:
+        """Return the objects whose names begin with these parts, by name."""
+        return tuple(Blob(n, len(self._objects[n][0])) for n in self._of(prefix))
+
+    def homes(self) -> tuple[str, ...]:
+        """Return the first parts of all names, in order."""
+        return tuple(sorted({name.partition("/")[0] for name in tuple(self._objects)}))
+
+    def age_seconds(self, home: str) -> float:  # noqa: ARG002 - as the protocol says
+        """Return that nothing here is old."""
+        return 0.0
+
+    def remove(self, prefix: str) -> None:
+        """Remove the objects whose names begin with these parts."""
+        for name in self._of(prefix):
+            self._objects.pop(name, None)
+
+    def free_bytes(self) -> int | None:
+        """Return None: nobody knows."""
+        return None
+
+    def _of(self, prefix: str) -> list[str]:
+        names = tuple(self._objects)
+        return sorted(n for n in names if n == prefix or n.startswith(f"{prefix}/"))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
