@@ -1,5 +1,6 @@
 """The sample of an edge, in front of two aggregators, with the real Envoy."""
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -115,7 +116,10 @@ async def test_clients_pass_with_their_own_tls_and_strangers_do_not(tmp_path):
         serving = await aggregator(service)
         unready = await aggregator(ScriptedService())
         await unready.announce(is_ready=False)
-        port, log = stack.enter_context(edge(tmp_path, serving, unready))
+        # On a thread: it begins to listen when the aggregators have said how they are.
+        port, log = await asyncio.to_thread(
+            stack.enter_context, edge(tmp_path, serving, unready)
+        )
 
         def stranger(first):
             one = stack.enter_context(
