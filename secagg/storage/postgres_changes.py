@@ -20,6 +20,7 @@ from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -477,7 +478,8 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
 
     Args:
         database: The book's.
-        everything: All that are open; else those that an older timeline has written.
+        everything: All that are open, and a server goes on with numbers that nobody has
+            seen (`FORGOTTEN_NUMBERS`); else those that an older timeline has written.
 
     Returns:
         Whether there were any.
@@ -487,4 +489,10 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
         f"WHERE ended IS NULL AND ($1 OR timeline <> {TIMELINE}) RETURNING 1",
         everything,
     )
+    if everything:
+        await database.execute(
+            "UPDATE tally SET highest_number = highest_number + $1 WHERE role = $2",
+            FORGOTTEN_NUMBERS,
+            Role.SERVER.value,
+        )
     return bool(marked)

@@ -51,7 +51,9 @@ def _run_all(seeds: range, processes: int) -> int:
     tally: Counter[str] = Counter()
     for done, run in enumerate(_runs(seeds, processes), 1):
         steps, seconds = steps + run.steps, seconds + run.seconds
-        tally[f"{run.plan.kind}, {run.sums} sums, server: {run.endings.get('server', 'none')}"] += 1
+        tally[
+            f"{run.plan.kind}, {run.sums} sums, server: {run.endings.get('server', 'none')}"
+        ] += 1
         if run.faults:
             failing.append(run.plan.seed)
             _print(f"seed {run.plan.seed}: {run.faults[0]}")

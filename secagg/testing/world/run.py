@@ -54,12 +54,15 @@ from secagg.testing.world.plan import (
 )
 from secagg.testing.world.witness import Witness, one_hot_of
 
-__all__ = ["Run", "simulate"]
+__all__ = ["SERVER", "Run", "simulate"]
 
 TASK: Final = "a-task"
 SERVER: Final = "server"
 # How long somebody takes to start a process again.
 RESTART_SECONDS: Final = 3.0
+# An operator who sees that nothing comes of a task any more, because too few clients
+# have an input left to give, ends it.
+PATIENCE_SECONDS: Final = 86_400.0
 # Nobody waits for anything as long as this.
 TOO_LONG_SECONDS: Final = 7 * 86_400.0
 # Clocks of machines differ by as much; clients grant more.
@@ -192,8 +195,12 @@ class _World:
         try:
             async with asyncio.timeout(TOO_LONG_SECONDS):
                 await asyncio.wait(
-                    {serving, taking_part}, return_when=asyncio.FIRST_COMPLETED
+                    {serving, taking_part},
+                    return_when=asyncio.FIRST_COMPLETED,
+                    timeout=PATIENCE_SECONDS,
                 )
+                if not serving.done() and not taking_part.done():
+                    self._check_patience()
                 self.is_leaving = True  # whoever is alone need not wait for ever
                 if not serving.done():
                     await self._end_task()
@@ -203,6 +210,11 @@ class _World:
             self.witness.fault(f"there is no end; so far: {self.endings}")
             return
         await self._judge()
+
+    def _check_patience(self) -> None:
+        """Only a server that has forgotten sums may want more than there are inputs."""
+        if not any(each.blow is Blow.PUT_BACK_SERVER for each in self.plan.incidents):
+            self.witness.fault(f"nothing comes of the task; so far: {self.endings}")
 
     async def _end_task(self) -> None:
         """Have the operator end a task that has no clients left."""

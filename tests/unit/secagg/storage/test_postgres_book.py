@@ -13,6 +13,7 @@ from secagg.storage import postgres_link
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -183,6 +184,8 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     assert caught.value.code is ErrorCode.RESTORED_STATE
     book = await open_book(empty, mark=mark, accept_restored=True)
     assert (await book.load("a")).restored
+    tally = await book.tally(Role.SERVER, "task")
+    assert tally.highest_number == 1 + FORGOTTEN_NUMBERS
     await book.close()
     await (await open_book(empty, mark=mark)).close()
 
