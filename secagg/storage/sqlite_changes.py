@@ -351,10 +351,13 @@ def purge_receipts(
 def mark_restored(database: sqlite3.Connection) -> None:
     """Note of every open session that it comes from a state that was put back.
 
-    A server goes on with numbers that nobody has seen (`FORGOTTEN_NUMBERS`).
+    A server goes on with numbers that nobody has seen (`FORGOTTEN_NUMBERS`), in tasks
+    that are forgotten as a whole too: a tally of no task says where new ones begin.
     """
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
         SESSIONS.put(database, dataclasses.replace(session, restored=1))
-    for tally in tuple(TALLIES.find(database, "role = ?", Role.SERVER.value)):
+    role = Role.SERVER.value
+    TALLIES.put(database, tally_at(database, role, "", ""))
+    for tally in tuple(TALLIES.find(database, "role = ?", role)):
         number = tally.highest_number + FORGOTTEN_NUMBERS
         TALLIES.put(database, dataclasses.replace(tally, highest_number=number))

@@ -45,7 +45,8 @@ ENVIRONMENT = {
 }
 # Ends after which a unit starts its program again (docs/exit-codes.md), and a kill.
 AGAIN = {31, 35, 50, 53, 54, 55, 56, 57, 58, 59, 18, 22, 24, 25, 27, 32, 37, 41}
-ENDS = {"server": {0, 60}, "client": {0, 60}}
+# It is done; or it was done before.
+ENDS = {0, 60}
 RESTART_SECONDS = 0.3
 # Far beyond what is needed once nothing goes wrong any more: only a hang reaches it.
 PATIENCE_SECONDS = 300.0
@@ -115,7 +116,6 @@ class Party:
     """One program that is started again whenever it ends too early."""
 
     name: str
-    role: str
     words: list[str]
     directory: Path
     faults: list[str]
@@ -124,25 +124,30 @@ class Party:
     starts: int = 0
     deaths: int = 0
     is_last: bool = False
+    is_draining: bool = False
 
     async def live(self) -> None:
         while True:
             self.starts += 1
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "secagg", *self.words),
+                cwd=self.directory,
+                env=ENVIRONMENT,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+            # Not by itself: its disk may be full.
             with (self.directory / f"{self.name}.log").open("ab") as log:
-                self.process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "secagg", *self.words),
-                    cwd=self.directory,
-                    env=ENVIRONMENT,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+                while line := await self.process.stdout.readline():
+                    log.write(line)
             code = await self.process.wait()
-            if code in ENDS[self.role]:
+            was_drained, self.is_draining = self.is_draining, False
+            if code in ENDS and not (was_drained and code == 0):
                 self.ending = code
                 return
-            if code < 0 or code == 143:
+            if code <= 0 or code == 143:
                 self.deaths += 1
             elif code not in AGAIN:
                 self.faults.append(f"{self.name} has ended with {code}")
@@ -277,7 +282,7 @@ class Chaos:
                 ),
             )
             words = ["server", "--until-done", "--config", f"{name}.toml"]
-            self.add(name, "server", words)
+            self.add(name, words)
         for number, name in enumerate(self.clients):
             authority.issue_client(name).write(pki, name)
             port = await self.balancer.listen(name)
@@ -287,7 +292,6 @@ class Chaos:
             np.save(self.directory / f"{name}.npy", one_hot(number, self.clients))
             self.add(
                 name,
-                "client",
                 [
                     *("client", "--config", f"{name}.toml", "--same-input-again"),
                     *("--input", f"{name}.npy"),
@@ -298,8 +302,8 @@ class Chaos:
     def write(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text, encoding="utf-8")
 
-    def add(self, name: str, role: str, words: list[str]) -> None:
-        self.parties[name] = Party(name, role, words, self.directory, self.faults)
+    def add(self, name: str, words: list[str]) -> None:
+        self.parties[name] = Party(name, words, self.directory, self.faults)
 
     # --- what goes wrong --------------------------------------------------------------
 
@@ -321,7 +325,9 @@ class Chaos:
         self.parties[self.dice.choice(self.servers)].signal(signal.SIGKILL)
 
     def drain_server(self) -> None:
-        self.parties[self.dice.choice(self.servers)].signal(signal.SIGTERM)
+        party = self.parties[self.dice.choice(self.servers)]
+        party.is_draining = True  # it goes on where it stood, and says that all is well
+        party.signal(signal.SIGTERM)
 
     def kill_client(self) -> None:
         self.parties[self.dice.choice(self.clients)].signal(signal.SIGKILL)

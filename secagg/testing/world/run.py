@@ -140,7 +140,6 @@ class _World:
         self.processes: dict[str, asyncio.Task[None]] = {}
         self.starts = dict.fromkeys(self.disks, 0)
         self.endings: dict[str, str] = {}
-        self.highest_backed_up = 0
         self.is_leaving = False
         self.pending = list(plan.incidents)
         self.disk_dice = Dice(plan.seed, "disks")
@@ -229,13 +228,19 @@ class _World:
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _judge(self) -> None:
-        self.witness.check_contributions()
+        self.witness.check_contributions(everybody=self.plan.is_fair)
+        if self.endings[SERVER] == "done" and len(self.witness.sums) < SUMS:
+            self.witness.fault(f"the task is done with {len(self.witness.sums)} sums")
         charged = {
             name: len(known) for name, known in self.witness.observer.masked.items()
         }
         if parameters_of(self.plan.kind).noise_block:
             for name in self.names:
-                book = self.disks[name].open(accept_restored=True)
+                if self.disks[name].is_put_back:
+                    # It was refused: what it had been charged is known here alone.
+                    charged[name] = self.witness.charged(name)
+                    continue
+                book = self.disks[name].open(accept_restored=False)
                 rows = await book.charges(TASK)
                 states = {row.session_id: row.state for row in rows}
                 self.witness.check_charges(name, states)
@@ -337,7 +342,10 @@ class _World:
         )
         client.number = number
         client.has_identity = parameters_of(kind).profile.has_identities
+        is_put_back = machine.disk.is_put_back
         async with client:
+            if is_put_back:
+                self.witness.fault("a state that was put back is not noticed")
             async for given in client.contributions(_nothing):
                 self.witness.contributed(self.names[number], given)
 
@@ -374,16 +382,11 @@ class _World:
                 self.network.cut_off[victim] = until
             case Blow.CUT_OFF_ALL:
                 self.network.cut_off.update(dict.fromkeys(self.names, until))
-            case Blow.BACK_UP_SERVER:
-                self.disks[SERVER].back_up()
-                self.highest_backed_up = self.witness.highest_number
-            case Blow.PUT_BACK_SERVER:
-                self._put_back()
-
-    def _put_back(self) -> None:
-        self._kill(SERVER)
-        if self.disks[SERVER].put_back():
-            self.witness.put_back(self.highest_backed_up)
+            case Blow.BACK_UP_SERVER | Blow.BACK_UP_CLIENT:
+                self.disks[victim].back_up()
+            case Blow.PUT_BACK_SERVER | Blow.PUT_BACK_CLIENT:
+                self._kill(victim)
+                self.disks[victim].put_back()
 
     def _kill(self, name: str) -> None:
         if name in self.machines:

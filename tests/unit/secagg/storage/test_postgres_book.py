@@ -18,6 +18,7 @@ from secagg.storage.change import (
     Change,
     Committed,
     NewSession,
+    NumberTakenError,
     Record,
     Role,
 )
@@ -186,6 +187,11 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     assert (await book.load("a")).restored
     tally = await book.tally(Role.SERVER, "task")
     assert tally.highest_number == 1 + FORGOTTEN_NUMBERS
+    forgotten = await book.tally(Role.SERVER, "later")
+    assert forgotten.highest_number == FORGOTTEN_NUMBERS
+    new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
+    with pytest.raises(NumberTakenError):
+        await book.commit(Change(key="later", create=new))
     await book.close()
     await (await open_book(empty, mark=mark)).close()
 
