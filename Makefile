@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants alarms fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -74,6 +74,11 @@ models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreeme
 
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
+
+engines: $(STAMP_DEV) ## masks removed by threads, processes, Dask and Ray
+	$(VENV)/bin/python -m pip install -q 'ray>=2.40'
+	SECAGG_ENGINES="threads processes dask ray" RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 \
+	  $(VENV)/bin/python -m pytest tests/integration/test_engines.py
 
 alarms:               ## Prometheus' own tool judges deploy/prometheus; it must be there
 	@command -v promtool > /dev/null \

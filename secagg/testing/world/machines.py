@@ -7,15 +7,17 @@ Rule 3: a disk may be put back to an older state.  Its rollback mark is not put 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Change, Committed
 from secagg.storage.rollback_mark import Mark, RollbackMark
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
@@ -67,7 +69,7 @@ class Disk:
         self.now: Final = now
         self.fault: Final = fault
         self.on_commit: Final = on_commit
-        self.spool: Final = _Spool(self)
+        self._blobs = _Blobs(strike=self.strike)
         self._entropy = entropy
         self._mark = _MarkInMemory()
         self._file = _File(self._mark, entropy)
@@ -101,6 +103,10 @@ class Disk:
         self._file = _File(self._mark, self._entropy, self._backup)
         self._backup, self._is_put_back = None, True
         return True
+
+    def open_spool(self) -> UploadSpool:
+        """Open the spool for one process."""
+        return UploadSpool(self._blobs)
 
     @property
     def file(self) -> SQLiteFile:
@@ -170,26 +176,23 @@ class SimulatedBook(SQLiteBook):
         return outcomes
 
 
-class _Spool(MemorySpool):
-    """Uploads and sums on a simulated disk."""
+@dataclass(frozen=True, slots=True)
+class _Blobs(MemoryBlobs):
+    """Uploads and sums on a simulated disk.
 
-    def __init__(self, disk: Disk) -> None:
-        super().__init__()
-        self._disk = disk
+    Attributes:
+        strike: Refuses a write, or says whether to fall silent after it.
+    """
 
-    def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Store an upload, unless the disk refuses."""
-        is_silent = self._disk.strike()
-        super().commit(session_id, sender, digest)
+    strike: Callable[[], bool] = field(kw_only=True, repr=False)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object, unless the disk refuses."""
+        is_silent = self.strike()
+        is_new = MemoryBlobs.create(self, name, data)
         if is_silent:
             raise _refused()
-
-    def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """Store a payload or a sum, unless the disk refuses."""
-        is_silent = self._disk.strike()
-        super().put(session_id, name, data)
-        if is_silent:
-            raise _refused()
+        return is_new
 
 
 class _MarkInMemory(RollbackMark):

@@ -211,8 +211,9 @@ class _World:
         await self._judge()
 
     def _check_patience(self) -> None:
-        """Only a server that has forgotten sums may want more than there are inputs."""
-        if not any(each.blow is Blow.PUT_BACK_SERVER for each in self.plan.incidents):
+        """Only where too few clients can go on may nothing come of a task."""
+        left = [name for name in self.names if name not in self.endings]
+        if len(left) >= parameters_of(self.plan.kind).min_clients:
             self.witness.fault(f"nothing comes of the task; so far: {self.endings}")
 
     async def _end_task(self) -> None:
@@ -469,7 +470,7 @@ def _own() -> Machine:
 async def _server_storage(*_: object, **options: Any) -> ServerStorage:  # noqa: ANN401 - as the product's
     disk = _own().disk
     book = disk.open(accept_restored=options["accept_restored"])
-    return ServerStorage(book, disk.spool)
+    return ServerStorage(book, disk.open_spool())
 
 
 async def _client_storage(*_: object, **options: Any) -> ClientStorage:  # noqa: ANN401 - as the product's
