@@ -1,7 +1,7 @@
 """A session that is over, as an earlier process left it."""
 
+from secagg.descriptor import SessionDescriptor
 from secagg.messages import Envelope, Round
-from secagg.parameters import SessionDescriptor
 from secagg.protocol.server import ending_for
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
