@@ -38,8 +38,6 @@ _TRUSTED: Final = frozenset({Status.PROVEN, Status.CERTIFIED})
 _FEW_SHIFTS: Final = 128.0
 """Above this sum of squared norms a Gaussian loses less than a tenth of a percent."""
 
-_WORTHWHILE: Final = 1.0 - 1e-9  # of another epsilon: less is rounding
-
 _Kinds = frozenset[type[NoiseEvent]]
 _GAUSSIANS: Final[_Kinds] = frozenset({GaussianEvent, DiscreteGaussianEvent})
 _MIXTURES: Final[_Kinds] = frozenset({SkellamMixtureEvent, SkellamMixtureClippedEvent})
@@ -149,7 +147,7 @@ def default_accountant(
             stated = account.compose(event).epsilon(delta)
         except TheoremNotApplicableError:
             continue
-        if stated < least * _WORTHWHILE:
+        if stated < least:
             best, least = name, stated
     return best
 

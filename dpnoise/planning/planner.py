@@ -72,6 +72,7 @@ _P = ParamSpec("_P")
 
 _RETRIES: Final = 4
 _SEARCHES: Final = 3
+_FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
 _CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
@@ -80,7 +81,7 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
 # curve is built anew for each, an integral for one epsilon at a time.
 _QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
-_QUICK_CURVE: Final = 0.45 * MAX_ACCOUNTING_COST
+_QUICK_CURVE: Final = 0.35 * MAX_ACCOUNTING_COST
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
@@ -185,7 +186,7 @@ class _Planner:
             return None
         wanted = _CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
         scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
-        for _ in range(_SEARCHES):
+        for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
                 return None

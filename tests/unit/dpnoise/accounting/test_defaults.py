@@ -67,8 +67,7 @@ def test_the_default_states_the_least_epsilon_of_all_that_are_trusted(kind):
     chosen = default_accountant(event, delta=DELTA, adversary=Adversary.SERVER)
     assert chosen in names
     stated = {name: epsilon(name, event) for name in names}
-    # Of those that differ by their rounding alone, the cheapest.
-    assert stated[chosen] * (1.0 - 1e-9) <= min(stated.values()) < math.inf
+    assert stated[chosen] == min(stated.values()) < math.inf
     for name in names:
         made = make_accountant(name, adversary=Adversary.SERVER)
         assert made.compose(event).status in {Status.PROVEN, Status.CERTIFIED}
