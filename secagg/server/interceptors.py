@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import grpc
@@ -74,6 +75,9 @@ _ANYBODY: Final = "/"
 _MAX_REMEMBERED: Final = 65_536
 
 CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
+# A certificate says the same in every call; about a kilobyte for each that is kept.
+_identity_in: Final = lru_cache(maxsize=8192)(identity_in_pem)
+
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 _Result = TypeVar("_Result")
@@ -230,7 +234,7 @@ class TLSAuthenticator:
         if len(certificates) != 1:
             raise _unauthenticated("the connection shows no certificate")
         try:
-            peer = identity_in_pem(certificates[0])
+            peer = _identity_in(certificates[0])
         except ServiceError as error:
             raise _unauthenticated(str(error)) from None
         if peer.role is not Role.CLIENT:
@@ -333,6 +337,10 @@ class CallLimits:
             at most.  The others wait at their senders.
         body_seconds: How long receiving one may take, so that whoever stalls makes
             room: a full chunk takes 35 KiB/s.
+        uploads_at_once: Chunks of uploads that are being received or in work, each of
+            1 MiB at most: twice what is written at once, so that one is always there.
+        uploads_waiting: Calls with a chunk that wait for this at their senders; beyond
+            them a call is refused before its chunk is received.
     """
 
     calls_at_once: int = 8
@@ -343,6 +351,8 @@ class CallLimits:
     watch_seconds: float = 3600.0
     bodies_at_once: int = 64
     body_seconds: float = 30.0
+    uploads_at_once: int = 32
+    uploads_waiting: int = 2048
 
 
 @dataclass(slots=True)
