@@ -86,6 +86,15 @@ class OperatedServer(Server):
         """
         self._opened().aggregator.hold_task(task_id)
 
+    def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
+        """End open calls and connections of clients who were welcome before.
+
+        Args:
+            is_unwelcome: Judges a client's name.
+        """
+        if self.transport is not None:
+            self.transport.end_clients(is_unwelcome)
+
     def measure_with(self, meter: Meter) -> None:
         """Have what happens measured; before the server is opened."""
         self._meter = meter
@@ -123,8 +132,8 @@ class OperatedServer(Server):
 
     @property
     def identity(self) -> TLSIdentity | None:
-        """The aggregator's certificate."""
-        return self._identity
+        """The aggregator's certificate, as it is now."""
+        return self._identity if self.transport is None else self.transport.identity
 
     @property
     def is_draining(self) -> bool:
