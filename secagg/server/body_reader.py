@@ -17,13 +17,13 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.wire.codec import refuse
 
-__all__ = ["BodyReader"]
+__all__ = ["UPLOADS_OF_ONE_CALLER", "BodyReader"]
 
 # Whoever is turned away comes back when many of those before it are done.
 _LONG_SECONDS: Final = 5.0
 # Turns that one caller may hold or wait for: a client sends its chunks one after the
 # other, and may have left a call behind on a broken connection.
-_HELD_BY_ONE: Final = 2
+UPLOADS_OF_ONE_CALLER: Final = 2
 
 
 class BodyReader:
@@ -72,7 +72,7 @@ class BodyReader:
             ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
                 many are this caller's.
         """
-        if self._calls_of[caller] >= _HELD_BY_ONE:
+        if self._calls_of[caller] >= UPLOADS_OF_ONE_CALLER:
             raise _come_back("this caller has other messages under way", 1.0)
         self._calls_of[caller] += 1
         try:
