@@ -21,7 +21,7 @@ from secagg.runtime.clock import SystemClock
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
-from secagg.server.program import server_of
+from secagg.server.program import keep_what_is_loaded, server_of
 from secagg.server.progress import SessionProgress
 from secagg.server.service_manager import ServiceManager
 from secagg.server.task_keeper import TaskKeeper
@@ -95,6 +95,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         manager.ready(f"listening on {address}")
 
     async with server:
+        keep_what_is_loaded()
         try:
             async with (
                 AdminSocket(
