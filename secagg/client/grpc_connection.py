@@ -1,7 +1,9 @@
 """A client's gRPC connection to an aggregator.
 
 Rule 1: every call has a deadline, so that a silent network ends in an error.
-Rule 2: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
+Rule 2: a certificate that is renewed in its files is presented before the next session
+        is asked for, and never within one.
+Rule 3: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
 
 It keeps no protocol state and repeats nothing on its own beyond gRPC's few attempts
 at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
@@ -10,6 +12,7 @@ at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Self, TypeVar, cast
 
 import grpc
@@ -17,13 +20,23 @@ import grpc.aio
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
 from secagg.messages import Envelope, Round
+from secagg.runtime.clock import Clock, SystemClock
 from secagg.transport.address import Address
 from secagg.transport.aggregator_channel import AggregatorChannel
+from secagg.transport.certificate_expiry import ExpiryWarnings
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
+from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
-from secagg.wire.calls import CALLS, Deadline, Reference, Request, WatchSession
+from secagg.wire.calls import (
+    CALLS,
+    Deadline,
+    GetOffer,
+    Reference,
+    Request,
+    WatchSession,
+)
 
 __all__ = ["CallDeadlines", "GrpcConnection"]
 
@@ -69,6 +82,7 @@ class GrpcConnection:
             certificate has the address's host; either must have the role server and
             the client's own trust domain.
         deadlines: Per call; sensible values by default.
+        clock: Time; the machine's by default.
 
     Attributes:
         bytes_sent: Size of all requests so far, before TLS and the frames of HTTP/2.
@@ -79,7 +93,7 @@ class GrpcConnection:
         ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument per decision of the owner
         self,
         address: Address,
         *,
@@ -87,7 +101,14 @@ class GrpcConnection:
         insecure_for_tests: str | None = None,
         aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        clock = clock or SystemClock()
+        self._clock = clock
+        self._followed = (
+            None if identity is None else FollowedIdentity(identity, clock.date)
+        )
+        self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
         self.bytes_sent = self.bytes_received = 0
@@ -105,7 +126,9 @@ class GrpcConnection:
                 "a connection needs a TLS identity, or plaintext for tests on "
                 "loopback, and not both"
             )
-        self._channel = AggregatorChannel(address, identity, aggregator=aggregator)
+        self._channel = AggregatorChannel(
+            address, identity, aggregator=aggregator, clock=clock
+        )
 
     @property
     def aggregator(self) -> str:
@@ -125,6 +148,8 @@ class GrpcConnection:
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         row = CALLS[type(request)]
+        if isinstance(request, GetOffer):
+            await self._follow()
         try:
             method = self._unary.get(row.name)
             if method is None:
@@ -179,6 +204,22 @@ class GrpcConnection:
             finally:
                 if call is not None:
                     call.cancel()
+
+    @property
+    def certificate(self) -> TLSIdentity | None:
+        """What is presented now; None in plaintext."""
+        return None if self._followed is None else self._followed.identity
+
+    async def _follow(self) -> None:
+        """Take renewed files, between sessions: whoever asks for one is in none."""
+        if self._followed is None:
+            return
+        before = self._followed.identity
+        newest = self._followed.look()
+        if newest is not before:
+            self._unary.clear()
+            await self._channel.renew(newest)
+        self._warnings.warn(newest, datetime.fromtimestamp(self._clock.date(), UTC))
 
     async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
         return await self._channel.explain(
