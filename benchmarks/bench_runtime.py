@@ -6,12 +6,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from measurement import emit
 
+from secagg.engine import thread_engine
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.modular import zeros
@@ -19,6 +19,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor
+from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Committed, NewSession, Record, Role
 from secagg.storage.open_book import open_book
 from secagg.storage.spool import UploadSpool
@@ -78,7 +79,7 @@ async def _commit_all(path: Path, records: int, *, together: bool) -> None:
 
 def _masks(directory: Path, *, survivors: int, dimension: int) -> None:
     entropy, modulus = SystemEntropy(), 1 << 20
-    spool = UploadSpool(directory / "spool", min_free_bytes=0)
+    spool = UploadSpool(FileBlobs(directory / "spool"), min_free_bytes=0)
     packed = pack(zeros(dimension, modulus), 20)
     digest, session_id = hashlib.sha256(packed).digest(), entropy.token(32)
     for offset in range(0, len(packed), 1 << 20):
@@ -106,13 +107,12 @@ def _masks(directory: Path, *, survivors: int, dimension: int) -> None:
     )
     seconds, sums = {}, []
     for parts in (1, 1, 2):  # the first round warms up
-        with ThreadPoolExecutor(parts) as threads:
-            workers = Workers()
-            masks = MaskExecutor(threads, workers, parts=parts, min_work_per_part=1)
-            begin = time.perf_counter()
-            sums.append(asyncio.run(masks.compute_sum(job, spool)))
-            seconds[parts] = time.perf_counter() - begin
-            workers.close()
+        workers = Workers()
+        masks = MaskExecutor(workers, thread_engine(parts), min_work_per_part=1)
+        begin = time.perf_counter()
+        sums.append(asyncio.run(masks.compute_sum(job, spool)))
+        seconds[parts] = time.perf_counter() - begin
+        workers.close()
     if len(set(sums)) != 1:
         raise RuntimeError("two workers gave another sum than one")
     emit(

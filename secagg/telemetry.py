@@ -28,6 +28,7 @@ __all__ = [
     "CLIENT_DROPPED",
     "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
+    "ENGINE_LOST",
     "FILES_EXHAUSTED",
     "HANDSHAKES_REFUSED",
     "HANDSHAKE_REFUSED",
@@ -75,6 +76,7 @@ RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
 TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
+ENGINE_LOST: Final = "engine_lost"
 STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"

@@ -46,6 +46,12 @@ class ServerSection(ProgramSection):
         "file in state_dir, which keeps uploads and sums in any case.",
         default=None,
     )
+    engine: str = setting(
+        "What removes masks from large sums: threads, processes, a Dask cluster "
+        "(dask:tls://host:8786) or a Ray cluster (ray:auto). Its workers read uploads "
+        "in state_dir, and are trusted with them and with keys of masks.",
+        default="threads",
+    )
     output_dir: Path = setting(
         "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
         "that is not in this file, in a folder of its name.",

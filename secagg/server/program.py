@@ -204,6 +204,7 @@ def server_of(
         ),
         state_dir=settings.server.state_dir,
         store=settings.server.store,
+        engine=settings.server.engine,
         rollback_mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
         health_listen=settings.server.health_listen,

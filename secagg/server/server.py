@@ -13,9 +13,7 @@ It handles no signals and prints nothing: that is `secagg.server.program`.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +26,7 @@ import numpy.typing as npt
 
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.engine import open_engine
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.metrics import Meter
 from secagg.plain_sums import decode_integers
@@ -251,6 +250,9 @@ class Server:
             from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
             back: sessions that are open in it end, and their inputs count as summed.
+        engine: What removes masks from large sums: "threads", "processes",
+            "dask:tls://host:8786" or "ray:auto".  All but threads need `state_dir`,
+            which their workers must be able to read.
         health_listen: Address for health checks without TLS, and nothing else.
         admission: How many connections strangers may have; by default limits that fit
             into the files this process may open, enforced by a relay before gRPC on
@@ -295,6 +297,7 @@ class Server:
         store: str | None = None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
+        engine: str = "threads",
         health_listen: str | None = None,
         admission: Admission | None = None,
         revoked: Path | None = None,
@@ -333,8 +336,14 @@ class Server:
                 "a server with a store needs state_dir, for uploads and sums",
                 next_step="Name a directory that survives restarts.",
             )
+        if engine != "threads" and state_dir is None:
+            raise LocalProtocolError(
+                f"the workers of {engine!r} cannot read uploads in memory",
+                next_step="Name a state_dir that they can read.",
+            )
         self._state_dir = state_dir
         self._store = store
+        self._engine = engine
         self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
@@ -371,8 +380,8 @@ class Server:
                 accept_restored=self._accept_restored,
             )
             stack.push_async_callback(storage.close)
-            workers, cores = Workers(), os.cpu_count() or 1
-            masks = stack.enter_context(ThreadPoolExecutor(cores, "secagg-masks"))
+            workers = Workers()
+            engine = await stack.enter_async_context(open_engine(self._engine))
             aggregator = Aggregator(
                 storage.book,
                 storage.spool,
@@ -380,7 +389,7 @@ class Server:
                 if self._identity is None
                 else self._identity.identity.name,
                 workers=workers,
-                masks=MaskExecutor(masks, workers, parts=cores),
+                masks=MaskExecutor(workers, engine),
                 limits=AggregatorLimits(keep_seconds=self._keep_seconds),
                 on_aborted=self._on_aborted,
                 on_ended=None

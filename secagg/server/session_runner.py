@@ -454,13 +454,11 @@ class SessionRunner:
 
     # --- events -----------------------------------------------------------------------
 
-    def _note(self, event: Received) -> None:
-        """Tell the session's other parts about an accepted message."""
+    def _note(self, _: Received) -> None:
+        """Tell the session's other parts that a message was accepted."""
         self._joined.set()
         if server.is_round_full(self._state):
             self._attention.set()
-        if event.envelope.kind is Upload:
-            self._desk.remember(event.sender, Upload.decode(event.envelope.data))
 
     async def _advance(self, make_event: MakeEvent) -> None:
         """Apply an event of our own: close a round, end the session."""

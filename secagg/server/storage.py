@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secagg.server.task_facts import TaskFacts
+from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.book import Book
 from secagg.storage.change import Role
 from secagg.storage.open_book import open_state
-from secagg.storage.spool import MemorySpool, Spool, UploadSpool
+from secagg.storage.spool import Spool, UploadSpool
 
 __all__ = ["ServerStorage", "open_storage"]
 
@@ -60,9 +61,9 @@ async def open_storage(
         directory, store=store, mark=mark, accept_restored=accept_restored
     )
     if directory is None:
-        return ServerStorage(book, MemorySpool())
+        return ServerStorage(book, UploadSpool(MemoryBlobs()))
     async with AsyncExitStack() as undo:
         undo.push_async_callback(book.close)
-        storage = ServerStorage(book, UploadSpool(directory / "spool"))
+        storage = ServerStorage(book, UploadSpool(FileBlobs(directory / "spool")))
         undo.pop_all()
     return storage

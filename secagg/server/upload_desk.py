@@ -7,8 +7,10 @@ Rule 2: an upload counts when its bytes are durable, its digest has matched and 
 Rule 3: a repeated chunk, also one of a finished upload, is answered like the first.
 Rule 4: a chunk that is in work is finished even when its sender hangs up: whoever comes
         back must not write beside it.
-Rule 5: after a restart stored uploads are compared with their digests before they are
-        summed: meanwhile the disk was in other hands.
+Rule 5: only bytes that are no good are removed.  A refused upload stays where it is:
+        another aggregator of the same session may have taken it.
+Rule 6: stored uploads that came to another process are compared with their digests
+        before they are summed: meanwhile the disk was in other hands.
 
 Source:
     PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
@@ -111,12 +113,7 @@ class UploadDesk:
         self._size = packed_size(parameters.dimension, parameters.bits)
         self._busy: set[str] = set()
         self._in_work: set[asyncio.Future[UploadStatus]] = set()
-        self._holders: dict[bytes, set[str]] = {}
         self.received_bytes = 0
-
-    def remember(self, sender: str, upload: Upload) -> None:
-        """Note that the state machine has taken an upload."""
-        self._holders.setdefault(upload.digest, set()).add(sender)
 
     async def status(self, sender: str) -> UploadStatus:
         """Return where an upload goes on that is not finished."""
@@ -187,8 +184,6 @@ class UploadDesk:
 
     async def _finish(self, sender: str, digest: bytes) -> None:
         spool, session_id = self._spool, self._session_id
-        # Before the first await: whoever discards equal bytes must see this claim.
-        self._holders.setdefault(digest, set()).add(sender)
         try:
             await self._workers.run(spool.commit, session_id, sender, digest)
             await self._workers.run(
@@ -199,26 +194,12 @@ class UploadDesk:
             )
             await self._accept(sender, Envelope.of(Upload(self._size, digest)))
         except BadVectorError as error:
-            await self._give_up(sender, digest)
+            await self._workers.run(spool.discard, session_id, sender, digest)
             raise RemoteProtocolError(
                 f"the upload of {sender!r} is no vector of the session: {error}",
                 code=ErrorCode.BAD_VECTOR,
                 sender=sender,
             ) from None
-        except RemoteProtocolError:
-            await self._give_up(sender, digest)
-            raise
-
-    async def _give_up(self, sender: str, digest: bytes) -> None:
-        holders = self._holders[digest]
-        holders.discard(sender)
-        # Blobs are named by content.  Of two clients that conspire to send the same
-        # bytes, one must not be able to delete what the other's sum needs.
-        if not holders:
-            del self._holders[digest]
-            await self._workers.run(
-                self._spool.discard, self._session_id, sender, digest
-            )
 
     @contextmanager
     def _one_at_a_time(self, sender: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 Rule 1: an object appears whole or not at all, under a name that nobody else has taken.
         It is never changed, so that any number of processes may write side by side.
 Rule 2: a name is made of session ids, digests and integers, never of a peer's bytes:
-        up to four parts of small letters, digits, dots and dashes, joined by "/".  What
+        up to five parts of small letters, digits, dots and dashes, joined by "/".  What
         stands before the first "/" is the object's home: a session.
 Rule 3: nothing is lost that was stored before `sync` has returned.
 
@@ -28,7 +28,7 @@ __all__ = ["RETRY_SECONDS", "Blob", "Blobs", "FileBlobs", "MemoryBlobs", "checke
 RETRY_SECONDS: Final = 30.0
 """When to come back after a store has refused."""
 
-_NAME: Final = re.compile(r"[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*){0,3}")
+_NAME: Final = re.compile(r"[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*){0,4}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,21 @@
-"""Large bytes on disk: uploads in progress, stored uploads, payloads and sums.
+"""Large bytes: uploads in progress, stored uploads, payloads and sums.
 
-Rule 1: an upload belongs to one sender and one digest.  Chunks may be repeated; a gap,
-        another size or another digest is refused.
+Rule 1: an upload belongs to one sender and one digest.  Chunks may be repeated, also at
+        another process; a gap, another size or another digest is refused.
 Rule 2: an upload becomes visible in one step: all bytes are on the disk, their digest
-        has matched, and the file gets its final name, which is the digest.
-Rule 3: no name on the disk is made of bytes that a peer chose.
+        has matched, and the digest is written down with the name of who sent them.
+Rule 3: a payload and a sum are written once.  Who writes the same again is not told.
 Rule 4: a blob is read in pieces; nothing here holds a vector.
 Rule 5: a disk that is nearly full refuses new uploads, as STORAGE_FAILED with a hint
         when to come back, so that the journal beside it can still be written.
+
+What keeps the bytes is `secagg.storage.blobs`, whose objects are never changed.  A
+session's home is its id, in hexadecimal, and in it lie
+
+* ``uploads/<sender>/<digest>/<offset>``, a chunk as it came, where the sender is the
+  SHA-256 of its name;
+* ``uploads/<digest>.sender``, who has sent all bytes of this digest, which was checked;
+* ``payload`` and ``sum``.
 
 Whether the bytes are a vector is checked by `secagg.runtime`, who may join a session by
 `secagg.protocol`.  Calls block: run them on threads.
@@ -15,29 +23,30 @@ Whether the bytes are a vector is checked by `secagg.runtime`, who may join a se
 
 import hashlib
 import logging
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from secagg import telemetry
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.storage.blobs import RETRY_SECONDS, Blobs
 
 __all__ = [
     "HASH_BLOCK_BYTES",
     "MIN_FREE_BYTES",
     "PAYLOAD",
+    "SENDER_SUFFIX",
     "SUM",
-    "MemorySpool",
     "Spool",
     "UploadSpool",
 ]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 _SESSION_NAME: Final = re.compile("[0-9a-f]{64}")
+_UPLOADS: Final = "uploads"
+SENDER_SUFFIX: Final = ".sender"
+"""Ends the name of what says who has sent the bytes of a digest."""
 
 PAYLOAD: Final = "payload"
 SUM: Final = "sum"
@@ -46,7 +55,9 @@ SUM: Final = "sum"
 HASH_BLOCK_BYTES: Final = 1 << 20
 # Room for journals, logs and the sum when uploads have filled the rest.
 MIN_FREE_BYTES: Final = 64 << 20
-DISK_RETRY_SECONDS: Final = 30.0
+
+# Digits of an offset: as many as the largest vector asks for, so that names sort.
+_OFFSET_DIGITS: Final = 12
 
 
 class Spool(Protocol):
@@ -89,7 +100,7 @@ class Spool(Protocol):
         ...
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Forget an upload in progress or stored; nothing happens if there is none."""
+        """Forget an upload whose bytes are no good; nothing happens without one."""
         ...
 
     def has_upload(self, session_id: bytes, digest: bytes) -> bool:
@@ -107,7 +118,11 @@ class Spool(Protocol):
         ...
 
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """Store a payload or a sum under its name, durably and in one step."""
+        """Store a payload or a sum under its name, durably and in one step.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; also where other bytes have this name.
+        """
         ...
 
     def read(
@@ -128,36 +143,36 @@ class Spool(Protocol):
         """Return the sessions that something is stored of."""
         ...
 
+    def age_seconds(self, session_id: bytes) -> float:
+        """Return how long ago something was stored of a session that is there."""
+        ...
+
 
 class UploadSpool:
-    """Implements `Spool` in a directory; instances can be sent to other processes.
+    """Implements `Spool` over a store of blobs; can be sent to other processes.
 
     Args:
-        directory: Made, with mode 0700, when it does not exist.
+        blobs: Keeps the bytes.  Several processes may share them.
         min_free_bytes: Uploads are refused when fewer bytes would be left.
-
-    Raises:
-        ServiceError: STORAGE_FAILED when the directory cannot be made.
     """
 
-    def __init__(
-        self, directory: Path, *, min_free_bytes: int = MIN_FREE_BYTES
-    ) -> None:
-        self._directory = directory
+    def __init__(self, blobs: Blobs, *, min_free_bytes: int = MIN_FREE_BYTES) -> None:
+        self._blobs = blobs
         self._min_free_bytes = min_free_bytes
-        with self._failures():
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Chunks of stored uploads by session and digest: they do not change any more.
+        self._chunks: dict[bytes, dict[bytes, tuple[_Chunk, ...]]] = {}
 
     def __repr__(self) -> str:
-        return f"UploadSpool({str(self._directory)!r})"
+        return f"UploadSpool({self._blobs!r})"
+
+    def __reduce__(self) -> tuple[partial["UploadSpool"], tuple[Blobs]]:
+        """Travel without what has been read."""
+        make = partial(UploadSpool, min_free_bytes=self._min_free_bytes)
+        return make, (self._blobs,)
 
     def received(self, session_id: bytes, sender: str) -> int:
         """Return how many bytes of a sender's unfinished upload have arrived."""
-        with self._failures():
-            try:
-                return self._partial(session_id, sender).stat().st_size
-            except FileNotFoundError:
-                return 0
+        return _size(self._arrived(session_id, sender)[1])
 
     def append(  # noqa: PLR0913 - one chunk of one upload
         self,
@@ -170,237 +185,185 @@ class UploadSpool:
         data: bytes,
     ) -> int:
         """Add a chunk; bytes that are there already are skipped."""
-        path = self._partial(session_id, sender)
-        received = self.received(session_id, sender)
+        bound, chunks = self._arrived(session_id, sender)
+        received = _size(chunks)
         fresh = _fresh_bytes(received, offset, total_size, data)
-        with self._failures():
-            if received == 0:
-                self._check_free_space(total_size)
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                path.with_suffix(".digest").write_bytes(digest)
-            elif path.with_suffix(".digest").read_bytes() != digest:
-                raise _second_upload(sender)
-            with path.open("ab") as file:
-                try:
-                    file.write(fresh)
-                    file.flush()
-                except OSError:
-                    file.truncate(received)
-                    raise
-        return received + len(fresh)
+        if bound is None:
+            self._check_free_space(total_size)
+        elif bound != digest:
+            raise _second_upload(sender)
+        if not fresh:
+            return received
+        home = _of_upload(session_id, _named(sender), digest)
+        name = f"{home}/{received:0{_OFFSET_DIGITS}}"
+        if self._blobs.create(name, fresh):
+            return received + len(fresh)
+        # The same chunk has come to another process, perhaps cut elsewhere.
+        return self.received(session_id, sender)
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Check the digest of a complete upload and make it visible, durably."""
-        path = self._partial(session_id, sender)
-        if not path.exists() and self.has_upload(session_id, digest):
+        bound, chunks = self._arrived(session_id, sender)
+        if bound is None and self.has_upload(session_id, digest):
             return  # committed before
-        with self._failures():
-            # Also where equal bytes are stored: these may be others.
-            hasher = hashlib.sha256()
-            with path.open("rb+") as file:
-                while block := file.read(HASH_BLOCK_BYTES):
-                    hasher.update(block)
-                if hasher.digest() == digest:
-                    os.fsync(file.fileno())
-            if hasher.digest() != digest:
-                path.unlink()
-                raise _digest_differs()
-            path.rename(self._upload(session_id, digest))
-            _sync_directory(path.parent)
+        # Also where equal bytes are stored: these may be others.
+        hasher, home = hashlib.sha256(), _of_upload(session_id, _named(sender), digest)
+        for chunk in chunks:
+            hasher.update(_exactly(self._blobs.read(chunk.name), chunk.size))
+        if bound != digest or hasher.digest() != digest:
+            self._blobs.remove(home)
+            raise _digest_differs()
+        self._blobs.sync(home)
+        place = _of_digest(session_id, digest)
+        # Of two who have sent the same, the first is named: the bytes are equal.
+        self._blobs.create(place, _named(sender).encode("ascii"))
+        self._blobs.sync(place)
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Forget an upload in progress or stored."""
-        with self._failures():
-            self._partial(session_id, sender).unlink(missing_ok=True)
-            self._upload(session_id, digest).unlink(missing_ok=True)
+        """Forget an upload whose bytes are no good."""
+        self._blobs.remove(_of_digest(session_id, digest))
+        self._blobs.remove(_of_upload(session_id, _named(sender), digest))
+        self._chunks.get(session_id, {}).pop(digest, None)
 
     def has_upload(self, session_id: bytes, digest: bytes) -> bool:
         """Whether an upload with this digest is stored."""
-        with self._failures():
-            return self._upload(session_id, digest).exists()
+        return self._blobs.read(_of_digest(session_id, digest), 0, 0) is not None
 
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int
     ) -> bytes:
         """Read exactly `size` bytes of a stored upload."""
-        with self._failures(), self._upload(session_id, digest).open("rb") as file:
-            file.seek(offset)
-            data = file.read(size)
-        return _exactly(data, size)
+        pieces, end = [], offset + size
+        for chunk in self._chunks_of(session_id, digest):
+            if chunk.start < end and offset < chunk.end:
+                skipped = max(0, offset - chunk.start)
+                wanted = min(end, chunk.end) - chunk.start - skipped
+                found = self._blobs.read(chunk.name, skipped, wanted)
+                pieces.append(_exactly(found, wanted))
+        data = b"".join(pieces)
+        return _exactly((data, len(data)), size)
 
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
         """Store a payload or a sum under its name, durably and in one step."""
-        path = self._home(session_id) / name
-        with self._failures():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            partial = path.with_suffix(".part")
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
-            _sync_directory(path.parent)
-            _sync_directory(self._directory)
+        place = f"{session_id.hex()}/{name}"
+        if not self._blobs.create(place, data) and self._blobs.read(place) != (
+            data,
+            len(data),
+        ):
+            raise ServiceError(
+                f"the {name} of a session was stored before, with other bytes",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Do not touch the spool while sessions run.",
+            )
+        self._blobs.sync(place)
 
     def read(
         self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of a payload or sum and its total size, or None."""
-        path = self._home(session_id) / name
-        with self._failures():
-            try:
-                with path.open("rb") as file:
-                    total_size = os.fstat(file.fileno()).st_size
-                    file.seek(min(offset, total_size))
-                    return file.read(max_bytes), total_size
-            except FileNotFoundError:
-                return None
+        return self._blobs.read(f"{session_id.hex()}/{name}", offset, max_bytes)
 
     def drop_uploads(self, session_id: bytes) -> None:
         """Remove all uploads of a session."""
-        with self._failures():
-            _remove_tree(self._home(session_id) / "uploads")
+        self._blobs.remove(f"{session_id.hex()}/{_UPLOADS}")
+        self._chunks.pop(session_id, None)
 
     def remove(self, session_id: bytes) -> None:
         """Remove everything of a session."""
-        with self._failures():
-            _remove_tree(self._home(session_id))
+        self._blobs.remove(session_id.hex())
+        self._chunks.pop(session_id, None)
 
     def session_ids(self) -> tuple[bytes, ...]:
         """Return the sessions that something is stored of."""
-        with self._failures():
-            names = sorted(path.name for path in self._directory.iterdir())
-        ours = tuple(name for name in names if _SESSION_NAME.fullmatch(name))
-        if len(ours) < len(names):
+        homes = self._blobs.homes()
+        ours = tuple(name for name in homes if _SESSION_NAME.fullmatch(name))
+        if len(ours) < len(homes):
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,
                 telemetry.SPOOL_FOREIGN,
-                name=min(set(names) - set(ours)),
+                name=min(set(homes) - set(ours)),
                 reason="none of the spool's sessions, left alone",
             )
         return tuple(map(bytes.fromhex, ours))
 
-    def _home(self, session_id: bytes) -> Path:
-        return self._directory / session_id.hex()
+    def age_seconds(self, session_id: bytes) -> float:
+        """Return how long ago something was stored of a session that is there."""
+        return self._blobs.age_seconds(session_id.hex())
 
-    def _partial(self, session_id: bytes, sender: str) -> Path:
-        name = hashlib.sha256(sender.encode()).hexdigest()
-        return self._home(session_id) / "uploads" / f"{name}.part"
+    def _arrived(
+        self, session_id: bytes, sender: str
+    ) -> tuple[bytes | None, tuple["_Chunk", ...]]:
+        """Return the digest that a sender has announced, and what has come of it."""
+        home = f"{session_id.hex()}/{_UPLOADS}/{_named(sender)}"
+        found = self._blobs.below(home)
+        if not found:
+            return None, ()
+        # Two digests that came at the same moment: the first by name counts.
+        digest = bytes.fromhex(found[0].name.split("/")[-2])
+        return digest, self._chunks_in(_of_upload(session_id, _named(sender), digest))
 
-    def _upload(self, session_id: bytes, digest: bytes) -> Path:
-        return self._home(session_id) / "uploads" / digest.hex()
+    def _chunks_of(self, session_id: bytes, digest: bytes) -> tuple["_Chunk", ...]:
+        known = self._chunks.setdefault(session_id, {})
+        if digest not in known:
+            found = self._blobs.read(_of_digest(session_id, digest))
+            if found is None:
+                return ()
+            sender = found[0].decode("ascii")
+            known[digest] = self._chunks_in(_of_upload(session_id, sender, digest))
+        return known[digest]
+
+    def _chunks_in(self, home: str) -> tuple["_Chunk", ...]:
+        """Return the chunks of an upload up to the first gap."""
+        chunks, end = [], 0
+        for blob in self._blobs.below(home):
+            if int(blob.name.rpartition("/")[2]) != end:
+                break
+            chunks.append(_Chunk(blob.name, end, blob.size))
+            end += blob.size
+        return tuple(chunks)
 
     def _check_free_space(self, total_size: int) -> None:
-        free = shutil.disk_usage(self._directory).free
-        if free - total_size < self._min_free_bytes:
+        free = self._blobs.free_bytes()
+        if free is not None and free - total_size < self._min_free_bytes:
             raise ServiceError(
-                f"the disk under {self._directory} has {free} bytes left, an upload "
-                f"of {total_size} bytes does not fit",
+                f"{self._blobs!r} has {free} bytes left, an upload of {total_size} "
+                "bytes does not fit",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Free disk space on the aggregator; uploads then go on.",
-                retry_after_seconds=DISK_RETRY_SECONDS,
+                retry_after_seconds=RETRY_SECONDS,
             )
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ServiceError(
-                f"the spool {self._directory} cannot be used: {error.strerror}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check free space and permissions of the spool directory.",
-                retry_after_seconds=DISK_RETRY_SECONDS,
-            ) from None
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk of an upload: where its bytes lie, and where in the upload it begins."""
+
+    name: str
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where in the upload it ends."""
+        return self.start + self.size
 
 
-class MemorySpool:
-    """Implements `Spool` in memory, for simulations; O(n·d) by its nature."""
+def _size(chunks: tuple[_Chunk, ...]) -> int:
+    return chunks[-1].end if chunks else 0
 
-    def __init__(self) -> None:
-        self._partials: dict[bytes, dict[str, tuple[bytes, bytearray]]] = {}
-        self._uploads: dict[bytes, dict[bytes, bytes]] = {}
-        self._blobs: dict[bytes, dict[str, bytes]] = {}
 
-    def received(self, session_id: bytes, sender: str) -> int:
-        """Return how many bytes of a sender's unfinished upload have arrived."""
-        partial = self._partials.get(session_id, {}).get(sender)
-        return 0 if partial is None else len(partial[1])
+def _named(sender: str) -> str:
+    return hashlib.sha256(sender.encode()).hexdigest()
 
-    def append(  # noqa: PLR0913 - one chunk of one upload
-        self,
-        session_id: bytes,
-        sender: str,
-        digest: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        data: bytes,
-    ) -> int:
-        """Add a chunk; bytes that are there already are skipped."""
-        received = self.received(session_id, sender)
-        fresh = _fresh_bytes(received, offset, total_size, data)
-        partials = self._partials.setdefault(session_id, {})
-        bound, partial = partials.setdefault(sender, (digest, bytearray()))
-        if bound != digest:
-            raise _second_upload(sender)
-        partial.extend(fresh)
-        return received + len(fresh)
 
-    def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Check the digest of a complete upload and make it visible."""
-        partial = self._partials.get(session_id, {}).pop(sender, None)
-        if partial is None and self.has_upload(session_id, digest):
-            return  # committed before
-        _, data = partial or (b"", bytearray())
-        if hashlib.sha256(data).digest() != digest:
-            raise _digest_differs()
-        self._uploads.setdefault(session_id, {})[digest] = bytes(data)
+def _of_upload(session_id: bytes, sender: str, digest: bytes) -> str:
+    return f"{session_id.hex()}/{_UPLOADS}/{sender}/{digest.hex()}"
 
-    def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Forget an upload in progress or stored."""
-        self._partials.get(session_id, {}).pop(sender, None)
-        self._uploads.get(session_id, {}).pop(digest, None)
 
-    def has_upload(self, session_id: bytes, digest: bytes) -> bool:
-        """Whether an upload with this digest is stored."""
-        return digest in self._uploads.get(session_id, {})
-
-    def read_upload(
-        self, session_id: bytes, digest: bytes, offset: int, size: int
-    ) -> bytes:
-        """Read exactly `size` bytes of a stored upload."""
-        upload = self._uploads.get(session_id, {}).get(digest, b"")
-        return _exactly(upload[offset : offset + size], size)
-
-    def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """Store a payload or a sum under its name."""
-        self._blobs.setdefault(session_id, {})[name] = data
-
-    def read(
-        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
-    ) -> tuple[bytes, int] | None:
-        """Return a piece of a payload or sum and its total size, or None."""
-        blob = self._blobs.get(session_id, {}).get(name)
-        if blob is None:
-            return None
-        end = len(blob) if max_bytes is None else offset + max_bytes
-        return blob[offset:end], len(blob)
-
-    def drop_uploads(self, session_id: bytes) -> None:
-        """Remove all uploads of a session."""
-        self._partials.pop(session_id, None)
-        self._uploads.pop(session_id, None)
-
-    def remove(self, session_id: bytes) -> None:
-        """Remove everything of a session."""
-        self.drop_uploads(session_id)
-        self._blobs.pop(session_id, None)
-
-    def session_ids(self) -> tuple[bytes, ...]:
-        """Return the sessions that something is stored of."""
-        return tuple(sorted({*self._partials, *self._uploads, *self._blobs}))
+def _of_digest(session_id: bytes, digest: bytes) -> str:
+    # Never the name of a sender, which has no dot.
+    return f"{session_id.hex()}/{_UPLOADS}/{digest.hex()}{SENDER_SUFFIX}"
 
 
 def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> bytes:
@@ -439,7 +402,8 @@ def _digest_differs() -> ServiceError:
     )
 
 
-def _exactly(data: bytes, size: int) -> bytes:
+def _exactly(found: tuple[bytes, int] | None, size: int) -> bytes:
+    data = b"" if found is None else found[0]
     if len(data) != size:
         raise ServiceError(
             f"an upload in the spool ends early: {len(data)} of {size} bytes",
@@ -447,19 +411,3 @@ def _exactly(data: bytes, size: int) -> bytes:
             next_step="Do not touch the spool directory while sessions run.",
         )
     return data
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_tree(directory: Path) -> None:
-    try:
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        return

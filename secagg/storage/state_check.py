@@ -15,7 +15,7 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.book_reader import ReadsBook
 from secagg.storage.change import Role
-from secagg.storage.spool import HASH_BLOCK_BYTES
+from secagg.storage.spool import HASH_BLOCK_BYTES, SENDER_SUFFIX
 from secagg.storage.stored import SessionState
 
 __all__ = ["QUARANTINE", "StateFault", "find_state_faults", "set_aside"]
@@ -116,19 +116,20 @@ def _spool_faults(spool: Path, known: set[str]) -> Iterator[StateFault]:
 
 def _upload_faults(home: Path) -> Iterator[StateFault]:
     uploads = home / "uploads"
-    if not uploads.is_dir():
-        return
-    for path in sorted(uploads.iterdir()):
-        # A part has no digest yet: its sender goes on with it.
-        if _NAME.fullmatch(path.name) and _digest(path) != path.name:
-            where = f"spool/{home.name}/uploads/{path.name}"
+    # What has not been checked yet has no such file: its sender goes on with it.
+    for named in sorted(uploads.glob(f"*{SENDER_SUFFIX}")):
+        digest = named.name.removesuffix(SENDER_SUFFIX)
+        stored = uploads / named.read_text(encoding="ascii") / digest
+        if _digest(stored) != digest:
+            where = f"spool/{home.name}/uploads/{stored.parent.name}/{digest}"
             complaint = "does not have its digest: its session ends without a sum"
-            yield StateFault(where, complaint, is_damage=True, path=path)
+            yield StateFault(where, complaint, is_damage=True, path=stored)
 
 
-def _digest(path: Path) -> str:
+def _digest(stored: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(HASH_BLOCK_BYTES):
-            digest.update(block)
+    for path in sorted(stored.glob("*")):
+        with path.open("rb") as stream:
+            while block := stream.read(HASH_BLOCK_BYTES):
+                digest.update(block)
     return digest.hexdigest()

@@ -282,6 +282,11 @@ class CrashingSpool:
         self._switch.check()
         return self._inner.session_ids()
 
+    def age_seconds(self, session_id: bytes) -> float:
+        """See `Spool.age_seconds`."""
+        self._switch.check()
+        return self._inner.age_seconds(session_id)
+
 
 class CrashingConnection:
     """A client's connection whose calls are crash points of that client.

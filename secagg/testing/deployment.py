@@ -43,10 +43,11 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.task import OnEnded, SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeState
-from secagg.storage.spool import MemorySpool, Spool
+from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.stored import SessionState
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
@@ -60,7 +61,7 @@ from secagg.testing.crash_points import (
 from secagg.testing.inline_book import inline_book
 from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
-from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.testing.manual_clock import InlineExecutor, ManualClock, inline_engine
 from secagg.testing.observed_connection import (
     CorruptEntropy,
     ObservedConnection,
@@ -140,7 +141,7 @@ class Deployment:
 
     observer: TaskObserver = field(default_factory=TaskObserver)
     server_book: Book = field(default_factory=inline_book)
-    spool: Spool = field(default_factory=MemorySpool)
+    spool: Spool = field(default_factory=lambda: UploadSpool(MemoryBlobs()))
     client_books: dict[int, Book] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
@@ -199,7 +200,7 @@ class Deployment:
             clock=self.clock,
             entropy=_entropy(f"server {self.server_restarts}"),
             workers=workers,
-            masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
+            masks=MaskExecutor(workers, inline_engine(2), min_work_per_part=1),
             limits=self.limits,
             on_aborted=self._on_aborted,
             on_ended=self.on_ended,

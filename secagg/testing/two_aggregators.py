@@ -13,8 +13,9 @@ from secagg.policy import PrivacyFloors
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import InlineExecutor, ManualClock
 from secagg.transport.in_memory import InMemoryConnection
@@ -101,7 +102,7 @@ class TwoAggregators:
         )
 
     def _storage(self) -> ServerStorage:
-        return ServerStorage(self._book(), MemorySpool())
+        return ServerStorage(self._book(), UploadSpool(MemoryBlobs()))
 
     def _book(self) -> Book:
         return inline_book(now=self.clock.date)

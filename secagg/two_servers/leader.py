@@ -463,7 +463,6 @@ class Leader:
             if record.kind == _SHARE and record.sender is not None:
                 upload = Upload.decode(record.body)
                 session.uploads[record.sender] = upload
-                session.desk.remember(record.sender, upload)
             elif record.kind == _CLOSED:
                 session.named = names_of(Reader(record.body, "names"))
             elif record.kind == _AGREED:

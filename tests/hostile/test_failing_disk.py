@@ -15,6 +15,7 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
+from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
@@ -183,13 +184,14 @@ def removed(path):
 DAMAGES = [truncated, emptied, bit_flipped, out_of_range, removed]
 
 
-def crash_then(at, spool, pattern, damage, **options):
+def crash_then(at, directory, pattern, damage, **options):
     """Kill the aggregator at a crash point, and change a file before it is back."""
     switch = CrashSwitch(at)
+    spool = UploadSpool(FileBlobs(directory), min_free_bytes=0)
     hit = []
 
     def strike():
-        path = min(spool._directory.glob(pattern))
+        path = min(directory.glob(pattern))
         damage(path)
         hit.append(path)
 
@@ -214,8 +216,7 @@ SUMMED = POINTS.index("before end")
 def test_an_upload_changed_during_a_crash_ends_the_session_and_never_the_task(
     damage, tmp_path
 ):
-    spool = UploadSpool(tmp_path / "spool", min_free_bytes=0)
-    deployment, endings = crash_then(SUMMING, spool, "*/uploads/*[0-9a-f]", damage)
+    deployment, endings = crash_then(SUMMING, tmp_path, "*/uploads/*/*/0*", damage)
     assert len(deployment.sums) == 1
     assert_exact(deployment)
     # The damaged session was aborted; the sum is that of the next attempt.
@@ -225,8 +226,7 @@ def test_an_upload_changed_during_a_crash_ends_the_session_and_never_the_task(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_sum_changed_during_a_crash_is_never_handed_out(damage, tmp_path):
-    spool = UploadSpool(tmp_path / "spool", min_free_bytes=0)
-    deployment, _ = crash_then(SUMMED, spool, "*/sum", damage)
+    deployment, _ = crash_then(SUMMED, tmp_path, "*/sum", damage)
     # It was handed out once, before the crash, or not at all.
     assert_exact(deployment)
     assert deployment.server_error.code is ErrorCode.STORAGE_FAILED
@@ -287,7 +287,7 @@ def opened(role, path):
     workers = Workers(general=inline)
 
     async def server(clock, book):
-        spool = UploadSpool(path.with_suffix(".spool"), min_free_bytes=0)
+        spool = UploadSpool(FileBlobs(path.with_suffix(".spool")), min_free_bytes=0)
         await Aggregator(book, spool, clock=clock, workers=workers).recover()
 
     async def client(clock, book):

@@ -15,9 +15,10 @@ from secagg.protocol import client, refund
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending, decode_offer
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, signing_parameters_for
@@ -96,7 +97,7 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
         async def main(clock):
             aggregator = Aggregator(
                 restored,
-                MemorySpool(),
+                UploadSpool(MemoryBlobs()),
                 clock=clock,
                 workers=Workers(general=InlineExecutor()),
             )

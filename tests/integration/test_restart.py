@@ -15,9 +15,9 @@ from secagg.protocol.events import Received
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
+from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.journal import decode_offer, decode_server_event
 from secagg.storage.spool import UploadSpool
@@ -46,7 +46,7 @@ QUIET = 2.0
 @pytest.fixture
 def disk(tmp_path):
     book = inline_book(tmp_path / "state.db")
-    yield book, UploadSpool(tmp_path / "spool", min_free_bytes=0)
+    yield book, UploadSpool(FileBlobs(tmp_path / "spool"), min_free_bytes=0)
     ask(book.close())
 
 
@@ -69,7 +69,6 @@ def aggregator_on(disk, clock, **limits):
         *disk,
         clock=clock,
         workers=workers,
-        masks=MaskExecutor(inline, workers),
         limits=AggregatorLimits(**limits),
     )
 
@@ -91,7 +90,7 @@ def test_files_survive_crashes_as_well_as_memory(tmp_path):
         book = inline_book(home / "state.db")
         switch = CrashSwitch(at)
         deployment, _ = run(
-            (book, UploadSpool(home / "spool", min_free_bytes=0)),
+            (book, UploadSpool(FileBlobs(home / "spool"), min_free_bytes=0)),
             server_crash=switch,
         )
         np.testing.assert_array_equal(

@@ -12,7 +12,8 @@ from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy, PrivacyFloors
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
-from secagg.storage.spool import MemorySpool
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.testing.inline_book import inline_book
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -49,7 +50,7 @@ def parameters_for_one_session(spare=0) -> ProtocolParameters:
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), MemorySpool())
+    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 

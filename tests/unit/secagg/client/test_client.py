@@ -26,7 +26,8 @@ from secagg.policy import (
 from secagg.profiles import RoundDeadlines
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
-from secagg.storage.spool import MemorySpool
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import Retention
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import LossyConnection
@@ -80,7 +81,7 @@ class Listening(InMemoryConnection):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), MemorySpool())
+    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 

@@ -10,10 +10,10 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
-from secagg.storage.spool import MemorySpool
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
@@ -44,11 +44,10 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
     async def main(clock):
         aggregator = Aggregator(
             server_book,
-            MemorySpool(),
+            UploadSpool(MemoryBlobs()),
             clock=clock,
             entropy=server_entropy,
             workers=workers,
-            masks=MaskExecutor(inline, workers),
         )
 
         async def next_payload(_count):

@@ -18,7 +18,8 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import noise_secrets
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
-from secagg.storage.spool import MemorySpool
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment
@@ -181,7 +182,7 @@ def test_a_vector_that_comes_too_late_does_not_leave(half, monkeypatch):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), MemorySpool())
+    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 

@@ -33,12 +33,12 @@ from secagg.runtime.workers import Workers
 from secagg.server import aggregator as aggregator_module
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
 from secagg.server.task_gate import TaskGate
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import Retention
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
@@ -74,7 +74,7 @@ class World:
         self.clock = clock
         self.disk = HeldExecutor()
         self.book = inline_book(thread=self.disk)
-        self.spool = MemorySpool()
+        self.spool = UploadSpool(MemoryBlobs())
         inline = InlineExecutor()
         self.workers = workers = Workers(general=inline)
         self.aggregator = Aggregator(
@@ -83,7 +83,6 @@ class World:
             clock=clock,
             entropy=SeededEntropy(SecretBytes(bytes(32)), b"test"),
             workers=workers,
-            masks=MaskExecutor(inline, workers),
             limits=AggregatorLimits(**options),
         )
         self.task = TaskDefinition(

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.storage.spool import PAYLOAD, SUM, MemorySpool, UploadSpool
+from secagg.storage.blobs import FileBlobs, MemoryBlobs
+from secagg.storage.spool import PAYLOAD, SUM, UploadSpool
 
 SESSION = bytes(range(32))
 OTHER = bytes(32)
@@ -20,11 +21,15 @@ DIGEST = hashlib.sha256(DATA).digest()
 
 @pytest.fixture(params=["memory", "disk"])
 def spool(request, tmp_path):
-    return MemorySpool() if request.param == "memory" else disk_spool(tmp_path)
+    return (
+        UploadSpool(MemoryBlobs())
+        if request.param == "memory"
+        else disk_spool(tmp_path)
+    )
 
 
 def disk_spool(tmp_path, min_free_bytes=0):
-    return UploadSpool(tmp_path / "spool", min_free_bytes=min_free_bytes)
+    return UploadSpool(FileBlobs(tmp_path / "spool"), min_free_bytes=min_free_bytes)
 
 
 def send(spool, offset, data, sender="u", **other):
@@ -112,8 +117,10 @@ def test_reading_beyond_an_upload_is_a_failure_of_the_storage(spool):
 
 def test_payload_and_sum_are_read_in_pieces(spool):
     assert spool.read(SESSION, PAYLOAD, 0, 10) is None
-    spool.put(SESSION, PAYLOAD, b"old")
     spool.put(SESSION, PAYLOAD, b"payload")
+    spool.put(SESSION, PAYLOAD, b"payload")
+    with pytest.raises(ServiceError, match="with other bytes"):
+        spool.put(SESSION, PAYLOAD, b"another")
     spool.put(SESSION, SUM, b"")
     assert spool.read(SESSION, PAYLOAD, 3, 2) == (b"lo", 7)
     assert spool.read(SESSION, PAYLOAD, 100, 2) == (b"", 7)
@@ -154,7 +161,7 @@ def test_no_file_name_is_chosen_by_a_peer(tmp_path):
     spool = disk_spool(tmp_path)
     send(spool, 0, DATA[:10], sender="../../../../etc/passwd")
     inside = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.suffix for path in inside} == {".part", ".digest"}
+    assert [path.name for path in inside] == ["000000000000"]
     assert not any("passwd" in str(path) for path in inside)
 
 
@@ -185,9 +192,6 @@ def test_a_failed_write_leaves_a_resumable_upload(tmp_path, monkeypatch):
             self._file.write(data[:3])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        def __getattr__(self, name):
-            return getattr(self._file, name)
-
         def __enter__(self):
             return self
 
@@ -202,12 +206,53 @@ def test_a_failed_write_leaves_a_resumable_upload(tmp_path, monkeypatch):
     assert spool.received(SESSION, "u") == 10
     send(spool, 10, DATA[10:])
     spool.commit(SESSION, "u", DIGEST)
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_two_processes_take_the_chunks_of_one_upload(tmp_path):
+    one, other = disk_spool(tmp_path), disk_spool(tmp_path)
+    assert send(one, 0, DATA[:1000]) == 1000
+    assert send(other, 1000, DATA[1000:2000]) == 2000
+    assert send(one, 1000, DATA[1000:2000]) == 2000
+    # Its answer was lost, and the sender goes on elsewhere with other cuts.
+    assert send(one, 1500, DATA[1500:]) == len(DATA)
+    other.commit(SESSION, "u", DIGEST)
+    one.commit(SESSION, "u", DIGEST)
+    assert one.read_upload(SESSION, DIGEST, 990, 1020) == DATA[990:2010]
+
+
+def test_a_chunk_that_came_to_another_process_meanwhile_is_not_replaced(
+    tmp_path, monkeypatch
+):
+    one, other = disk_spool(tmp_path), disk_spool(tmp_path)
+    seen = one._arrived(SESSION, "u")
+    send(other, 0, DATA[:10])
+    with monkeypatch.context() as late:
+        late.setattr(one, "_arrived", lambda *_: seen)
+        late.setattr(one, "received", other.received)
+        assert send(one, 0, DATA[:500]) == 10
+    send(one, 10, DATA[10:])
+    one.commit(SESSION, "u", DIGEST)
+
+
+def test_an_upload_that_was_taken_survives_another_one_of_its_sender(tmp_path):
+    """Two digests at once, each at another process, so that neither sees the other."""
+    one, other = disk_spool(tmp_path), disk_spool(tmp_path)
+    seen, wrong = other._arrived(SESSION, "u"), b"\x00" * 32
+    send(one, 0, DATA)
+    one.commit(SESSION, "u", DIGEST)
+    other._arrived = lambda *_: seen
+    send(other, 0, DATA, digest=wrong)
+    del other._arrived
+    with pytest.raises(ServiceError):
+        other.commit(SESSION, "u", wrong)
+    assert disk_spool(tmp_path).read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
 def test_a_spool_in_an_impossible_place_is_named(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ServiceError, match="file") as caught:
-        UploadSpool(tmp_path / "file" / "spool")
+        UploadSpool(FileBlobs(tmp_path / "file" / "spool"))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
@@ -228,7 +273,7 @@ def test_equal_digests_do_not_vouch_for_other_bytes(spool):
     assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
     send(spool, 0, DATA, sender="w")
     spool.commit(SESSION, "w", DIGEST)
-    assert spool.received(SESSION, "w") == 0
+    assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
 @pytest.mark.parametrize("name", ["lost+found", "z" * 64, "A" * 64])

@@ -9,8 +9,10 @@ from hashlib import sha256
 import pytest
 
 from secagg.cli import main
+from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Record, Role
 from secagg.storage.open_book import open_book
+from secagg.storage.spool import UploadSpool
 
 SETTINGS = """
 [server]
@@ -27,8 +29,7 @@ SESSION = "ab" * 32
 async def place(tmp_path):
     (tmp_path / "server.toml").write_text(SETTINGS)
     state = tmp_path / "state"
-    uploads = state / "spool" / SESSION / "uploads"
-    uploads.mkdir(parents=True)
+    state.mkdir()
     book = await open_book(f"sqlite:{state / 'book.sqlite3'}")
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
     done = Change(
@@ -36,8 +37,11 @@ async def place(tmp_path):
     )
     await book.commit(done)
     await book.close()
-    (uploads / sha256(b"vector").hexdigest()).write_bytes(b"vector")
-    (uploads / f"{'c' * 64}.part").write_bytes(b"half")
+    spool = UploadSpool(FileBlobs(state / "spool"), min_free_bytes=0)
+    session, digest = bytes.fromhex(SESSION), sha256(b"vector").digest()
+    spool.append(session, "a", digest, offset=0, total_size=6, data=b"vector")
+    spool.commit(session, "a", digest)
+    spool.append(session, "b", bytes(32), offset=0, total_size=6, data=b"half")
     return tmp_path
 
 
@@ -78,8 +82,8 @@ def test_what_belongs_to_no_session_is_a_note_and_can_be_moved(place, check):
 
 def test_an_upload_that_has_changed_is_damage(place, check):
     uploads = place / "state" / "spool" / SESSION / "uploads"
-    (path,) = uploads.glob("[0-9a-f]" * 64)
-    path.write_bytes(b"Vector")
+    (path,) = uploads.glob(f"*/{sha256(b'vector').hexdigest()}")
+    (path / f"{0:012}").write_bytes(b"Vector")
     code, answer = check("--repair-quarantine")
     assert (code, answer["exit_code"], answer["ok"]) == (77, 77, False)
     assert path.name in answer["faults"][0]["where"]

@@ -15,8 +15,9 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.server.storage import ServerStorage
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.spool import MemorySpool
+from secagg.storage.spool import UploadSpool
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
@@ -31,11 +32,11 @@ class CrashError(BaseException):
     """The process ends here."""
 
 
-class CrashingSpool(MemorySpool):
+class CrashingSpool(UploadSpool):
     """A spool under which the process ends before it stores a sum."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, blobs):
+        super().__init__(blobs)
         self.crashes = 1
 
     def put(self, session_id, name, data):
@@ -47,7 +48,8 @@ class CrashingSpool(MemorySpool):
 
 def storage(clock, *, crashes=False):
     book = inline_book(now=clock.date)
-    return ServerStorage(book, CrashingSpool() if crashes else MemorySpool())
+    spool = CrashingSpool if crashes else UploadSpool
+    return ServerStorage(book, spool(MemoryBlobs()))
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
