@@ -12,7 +12,6 @@ at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Self, TypeVar, cast
 
 import grpc
@@ -20,7 +19,6 @@ import grpc.aio
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
 from secagg.messages import Envelope, Round
-from secagg.runtime.clock import Clock, SystemClock
 from secagg.transport.address import Address
 from secagg.transport.aggregator_channel import AggregatorChannel
 from secagg.transport.certificate_expiry import ExpiryWarnings
@@ -82,7 +80,6 @@ class GrpcConnection:
             certificate has the address's host; either must have the role server and
             the client's own trust domain.
         deadlines: Per call; sensible values by default.
-        clock: Time; the machine's by default.
 
     Attributes:
         bytes_sent: Size of all requests so far, before TLS and the frames of HTTP/2.
@@ -93,7 +90,7 @@ class GrpcConnection:
         ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument per decision of the owner
+    def __init__(
         self,
         address: Address,
         *,
@@ -101,12 +98,9 @@ class GrpcConnection:
         insecure_for_tests: str | None = None,
         aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
-        clock: Clock | None = None,
     ) -> None:
-        clock = clock or SystemClock()
-        self._clock = clock
         self._followed = (
-            None if identity is None else FollowedIdentity(identity, clock.date)
+            None if identity is None else FollowedIdentity(identity)
         )
         self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
@@ -126,9 +120,7 @@ class GrpcConnection:
                 "a connection needs a TLS identity, or plaintext for tests on "
                 "loopback, and not both"
             )
-        self._channel = AggregatorChannel(
-            address, identity, aggregator=aggregator, clock=clock
-        )
+        self._channel = AggregatorChannel(address, identity, aggregator=aggregator)
 
     @property
     def aggregator(self) -> str:
@@ -219,7 +211,7 @@ class GrpcConnection:
         if newest is not before:
             self._unary.clear()
             await self._channel.renew(newest)
-        self._warnings.warn(newest, datetime.fromtimestamp(self._clock.date(), UTC))
+        self._warnings.warn(newest)
 
     async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
         return await self._channel.explain(
