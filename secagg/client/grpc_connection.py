@@ -99,9 +99,7 @@ class GrpcConnection:
         aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
     ) -> None:
-        self._followed = (
-            None if identity is None else FollowedIdentity(identity)
-        )
+        self._followed = None if identity is None else FollowedIdentity(identity)
         self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
