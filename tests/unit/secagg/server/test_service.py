@@ -8,13 +8,14 @@ import pytest
 
 from secagg.server import views
 from secagg.server.service import _Ending
+from secagg.server.service_manager import ServiceManager
 from secagg.server.task_facts import TaskFacts
 from secagg.server.views import short_of_budget
 
 
 async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_somebody_listens():
     before = signal.getsignal(signal.SIGUSR1)
-    ending = _Ending()
+    ending = _Ending(ServiceManager())
     with ending.on_signal():
         signal.raise_signal(signal.SIGUSR1)
         async with asyncio.timeout(10):
