@@ -7,6 +7,7 @@ Rule 2: whatever the server says about sizes is checked against what the session
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -63,8 +64,10 @@ MAX_UPLOAD_RESTARTS: Final = 5
 WATCH_SECONDS: Final = (20.0, 240.0)
 WATCH_PARTS: Final = 6
 ANSWER_PARTS: Final = 3
-# Whoever looks at a client that gets nowhere is told this often.
+# Whoever looks at a client that gets nowhere is told this often; of one that waits for
+# ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
+PATIENT_TELL_SECONDS: Final = 600.0
 
 _Answer = TypeVar("_Answer")
 
@@ -124,7 +127,8 @@ class ClientCalls:
         workers: Threads that hash what was fetched.
         watch: Wait on a stream; poll where that fails.  False always polls.
         on_unreachable: Told why calls do not get through, at most every
-            `TELL_SECONDS`; must not block.
+            `TELL_SECONDS`, or `PATIENT_TELL_SECONDS` by whoever waits for ever; must
+            not block.
 
     Attributes:
         has_been_answered: Whether any call was.
@@ -149,19 +153,22 @@ class ClientCalls:
         self._on_unreachable = on_unreachable
         self._open_stream: _OpenStream | None = None
         self._has_tried_again = False
-        self._silent_until = float("-inf")
+        self._told = float("-inf")
         self.has_been_answered = False
         self.failure: ServiceError | None = None
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
 
+        Without an end of its patience it waits longer and longer, up to five minutes.
+
         Raises:
             RemoteProtocolError: The server refuses it.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
-        backoff = Backoff(self._entropy)
+        is_patient = math.isinf(deadline)
+        backoff = Backoff(self._entropy, is_patient=is_patient)
         reason = "it did not answer"
         while True:
             try:
@@ -176,7 +183,7 @@ class ClientCalls:
                     raise
                 reason = str(error)
                 self._has_tried_again = True
-                self._tell(error)
+                self._tell(error, PATIENT_TELL_SECONDS if is_patient else TELL_SECONDS)
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
@@ -423,10 +430,10 @@ class ClientCalls:
                         )
         on_chunk(len(packed))
 
-    def _tell(self, error: ServiceError) -> None:
+    def _tell(self, error: ServiceError, every_seconds: float) -> None:
         now = self._clock.now()
-        if error.code is ErrorCode.UNREACHABLE and now >= self._silent_until:
-            self._silent_until = now + TELL_SECONDS
+        if error.code is ErrorCode.UNREACHABLE and now >= self._told + every_seconds:
+            self._told = now
             self._on_unreachable(error)
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:

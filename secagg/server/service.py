@@ -3,14 +3,16 @@
 Rule 1: everything that can be wrong before the first client comes is found before the
         port opens.
 Rule 2: it ends when it is asked to, never by a count: with SIGTERM or SIGINT now, and
-        sessions that are open wait on the disk; with `drain --finish` when the sessions
-        that have their cohort are over.
+        sessions that are open wait on the disk; with SIGUSR1 or `drain --finish` when
+        the sessions that have their cohort are over.
 
 What is printed is decided by whoever calls.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,15 +110,16 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                 watching(server, section, meter, manager=manager) as watched,
             ):
                 _say_where(watched, tell)
-                await keeper.start(server, proposed)
-                if server.transport is None:
-                    raise InternalError("a server with an address listens")
-                await run_until_signalled(
-                    server.transport,
-                    _work(server, keeper, ending, open_to_clients),
-                    drain=lambda: _drain(server),
-                    grace_seconds=section.drain_seconds,
-                )
+                with ending.on_signal():
+                    await keeper.start(server, proposed)
+                    if server.transport is None:
+                        raise InternalError("a server with an address listens")
+                    await run_until_signalled(
+                        server.transport,
+                        _work(server, keeper, ending, open_to_clients),
+                        drain=lambda: _drain(server),
+                        grace_seconds=section.drain_seconds,
+                    )
         finally:
             server.drain()
             await keeper.close()
@@ -144,6 +147,16 @@ class _Ending:
         self.asked.set()
         if not is_patient:
             self.hurried.set()
+
+    @contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Take SIGUSR1 for a patient question, until the block is left."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003 - patient
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
 
 
 async def _work(
