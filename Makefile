@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -113,6 +113,10 @@ fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=.
 simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=..., or SEED=...
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
+
+chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SUMS=... BLOWS=...
+	$(BIN)/python tests/chaos/run.py --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
+	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
