@@ -51,6 +51,7 @@ from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
     refuse_beyond_samplers,
+    refuse_hopeless,
     refuse_uncovered,
     refuse_wrapping,
 )
@@ -487,6 +488,8 @@ class _Planner:
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
         refuse_wrapping(self._model, mechanism, forecast)
+        # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
+        refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
         unit = mechanism.parameters.scale_factor**2
         surplus = float(mechanism.expected_noise_variance - found.variance)
         return Plan(

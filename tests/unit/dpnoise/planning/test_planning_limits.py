@@ -109,3 +109,15 @@ def test_a_secret_selection_is_planned_close_to_the_gaussian():
     with pytest.raises(ParameterError, match="not below the selection rate") as caught:
         plan(dimension=2, epsilon=1.0, delta=0.1, **selected)
     assert caught.value.parameter == "delta"
+
+
+@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "skellam-mixture"])
+def test_bits_that_only_a_hopeless_grid_can_hold_are_refused(mechanism):
+    asked = CELL | {"clients": 1000, "dimension": 10, "mechanism": mechanism}
+    with pytest.raises(ParameterError, match="times the least") as caught:
+        plan(bits=8, **asked)
+    assert caught.value.parameter == "bits"
+    enough = plan(bits=int(caught.value.nearest), **asked)
+    assert enough.forecast.expected_mse < 1.5 * enough.gaussian_mse
+    # Who asks for whatever comes out gets it.
+    assert plan(bits=8, max_wrap_probability=1.0, **asked).parameters.bits == 8
