@@ -100,6 +100,7 @@ class DurableState:
         workers: Threads for heavy steps.
         clock: Time between attempts to write.
         meter: Told how long commits take.
+        is_restored: The session was open in a book that was put back.
         on_message: Told of every message that the state holds now.
         on_round: Told of every other step: the state that was left, and what came.
     """
@@ -114,6 +115,7 @@ class DurableState:
         workers: Workers,
         clock: Clock,
         meter: Meter,
+        is_restored: bool = False,
         on_message: Callable[[Received], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
     ) -> None:
@@ -124,6 +126,7 @@ class DurableState:
         self._workers = workers
         self._clock = clock
         self._meter = meter
+        self._is_restored = is_restored
         self._on_message = on_message
         self._on_round = on_round
         self._waiting: list[_Waiting] = []
@@ -306,7 +309,12 @@ class DurableState:
         position, began = self._position, self._clock.now()
         try:
             answer = await self._book.commit(
-                replace(change, expect=position.sequence, previous=position.chain)
+                replace(
+                    change,
+                    expect=position.sequence,
+                    previous=position.chain,
+                    restored=self._is_restored,
+                )
             )
         except ServiceError:
             self._meter.add(BOOK_ERRORS)

@@ -151,10 +151,13 @@ class SessionBook:
         if latest is None:
             return
         task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
-        facts = await self.facts(task_id)
-        if facts.told < number:
-            facts = replace(facts, told=number)
-            await self._book.put_facts(task_id, facts.encode())
+        known = (await self._book.tally(Role.SERVER, task_id)).facts
+        facts = TaskFacts.decode(known)
+        if facts.told >= number:
+            return
+        facts = replace(facts, told=number)
+        # Who ends another session meanwhile has clients of its own to tell.
+        if await self._book.put_facts(task_id, facts.encode(), instead_of=known):
             self._facts[task_id] = facts
 
     def _latest(self) -> SessionRunner | EndedSession | None:

@@ -172,6 +172,7 @@ class SessionRunner:
             workers=context.workers,
             clock=context.clock,
             meter=context.meter,
+            is_restored=is_restored,
             on_message=self._note,
             on_round=self._enter,
         )

@@ -21,6 +21,7 @@ from secagg.storage.change import (
     Ended,
     NewSession,
     NumberTakenError,
+    OvertakenError,
     Record,
     Role,
     SecondRecordError,
@@ -66,6 +67,7 @@ __all__ = [
     "Outcome",
     "apply_change",
     "mark_restored",
+    "missed",
     "purge_receipts",
     "put_facts",
     "put_task",
@@ -100,6 +102,8 @@ def apply_change(
         session = dataclasses.replace(session, round=change.round, opened=instant)
     if change.deadline_seconds is not None:
         deadline = int((now + change.deadline_seconds) * MILLISECONDS)
+        if change.extend:
+            deadline = max(deadline, session.deadline or 0)
         session = dataclasses.replace(session, deadline=deadline)
     if change.end is not None:
         session = dataclasses.replace(session, ended=instant, receipt=change.end)
@@ -125,6 +129,18 @@ def _standing(
     else:
         return found
     return behind(found, missed, whole=whole, instant=instant)
+
+
+def missed(
+    database: sqlite3.Connection, key: str, *, expect: int, previous: bytes, now: float
+) -> Behind | Ended:
+    """See `Book.missed`."""
+    instant = int(now * MILLISECONDS)
+    change = Change(key=key, expect=expect, previous=previous)
+    standing = _standing(database, change, instant)
+    if isinstance(standing, SessionColumns):
+        return behind(standing, (), whole=False, instant=instant)
+    return standing
 
 
 def _apply_to_budgets(
@@ -174,6 +190,7 @@ def _created(
         used = running + sum(each.spent for each in tallies)
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
+    _refuse_overtaken(database, new)
     if session_at(database, key) is not None:
         raise InternalError(f"session {key} is created twice under two numbers")
     TALLIES.put(database, dataclasses.replace(tally, highest_number=new.number))
@@ -204,6 +221,16 @@ def _created(
     SESSIONS.put(database, session)
     _set_header(database, session, new.header)
     return session
+
+
+def _refuse_overtaken(database: sqlite3.Connection, new: NewSession) -> None:
+    where = "role = ? AND task = ? AND ended IS NULL"
+    if new.alone and any(SESSIONS.find(database, where, new.role.value, new.task)):
+        raise OvertakenError(new, complaint="another one of the task is open")
+    if new.task_version is not None:
+        row = next(TASKS.find(database, "task_id = ?", new.task), None)
+        if row is None or row.version != new.task_version:
+            raise OvertakenError(new, complaint="the task was changed meanwhile")
 
 
 def _charge(database: sqlite3.Connection, charge: Charge, now: float) -> None:
@@ -318,10 +345,15 @@ def touch(database: sqlite3.Connection) -> None:
     database.execute("UPDATE book SET generation = generation")
 
 
-def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+def put_facts(
+    database: sqlite3.Connection, task: str, facts: bytes, *, instead_of: bytes
+) -> bool:
     """See `Book.put_facts`."""
     tally = tally_at(database, Role.SERVER.value, task, "")
+    if tally.facts != instead_of:
+        return False
     TALLIES.put(database, dataclasses.replace(tally, facts=facts))
+    return True
 
 
 def purge_receipts(
