@@ -502,7 +502,7 @@ class Server:
             if prepared.enrolment is None
             else prepared.enrolment.revocations,
             invited=invited,
-            sessions=missing,
+            sessions=max(wanted, released),
             allowed=None
             if prepared.noised is None
             else prepared.noised.budget.sessions,
@@ -515,7 +515,7 @@ class Server:
         async def next_payload(count: int) -> bytes:
             if not callable(given):
                 return given
-            return await asyncio.to_thread(given, released + count)
+            return await asyncio.to_thread(given, count)
 
         running = RunningTask(
             task_id,

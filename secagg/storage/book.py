@@ -43,6 +43,7 @@ from secagg.storage.stored import (
 __all__ = [
     "Book",
     "StateDamagedError",
+    "TimelineError",
     "unknown_session",
 ]
 
@@ -254,6 +255,23 @@ class StateDamagedError(ServiceError):
         )
         self.key: Final = key
         self.record: Final = record
+
+
+class TimelineError(ServiceError):
+    """A session was begun before the database's fail-over.
+
+    The new primary may have forgotten a step that clients were told of: whatever was
+    to be written would then begin a second history.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"session {key} was begun before the database failed over: what was sent "
+            "for it may be forgotten",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Restart this aggregator: it ends the sessions that were open, "
+            "and their inputs count as summed.",
+        )
 
 
 def unknown_session(key: str) -> ServiceError:

@@ -8,9 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
 from secagg.profiles import Trust
-from secagg.storage.book import StateDamagedError, unknown_session
+from secagg.storage.book import StateDamagedError, TimelineError, unknown_session
 from secagg.storage.change import (
     Behind,
     Change,
@@ -45,7 +44,6 @@ from secagg.storage.stored import (
 __all__ = [
     "INSTANT",
     "TIMELINE",
-    "TimelineError",
     "find_faults",
     "held_lease",
     "lease_words",
@@ -72,23 +70,6 @@ TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(SessionColumns))
 _SELECT: Final = f"SELECT {_COLUMNS} FROM session WHERE "  # noqa: S608 - our names
-
-
-class TimelineError(ServiceError):
-    """A session was begun before the database's fail-over.
-
-    The new primary may have forgotten a step that clients were told of: whatever was
-    to be written would then begin a second history.
-    """
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"session {key} was begun before the database failed over: what was sent "
-            "for it may be forgotten",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Restart this aggregator: it ends the sessions that were open, "
-            "and their inputs count as summed.",
-        )
 
 
 async def read_instant(database: Database, instant: int | None) -> int:

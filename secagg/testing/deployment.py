@@ -25,7 +25,6 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Released
 from secagg.parameters import ProtocolParameters, SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SeededEntropy
@@ -38,16 +37,13 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
-from secagg.server.receipt import SessionReceipt
 from secagg.server.task import OnEnded, SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
-from secagg.storage.change import Role
 from secagg.storage.charges import ChargeState
 from secagg.storage.spool import Spool, UploadSpool
-from secagg.storage.stored import SessionState
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,
@@ -205,13 +201,12 @@ class Deployment:
             on_ended=self.on_ended,
         )
         await aggregator.recover()
-        released = await self._released()
         self.aggregator = aggregator
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
             revocations=self.revocations,
-            sessions=self.sessions - released,
+            sessions=self.sessions,
             max_attempts=self.max_attempts,
             allowed=self.allowed,
         )
@@ -230,16 +225,6 @@ class Deployment:
     async def _end_in_time(self, aggregator: Aggregator) -> None:
         await self.clock.sleep_until(self.ends_at)
         await aggregator.end_task(TASK_ID, "its end date has come")
-
-    async def _released(self) -> int:
-        """Count the sums that are settled for good."""
-        book, count = self.server_book, 0
-        for row in await book.sessions(role=Role.SERVER, state=SessionState.ENDED):
-            stored = await book.load(row.key)
-            if stored is not None and stored.receipt is not None:
-                receipt = SessionReceipt.decode(stored.receipt)
-                count += isinstance(receipt.outcome, Released)
-        return count
 
     async def _next_payload(self, _count: int) -> bytes:
         return self.payload

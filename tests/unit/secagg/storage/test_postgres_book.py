@@ -10,7 +10,7 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
 from secagg.storage import postgres_link
-from secagg.storage.book import StateDamagedError
+from secagg.storage.book import StateDamagedError, TimelineError
 from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
     Behind,
@@ -22,7 +22,6 @@ from secagg.storage.change import (
 )
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
-from secagg.storage.postgres_queries import TimelineError
 from secagg.storage.stored import Replica, Tally
 
 SECRET = "correct-horse"
