@@ -499,9 +499,11 @@ class SessionRunner:
             if self._lease is None:
                 again = context.clock.now() + LOOK_EVERY_SECONDS
                 await is_set_before(context.clock, again, self._woken)
+            else:  # its last holder may have done all that there is to do
+                await self.look()
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew())
-        return self._ended_by_other is None
+        return self._ended_by_other is None and self._rounds_entered == entered
 
     async def let_go(self) -> None:
         """Let others have what `hold` has taken."""

@@ -65,7 +65,7 @@ from secagg.testing.observed_connection import (
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Request
 
-__all__ = ["Deployment", "one_hot_input"]
+__all__ = ["RESTART_SECONDS", "TASK_ID", "Deployment", "entropy_of", "one_hot_input"]
 
 TASK_ID = "a-task"
 # How long somebody takes to notice that a process is gone and to start it again.
@@ -193,7 +193,7 @@ class Deployment:
             CrashingBook(self.server_book, switch),
             CrashingSpool(self.spool, switch),
             clock=self.clock,
-            entropy=_entropy(f"server {self.server_restarts}"),
+            entropy=entropy_of(f"server {self.server_restarts}"),
             workers=workers,
             masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
             limits=self.limits,
@@ -265,7 +265,7 @@ class Deployment:
         make_input = self.make_input(number) if self.make_input else self._input(number)
         book = self.client_books.setdefault(number, inline_book())
         connection = CrashingConnection(link, switch)
-        entropy: Entropy = _entropy(f"client {number} {len(switch.points)}")
+        entropy: Entropy = entropy_of(f"client {number} {len(switch.points)}")
         if number in self.corrupt:
             facts = self.observer.facts
             entropy = CorruptEntropy(entropy, identity_of(number), facts)
@@ -353,6 +353,7 @@ class Deployment:
         return found
 
 
-def _entropy(label: str) -> SeededEntropy:
+def entropy_of(label: str) -> SeededEntropy:
+    """Return a stream of chance that is the same in every run."""
     seed = SecretBytes(hashlib.sha256(b"deployment").digest())
     return SeededEntropy(seed, label.encode())
