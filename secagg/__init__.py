@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from secagg.client.taken_part import (
         TakenPart,
     )
+    from secagg.descriptor import SessionDescriptor
     from secagg.distributed_dp import (
         ClippingSchedule,
         CurvePoint,
@@ -75,11 +76,7 @@ if TYPE_CHECKING:
         LocalEnrolment,
         local,
     )
-    from secagg.parameters import (
-        Graph,
-        ProtocolParameters,
-        SessionDescriptor,
-    )
+    from secagg.parameters import Graph, ProtocolParameters
     from secagg.policy import (
         NO_NOISE_ACKNOWLEDGEMENT,
         ClientPolicy,
@@ -238,6 +235,7 @@ _MODULES: Final = {
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
+    "descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",
         "CurvePoint",
@@ -271,11 +269,7 @@ _MODULES: Final = {
     "messages": ("Round",),
     "noise_certificate": ("NoiseCertificate",),
     "one_process": ("LocalCohort", "LocalEnrolment", "local"),
-    "parameters": (
-        "Graph",
-        "ProtocolParameters",
-        "SessionDescriptor",
-    ),
+    "parameters": ("Graph", "ProtocolParameters"),
     "policy": (
         "ClientPolicy",
         "ExactSumsAccepted",

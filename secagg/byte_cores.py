@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import subtract_layers
 from secagg.errors import (
     ErrorCode,
@@ -27,7 +28,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import KINDS, Aborted, Envelope, Round, Upload
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.primitives.modular import BadVectorError, add_into, reduce_in_place, zeros

@@ -1,4 +1,4 @@
-"""What a session is: the public numbers that all of its parties agree on.
+"""What sessions of a task are: the public numbers that all parties agree on.
 
 Rule 1: every field enters the configuration hash, hence every key, mask and
         associated datum of the session (PROTOCOL §4): two parties that hold
@@ -19,7 +19,6 @@ from secagg.edge_odds import EdgeJudgement, judge_edges
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.transcript import hash_parts
 from secagg.profiles import (
     MAX_DEADLINE_SECONDS,
     MAX_GRAPH_BITS,
@@ -39,12 +38,10 @@ __all__ = [
     "MAX_CLIENTS",
     "MAX_DIMENSION",
     "MAX_NOISE_BLOCK_BYTES",
-    "MAX_NOISE_TERMS_BYTES",
     "MAX_SPARSE_CLIENTS",
     "PROTOCOL_VERSION",
     "Graph",
     "ProtocolParameters",
-    "SessionDescriptor",
 ]
 
 PROTOCOL_VERSION: Final = 1
@@ -60,12 +57,6 @@ MIN_MODULUS: Final = 2
 MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
-MAX_NOISE_TERMS_BYTES: Final = 256  # one rational of two long numbers
-MAX_TASK_ID_BYTES: Final = 256
-# The longest that a certificate can name.
-MAX_AGGREGATOR_BYTES: Final = 255
-# What a database of signed 64-bit integers holds: sessions of a task, and seconds.
-MAX_COUNT: Final = (1 << 63) - 1
 # What a profile adds to the parameters: a name, a key, a hash and a few numbers.
 MAX_TAIL_BYTES: Final = 512
 # A ladder of L layers commits to L + 1 seeds; sixteen halvings reach any loss rate.
@@ -75,8 +66,6 @@ MIN_NOISE_LAYERS: Final = 2
 MAX_SPARSE_CLIENTS: Final = 10_000
 # Three times the mean: with k choices each, nobody is chosen more often by chance.
 MAX_IN_DEGREES: Final = 3
-# What the clocks of client and server may differ by (R5.0-2).
-CLOCK_TOLERANCE_SECONDS: Final = 3600
 
 
 @unique
@@ -583,183 +572,3 @@ def _impossible(complaint: str) -> RemoteProtocolError:
         code=ErrorCode.BAD_CONFIG,
         next_step="Correct the configuration of the task.",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDescriptor:
-    """One session of a task, as the server offers it.
-
-    Its id is recomputed by every party from these fields and never taken as given.
-
-    Attributes:
-        aggregator: Name of the server, 1 to 255 bytes of UTF-8.  A client compares it
-            with the one that its connection proved, so that nobody can pass on the
-            session of somebody else.
-        task_id: Name of the task, 1 to 256 bytes of UTF-8.
-        session_number: Grows with every session of the task; a client never takes
-            part in a number it has seen (PROTOCOL §5.0).
-        server_nonce: 32 fresh random bytes.
-        session_end: When the session is over at the latest, in Unix seconds.  What
-            expires is judged by it and by no clock, so that all parties judge alike.
-        payload_hash: SHA-256 of the payload handed to the clients, or b"" if none.
-        parameters: The task's configuration.
-        noise_terms: What one session says of its noise beside the noise block, made
-            and read by `secagg.distributed_dp`; b"" where the block says it all.
-    """
-
-    aggregator: str
-    task_id: str
-    session_number: int
-    server_nonce: bytes
-    session_end: int
-    payload_hash: bytes
-    parameters: ProtocolParameters
-    noise_terms: bytes = b""
-
-    def validate(
-        self, *, demanded_bits: Callable[[int], float] = client_demand
-    ) -> Self:
-        """Return self if such a session can exist at all.
-
-        Args:
-            demanded_bits: See `ProtocolParameters.validate`.
-
-        Raises:
-            RemoteProtocolError: BAD_CONFIG, naming the field and its range.
-        """
-        for what, name, most in (
-            ("aggregator", self.aggregator, MAX_AGGREGATOR_BYTES),
-            ("task_id", self.task_id, MAX_TASK_ID_BYTES),
-        ):
-            if not 1 <= len(name.encode()) <= most or "\0" in name:
-                raise RemoteProtocolError(
-                    f"{what} must have 1 to {most} bytes of UTF-8 without U+0000",
-                    code=ErrorCode.BAD_CONFIG,
-                )
-        for what, number in (
-            ("session_number", self.session_number),
-            ("session_end", self.session_end),
-        ):
-            if not 0 <= number <= MAX_COUNT:
-                raise RemoteProtocolError(
-                    f"{what} must be at most {MAX_COUNT}, not {number}",
-                    code=ErrorCode.BAD_CONFIG,
-                )
-        if len(self.payload_hash) not in {0, 32}:
-            raise RemoteProtocolError(
-                f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
-                code=ErrorCode.BAD_CONFIG,
-            )
-        if len(self.noise_terms) > MAX_NOISE_TERMS_BYTES:
-            raise RemoteProtocolError(
-                f"noise terms have at most {MAX_NOISE_TERMS_BYTES} bytes, not "
-                f"{len(self.noise_terms)}",
-                code=ErrorCode.BAD_CONFIG,
-            )
-        self.parameters.validate(demanded_bits=demanded_bits)
-        return self
-
-    def check_clock(self, now: int) -> None:
-        """Refuse a session that is over already, or that would never be (R5.0-2).
-
-        Args:
-            now: The time of whoever was offered it, in Unix seconds.
-
-        Raises:
-            RemoteProtocolError: BAD_CONFIG; one of the two clocks is wrong.
-        """
-        left = self.session_end - now
-        most = self.parameters.deadlines.longest_session + CLOCK_TOLERANCE_SECONDS
-        if not 0 < left <= most:
-            raise RemoteProtocolError(
-                f"the session ends in {left} seconds by this machine's clock, which "
-                f"reads {now} Unix seconds; between 1 and {most} are possible",
-                code=ErrorCode.BAD_CONFIG,
-                next_step="Compare the clocks of this machine and of the server.",
-            )
-
-    @property
-    def configuration_hash(self) -> bytes:
-        """cfg_hash of PROTOCOL §4."""
-        return hash_parts(
-            "configuration",
-            self.parameters.encode(),
-            self.payload_hash,
-            self.noise_terms,
-            suite=self.parameters.suite,
-        )
-
-    @property
-    def session_id(self) -> bytes:
-        """32 bytes that name the session (PROTOCOL §4)."""
-        return hash_parts(
-            "sid",
-            self.aggregator.encode(),
-            self.task_id.encode(),
-            self.session_number.to_bytes(8, "big"),
-            self.server_nonce,
-            self.session_end.to_bytes(8, "big"),
-            self.configuration_hash,
-            suite=self.parameters.suite,
-        )
-
-    def encode(self) -> bytes:
-        """Return the canonical encoding."""
-        writer = Writer()
-        writer.text(self.aggregator)
-        writer.text(self.task_id)
-        writer.u64(self.session_number)
-        writer.fixed(self.server_nonce)
-        writer.u64(self.session_end)
-        writer.blob(self.payload_hash)
-        writer.blob(self.noise_terms)
-        writer.fixed(self.parameters.encode())
-        return writer.getvalue()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; refuses trailing bytes.
-
-        Raises:
-            RemoteProtocolError: BAD_VERSION, BAD_CONFIG or BAD_ENCODING.
-        """
-        reader = Reader(data, "session descriptor")
-        try:
-            aggregator = _read_name(reader, MAX_AGGREGATOR_BYTES)
-            task_id = _read_name(reader, MAX_TASK_ID_BYTES)
-            number = reader.u64()
-            nonce = reader.fixed(32)
-            session_end = reader.u64()
-            payload_hash = _read_payload_hash(reader)
-            noise_terms = reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES)
-            parameters = ProtocolParameters.decode_from(reader)
-            reader.end()
-        except ValueError as error:
-            raise RemoteProtocolError(
-                f"the session offer cannot be read: {error}",
-                code=ErrorCode.BAD_ENCODING,
-            ) from None
-        return cls(
-            aggregator=aggregator,
-            task_id=task_id,
-            session_number=number,
-            server_nonce=nonce,
-            session_end=session_end,
-            payload_hash=payload_hash,
-            parameters=parameters,
-            noise_terms=noise_terms,
-        ).validate()
-
-
-def _read_name(reader: Reader, max_bytes: int) -> str:
-    name = reader.text(max_bytes=max_bytes)
-    if not name:
-        raise ValueError("a name is empty")
-    return name
-
-
-def _read_payload_hash(reader: Reader) -> bytes:
-    payload_hash = reader.blob(max_bytes=32)
-    if len(payload_hash) not in {0, 32}:
-        raise ValueError(f"a payload hash has 0 or 32 bytes, not {len(payload_hash)}")
-    return payload_hash

@@ -12,8 +12,9 @@ second kind says so in words (`ExactSumsAccepted`).
 from dataclasses import dataclass
 from typing import Final
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.profiles import Profile
 

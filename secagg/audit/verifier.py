@@ -24,11 +24,12 @@ from secagg.audit.receipt import (
     Outcome,
     RosterCommitment,
 )
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.profiles import HonestTail
 from secagg.protocol import context
 from secagg.protocol.agreement import (

@@ -82,8 +82,8 @@ def _judged(task: "NoisedTask") -> "PrivacyReport":
 
 
 def _task_of(path: Path) -> "NoisedTask":
+    from secagg.descriptor import SessionDescriptor
     from secagg.distributed_dp import NoisedTask
-    from secagg.parameters import SessionDescriptor
 
     if path.suffix.lower() == _SETTINGS:
         return _planned(path)

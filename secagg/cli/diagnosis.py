@@ -41,10 +41,10 @@ from secagg.config import (
     names_a_task,
 )
 from secagg.config.program import TLSSection
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
-from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_channel import call_admin
 from secagg.server.service import admin_socket_of

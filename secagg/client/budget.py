@@ -20,8 +20,8 @@ up; which tasks a client serves is its owner's decision.
 
 from hashlib import sha256
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
-from secagg.parameters import SessionDescriptor
 from secagg.protocol import refund
 from secagg.storage.book import Book
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from secagg.client.backoff import Backoff
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -18,7 +19,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Envelope, Message, Round
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy
 from secagg.runtime.clock import Clock, finish_before
 from secagg.runtime.connection import AggregatorConnection

@@ -47,6 +47,7 @@ from secagg.client.runner import (
 )
 from secagg.client.storage import ClientStorage, open_storage
 from secagg.client.taken_part import TakenPart, last_part, receipt_of
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import (
     ErrorCode,
@@ -57,7 +58,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers, encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
 from secagg.primitives.entropy import SystemEntropy

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from secagg.client.after_error import Reach
 from secagg.client.calls import ClientCalls, repeated
 from secagg.client.session import ClientSession
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import selects_in_secret
 from secagg.errors import (
     ErrorCode,
@@ -47,7 +48,7 @@ from secagg.messages import (
     Shares,
     is_neighbourhood,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import BadVectorError
 from secagg.primitives.transcript import decode_set
 from secagg.profiles import RoundDeadlines

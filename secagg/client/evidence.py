@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import certify
 from secagg.errors import ErrorCode
 from secagg.messages import (
@@ -26,7 +27,7 @@ from secagg.messages import (
     Survivors,
 )
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.protocol import context
 from secagg.protocol.client_states import Completed, Failed
 from secagg.protocol.events import ClientEvent, Received

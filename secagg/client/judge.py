@@ -11,8 +11,8 @@ Rule 3: nothing around the client can take a floor away: who judges is the clien
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
 
 __all__ = ["KnowsReports", "SessionInfo", "judge_offer", "policy_of"]

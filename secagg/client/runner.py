@@ -33,6 +33,7 @@ from secagg.client.conductor import (
 )
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.session import ClientSession
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import MAX_REVOCATION_BYTES
 from secagg.errors import (
     ErrorCode,
@@ -42,7 +43,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Round
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.profiles import Trust

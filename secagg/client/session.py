@@ -30,6 +30,7 @@ from secagg.audit.receipt import AuditReceipt
 from secagg.client.budget import charge_of, max_rosters_of, settlement_of
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.evidence import concluded, seen_at_offer, seen_with
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import (
     ErrorCode,
@@ -38,7 +39,6 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Roster, Round
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.secret_bytes import SecretBytes

@@ -14,9 +14,9 @@ from typing import Literal
 from secagg.config.loader import setting
 from secagg.config.noise import NoiseSection
 from secagg.config.schedule import CONTINUOUS, Schedule
+from secagg.descriptor import MAX_TASK_ID_BYTES
 from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import MAX_TASK_ID_BYTES
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.profiles import MAX_DEADLINE_SECONDS, Profile
 from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role

@@ -22,6 +22,7 @@ from dpnoise.mechanisms import (
     make_mechanism,
 )
 from dpnoise.planning import Plan
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp.noise_block import (
     NoiseBlock,
     NoiseBudget,
@@ -35,7 +36,7 @@ from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport, statement
 from secagg.distributed_dp.session_unit import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.transcript import hash_parts

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -41,7 +42,6 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import Profile

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.rules import check_credential
 from secagg.errors import (
     ErrorCode,
@@ -29,7 +30,7 @@ from secagg.messages import (
     Shares,
     is_neighbourhood,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair

@@ -6,9 +6,9 @@ parties that were shown different things produce masks that do not cancel.  Nobo
 takes one from a message (R4-1).
 """
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import RosterFrame, advert_parts
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.merkle import MerkleTree, ProofError, proven_top
 from secagg.primitives.secret_bytes import SecretBytes

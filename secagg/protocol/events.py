@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode
 from secagg.messages import Envelope, Round
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.membership import Membership
 

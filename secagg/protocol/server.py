@@ -25,6 +25,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
@@ -49,7 +50,7 @@ from secagg.messages import (
     Shares,
     Upload,
 )
-from secagg.parameters import Graph, SessionDescriptor
+from secagg.parameters import Graph
 from secagg.profiles import HonestTail, Profile
 from secagg.protocol.events import (
     AbortRequested,

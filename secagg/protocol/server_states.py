@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.rules import EnrolmentRules, VerifiedCredentials
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
@@ -26,7 +27,6 @@ from secagg.messages import (
     Shares,
     Upload,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.merkle import MerkleTree
 from secagg.protocol.agreement import Signers
 from secagg.protocol.edges import EdgeTrees

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from secagg import metrics, telemetry
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -35,7 +36,6 @@ from secagg.errors import (
 )
 from secagg.messages import MAX_IDENTITY_BYTES, Aborted, Envelope, Released
 from secagg.metrics import Meter, SilentMeter
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from secagg.descriptor import SessionDescriptor
 from secagg.messages import Envelope, Round
-from secagg.parameters import SessionDescriptor
 from secagg.protocol.server import ending_for
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from secagg.config import HostSettings, ServerSettings, end_of_task
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
-from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.patience import until

@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass
 from typing import Final, Self
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Aborted, Fate, Released
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import SessionDescriptor
 from secagg.protocol.ring_safety import RingRisk
 
 __all__ = ["SessionReceipt"]

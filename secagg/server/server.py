@@ -26,10 +26,10 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.metrics import Meter
-from secagg.parameters import SessionDescriptor
 from secagg.plain_sums import decode_integers
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from secagg import metrics, telemetry
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.errors import (
     ErrorCode,
@@ -25,7 +26,6 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Released, Round
-from secagg.parameters import SessionDescriptor
 from secagg.ring_odds import server_demand
 from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession

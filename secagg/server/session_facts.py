@@ -10,11 +10,11 @@ from dataclasses import replace
 from hashlib import sha256
 
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
 from secagg.messages import Bundles, Quorum, Released, RosterFrame, Round
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, server
 from secagg.protocol.outputs import (

@@ -9,12 +9,12 @@ Rule 2: the payload lies in the spool, not here.  The revocation list lies here:
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import read_noise_terms
 from secagg.enrolment.revocation import MAX_REVOCATION_BYTES, read_revocations
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import MAX_IDENTITY_BYTES
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol import server
 from secagg.protocol.events import ServerEvent

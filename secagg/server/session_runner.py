@@ -31,6 +31,7 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
+from secagg.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
@@ -40,11 +41,7 @@ from secagg.errors import (
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
 from secagg.metrics import ROUND_SECONDS, SUM_SECONDS, Meter, SilentMeter
-from secagg.parameters import (
-    CLOCK_TOLERANCE_SECONDS,
-    ProtocolParameters,
-    SessionDescriptor,
-)
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
 from secagg.protocol.events import (

@@ -11,9 +11,9 @@ import asyncio
 import json
 from pathlib import Path
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError
 from secagg.graph_choice import odds_of
-from secagg.parameters import SessionDescriptor
 from secagg.protocol.ring_safety import RingRisk
 from secagg.server.server import ReleasedSum
 from secagg.server.task_setup import PreparedTask

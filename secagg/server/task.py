@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import SessionAbortedError
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_gate import TaskGate

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from secagg.descriptor import MAX_NOISE_TERMS_BYTES
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -19,7 +20,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import MAX_IDENTITY_BYTES, Released
-from secagg.parameters import MAX_NOISE_TERMS_BYTES
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol.disputes import left_out
 from secagg.server.receipt import SessionReceipt

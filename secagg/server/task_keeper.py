@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 
 from secagg import telemetry
 from secagg.config import TaskSettings, end_of_task
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     SecAggError,
@@ -31,7 +32,6 @@ from secagg.errors import (
     printable,
 )
 from secagg.messages import MAX_REASON_BYTES
-from secagg.parameters import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until

@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import read_noise_terms, subtract_layers
 from secagg.errors import ErrorCode, InternalError
 from secagg.messages import Envelope, Round, Upload
-from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import add_into, reduce_in_place, zeros
 from secagg.primitives.prg import add_masks

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from secagg.audit.receipt import AuditReceipt
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.rules import VerifiedCredentials
@@ -39,7 +40,6 @@ from secagg.messages import (
     Released,
     Round,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.client import resume_answered

@@ -5,9 +5,10 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.edge_odds import judge_edges
-from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.profiles import (

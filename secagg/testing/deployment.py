@@ -18,6 +18,7 @@ import numpy as np
 from secagg.client.conductor import ClientSettings, MakeInput, SessionOutcome
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.runner import ClientRunner
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.errors import (
     ErrorCode,
@@ -25,7 +26,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SeededEntropy
 from secagg.primitives.modular import UnsignedArray, zeros

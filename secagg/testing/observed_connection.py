@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
+from secagg.descriptor import SessionDescriptor
 from secagg.messages import Envelope
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.connection import AggregatorConnection

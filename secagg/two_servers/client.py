@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls
 from secagg.client.storage import ClientStorage
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
 from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
 from secagg.messages import Aborted, Envelope, Fate, Released, Round
-from secagg.parameters import SessionDescriptor
 from secagg.policy import PrivacyFloors
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, TypeVar, cast
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Envelope
-from secagg.parameters import MAX_CLIENTS, SessionDescriptor
+from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import (
     ErrorCode,
@@ -34,7 +35,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Upload
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.primitives.modular import add_into, reduce_in_place

@@ -10,8 +10,9 @@ Rule 2: numbers that have no meaning here have one value each; others are refuse
 from dataclasses import replace
 from typing import Final
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.profiles import RoundDeadlines
 
 __all__ = ["check_pair", "check_terms", "cohort_parameters"]

@@ -11,6 +11,11 @@ by `secagg.policy`.
 from dataclasses import dataclass
 from typing import Final
 
+from secagg.descriptor import (
+    MAX_AGGREGATOR_BYTES,
+    MAX_NOISE_TERMS_BYTES,
+    MAX_TASK_ID_BYTES,
+)
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     BUNDLE_BYTES,
@@ -19,14 +24,11 @@ from secagg.messages import (
     SIGNATURE_BYTES,
 )
 from secagg.parameters import (
-    MAX_AGGREGATOR_BYTES,
     MAX_CLIENTS,
     MAX_DIMENSION,
     MAX_MODULUS,
     MAX_NOISE_BLOCK_BYTES,
-    MAX_NOISE_TERMS_BYTES,
     MAX_TAIL_BYTES,
-    MAX_TASK_ID_BYTES,
     ProtocolParameters,
 )
 from secagg.profiles import SparseTail

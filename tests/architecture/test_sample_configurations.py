@@ -14,8 +14,8 @@ from secagg.config import (
     load_client_settings,
     load_server_settings,
 )
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
-from secagg.parameters import SessionDescriptor
 from secagg.server.task_setup import prepare_task
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "config"

@@ -22,6 +22,7 @@ import pytest
 
 from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.credential import Credential, CredentialRequest
 from secagg.enrolment.revocation import RevocationList
 from secagg.errors import (
@@ -40,7 +41,6 @@ from secagg.messages import (
     Released,
     Roster,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SeededEntropy

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Aborted, Fate, Released
-from secagg.parameters import SessionDescriptor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
 from secagg.server.task_facts import TaskFacts

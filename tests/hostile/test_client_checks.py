@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import (
     BUNDLE_BYTES,
@@ -17,7 +18,6 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.aead import seal
 from secagg.primitives.cipher_suite import CipherSuite

@@ -12,6 +12,7 @@ import pytest
 
 from secagg import telemetry
 from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     BUNDLE_BYTES,
@@ -22,7 +23,6 @@ from secagg.messages import (
     Roster,
     RosterFrame,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.protocol.agreement import sign_bundles
 from secagg.protocol.context import roster_context, session_context

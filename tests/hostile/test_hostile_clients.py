@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, SecAggError
 from secagg.messages import BUNDLE_BYTES, Advert, Round
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.messages import (
     Aborted,
@@ -25,7 +26,6 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.policy import ClientPolicy
 from secagg.primitives.transcript import decode_set, encode_set
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR

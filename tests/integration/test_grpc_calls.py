@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -25,7 +26,7 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.server.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address

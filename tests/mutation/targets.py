@@ -30,6 +30,7 @@ FILES: Final = tuple(
         "messages/ending",
         "messages/envelope",
         "parameters",
+        "descriptor",
         "profiles",
         "policy",
         "edge_odds",

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import RemoteProtocolError
 from secagg.messages import (
@@ -39,7 +40,7 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.canonical import Writer
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes

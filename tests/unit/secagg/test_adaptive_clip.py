@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import secagg
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.distributed_dp.session_unit import UnitBounds, read_unit, unit_terms
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import SessionDescriptor
 from secagg.policy import PrivacyFloors
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes

@@ -9,18 +9,17 @@ from dataclasses import replace
 import pytest
 
 from secagg import parameters as module
+from secagg.descriptor import MAX_COUNT, SessionDescriptor
 from secagg.edge_odds import EdgeJudgement
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.parameters import (
     MAX_CLIENTS,
-    MAX_COUNT,
     MAX_DIMENSION,
     MAX_NOISE_BLOCK_BYTES,
     MAX_NOISE_LAYERS,
     MAX_SPARSE_CLIENTS,
     Graph,
     ProtocolParameters,
-    SessionDescriptor,
 )
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
 from secagg.profiles import (

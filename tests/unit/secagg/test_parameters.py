@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.parameters import Graph, ProtocolParameters, SessionDescriptor
+from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.canonical import CanonicalEncodingError, Reader
 from secagg.profiles import (
     SUPPORTED_PROFILES,

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.conformance import VECTOR_FILES, read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.rules import EnrolmentRules
 from secagg.messages import Advert, Roster, RosterFrame
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives import kdf, shamir
 from secagg.primitives.aead import open_sealed, seal
 from secagg.primitives.canonical import CanonicalEncodingError, Reader

@@ -6,9 +6,9 @@ import pytest
 
 from secagg.client.session import ClientSession
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import RemoteProtocolError, SecAggError
 from secagg.messages import KINDS, Aborted
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SystemEntropy
 from secagg.runtime.workers import Workers
 from secagg.testing.cohorts import LENIENT_POLICY

@@ -14,6 +14,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -28,7 +29,6 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.canonical import Reader
 from secagg.primitives.modular import BadVectorError, add_into, word_dtype, zeros
 from secagg.primitives.prg import add_masks

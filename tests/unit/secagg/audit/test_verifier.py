@@ -7,10 +7,11 @@ from dpnoise.mechanisms import NoiseRule
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round
 from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set, hash_parts
 from secagg.protocol.noise_terms import NoiseTerms

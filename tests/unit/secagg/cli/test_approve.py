@@ -8,9 +8,9 @@ import pytest
 
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import SessionDescriptor
 from secagg.testing.cohorts import parameters_for
 
 

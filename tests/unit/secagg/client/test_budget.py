@@ -10,9 +10,10 @@ from secagg.client.budget import (
     max_rosters_of,
     settlement_of,
 )
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.profiles import HonestTail
 from secagg.protocol.refund import Charge
 from secagg.storage.change import Change, NewSession, Role

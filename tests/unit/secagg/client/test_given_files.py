@@ -8,7 +8,7 @@ import pytest
 
 from secagg.client.file_input import FileInput
 from secagg.client.judge import SessionInfo
-from secagg.parameters import SessionDescriptor
+from secagg.descriptor import SessionDescriptor
 from secagg.testing.cohorts import parameters_for
 
 OFFER = SessionDescriptor(

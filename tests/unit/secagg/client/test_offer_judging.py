@@ -7,8 +7,9 @@ from secagg.client.file_input import FileInput
 from secagg.client.judge import SessionInfo
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import ClientSettings, load_client_settings
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ExactSumsAccepted,

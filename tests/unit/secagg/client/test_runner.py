@@ -13,6 +13,7 @@ from secagg.client.conductor import (
     SessionOutcome,
 )
 from secagg.client.runner import ClientRunner
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -21,7 +22,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Delivery, Envelope, Released, Roster, Survivors
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector

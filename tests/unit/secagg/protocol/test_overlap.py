@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import SessionDescriptor
 from secagg.protocol.checks import check_overlap
 
 SIGNED = next(one for one in read_vectors("sessions")["sessions"] if one["quorum"])

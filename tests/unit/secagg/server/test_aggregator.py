@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secagg.config.schedule import Schedule
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -24,7 +25,6 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client

@@ -14,12 +14,12 @@ from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, certify, read_noise_terms
 from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.messages import Complaint, Envelope, Round, Upload
-from secagg.parameters import SessionDescriptor
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.messages import Aborted, Fate, Released
-from secagg.parameters import SessionDescriptor
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_facts import TaskFacts
 from secagg.testing.cohorts import parameters_for

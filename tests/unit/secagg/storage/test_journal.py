@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import (
@@ -26,7 +27,7 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
 from secagg.protocol.client_states import Completed, Failed

@@ -122,6 +122,7 @@ def test_the_page_has_the_table_of_errors_that_is_in_force():
 
 # What answers calls of clients.
 ANSWERING = (
+    "descriptor.py",
     "messages/*.py",
     "parameters.py",
     "protocol/server*.py",

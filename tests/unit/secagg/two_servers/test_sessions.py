@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from secagg.client.storage import ClientStorage
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.parameters import SessionDescriptor
 from secagg.policy import PrivacyFloors
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.charges import BudgetSpentError

@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     KINDS,
@@ -24,7 +25,7 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters, SessionDescriptor
+from secagg.parameters import ProtocolParameters
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire import calls
 from secagg.wire.calls import (

@@ -2,17 +2,15 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.descriptor import (
+    MAX_NOISE_TERMS_BYTES,
+    MAX_TASK_ID_BYTES,
+    SessionDescriptor,
+)
 from secagg.enrolment.credential import Credential
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import MAX_IDENTITY_BYTES, Advert, Edges, Roster
-from secagg.parameters import (
-    MAX_CLIENTS,
-    MAX_NOISE_BLOCK_BYTES,
-    MAX_NOISE_TERMS_BYTES,
-    MAX_TASK_ID_BYTES,
-    ProtocolParameters,
-    SessionDescriptor,
-)
+from secagg.parameters import MAX_CLIENTS, MAX_NOISE_BLOCK_BYTES, ProtocolParameters
 from secagg.profiles import SparseTail
 from secagg.protocol.edges import EdgeTrees
 from secagg.simulation.enrolled import simulated_trust
