@@ -183,6 +183,14 @@ class Book(Protocol):
         """
         ...
 
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """Return the name of the store that keeps this book's blobs.
+
+        Args:
+            proposed: Its name from now on, if it has none yet.
+        """
+        ...
+
     async def beat(self, replica: Replica) -> None:
         """Say that a replica is at work.
 

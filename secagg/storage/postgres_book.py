@@ -210,6 +210,12 @@ class PostgresBook:
                     return
                 yield
 
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """Return the name of the store that keeps this book's blobs."""
+        return await self._write(
+            lambda database: postgres_sharing.name_blobs(database, proposed)
+        )
+
     async def beat(self, replica: Replica) -> None:
         """Say that a replica is at work."""
 

@@ -235,6 +235,8 @@ async def _create(
     highest = 0 if row is None else int(row[0])
     if new.number <= highest:
         raise NumberTakenError(new, highest=highest)
+    # Before it is counted: the session that stands in the way may be the last allowed.
+    await _refuse_overtaken(database, new)
     if new.allowed is not None:
         # A session that runs may yet be spent: it must not be promised twice.  A task
         # is one task, whoever numbers its sessions.
@@ -249,7 +251,6 @@ async def _create(
         used = 0 if row is None else int(row[0])
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
-    await _refuse_overtaken(database, new)
     await database.execute(
         "UPDATE tally SET highest_number = $4 "
         "WHERE role = $1 AND task = $2 AND peer = $3",

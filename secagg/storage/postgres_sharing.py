@@ -23,6 +23,7 @@ __all__ = [
     "begin_alone",
     "give_lease_back",
     "list_replicas",
+    "name_blobs",
     "notify",
     "renew_lease",
     "take_lease",
@@ -121,6 +122,14 @@ async def beat(database: Database, replica: Replica, *, instant: int | None) -> 
     await database.execute(
         "DELETE FROM replica WHERE seen < $1", now - _FORGOTTEN_MILLISECONDS
     )
+
+
+async def name_blobs(database: Database, proposed: bytes) -> bytes:
+    """See `Book.blobs_name`."""
+    row = await database.fetchrow(
+        "UPDATE book SET blobs = coalesce(blobs, $1) RETURNING blobs", proposed
+    )
+    return proposed if row is None else bytes(row[0])
 
 
 async def begin_alone(database: Database, *, is_shared: bool) -> None:

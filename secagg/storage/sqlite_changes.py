@@ -177,6 +177,8 @@ def _created(
     tally = tally_at(database, new.role.value, new.task, new.peer)
     if new.number <= tally.highest_number:
         raise NumberTakenError(new, highest=tally.highest_number)
+    # Before it is counted: the session that stands in the way may be the last allowed.
+    _refuse_overtaken(database, new)
     if new.allowed is not None:
         # A session that runs may yet be spent: it must not be promised twice.  A task
         # is one task, whoever numbers its sessions.
@@ -190,7 +192,6 @@ def _created(
         used = running + sum(each.spent for each in tallies)
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
-    _refuse_overtaken(database, new)
     if session_at(database, key) is not None:
         raise InternalError(f"session {key} is created twice under two numbers")
     TALLIES.put(database, dataclasses.replace(tally, highest_number=new.number))

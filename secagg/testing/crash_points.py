@@ -162,6 +162,10 @@ class CrashingBook:
         """See `Book.changes`."""
         return self._inner.changes()
 
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """See `Book.blobs_name`."""
+        return await self._inner.blobs_name(proposed)
+
     async def beat(self, replica: Replica) -> None:
         """See `Book.beat`."""
         await self._inner.beat(replica)

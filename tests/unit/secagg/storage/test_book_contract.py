@@ -956,6 +956,9 @@ async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(book
     at = await begin(book, alone=True)
     with pytest.raises(OvertakenError, match="another one"):
         await begin(book, key="b", number=2, alone=True)
+    # Nothing is spent yet, though no further one is allowed.
+    with pytest.raises(OvertakenError, match="another one"):
+        await begin(book, key="b", number=2, alone=True, allowed=1)
     await begin(book, key="c", number=1, task="other", alone=True)
     await append(book, at, end=b"receipt")
     assert isinstance(await begin(book, key="b", number=2, alone=True), Committed)
