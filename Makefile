@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants alarms fuzz wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms fuzz simulation wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -75,6 +75,11 @@ models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreeme
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
 
+engines: $(STAMP_DEV) ## masks removed by threads, processes, Dask and Ray
+	$(VENV)/bin/python -m pip install -q 'ray>=2.40'
+	SECAGG_ENGINES="threads processes dask ray" RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 \
+	  $(VENV)/bin/python -m pytest tests/integration/test_engines.py
+
 alarms:               ## Prometheus' own tool judges deploy/prometheus; it must be there
 	@command -v promtool > /dev/null \
 	  || { echo "promtool is not here; Debian has it in the package prometheus"; exit 1; }
@@ -84,6 +89,10 @@ alarms:               ## Prometheus' own tool judges deploy/prometheus; it must 
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \
 	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
+
+simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=..., or SEED=...
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
+	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,12 +6,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from measurement import emit
 
+from secagg.engine import thread_engine
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.modular import zeros
@@ -107,13 +107,12 @@ def _masks(directory: Path, *, survivors: int, dimension: int) -> None:
     )
     seconds, sums = {}, []
     for parts in (1, 1, 2):  # the first round warms up
-        with ThreadPoolExecutor(parts) as threads:
-            workers = Workers()
-            masks = MaskExecutor(threads, workers, parts=parts, min_work_per_part=1)
-            begin = time.perf_counter()
-            sums.append(asyncio.run(masks.compute_sum(job, spool)))
-            seconds[parts] = time.perf_counter() - begin
-            workers.close()
+        workers = Workers()
+        masks = MaskExecutor(workers, thread_engine(parts), min_work_per_part=1)
+        begin = time.perf_counter()
+        sums.append(asyncio.run(masks.compute_sum(job, spool)))
+        seconds[parts] = time.perf_counter() - begin
+        workers.close()
     if len(set(sums)) != 1:
         raise RuntimeError("two workers gave another sum than one")
     emit(

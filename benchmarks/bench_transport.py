@@ -22,6 +22,7 @@ from secagg.server.interceptors import CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority
+from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
@@ -110,7 +111,9 @@ async def _bare(
             ),
         )
     )
-    port = bare.add_secure_port("127.0.0.1:0", server_credentials(server))
+    port = bare.add_secure_port(
+        "127.0.0.1:0", server_credentials(FollowedIdentity(server))
+    )
     await bare.start()
     channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", client.channel_credentials())
     call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_BARE)

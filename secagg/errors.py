@@ -17,7 +17,7 @@ Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on the
 """
 
 from enum import IntEnum, unique
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 __all__ = [
     "FIRST_LOCAL",
@@ -113,6 +113,18 @@ class SecAggError(Exception):
         super().__init__(message)
         self.code: Final = self.default_code if code is None else code
         self.next_step: Final = next_step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes refuse, too: what has keywords is rebuilt from its state.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(
+    kind: type[SecAggError], args: tuple[object, ...], state: dict[str, object]
+) -> SecAggError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InternalError(SecAggError):

@@ -202,7 +202,9 @@ CONNECTIONS_REFUSED: Final = Metric(
 CERTIFICATE_EXPIRES: Final = Metric(
     "secagg_certificate_expires_timestamp_seconds",
     Kind.GAUGE,
-    "When the aggregator's certificate ends, in Unix seconds.",
+    "When the aggregator's certificate, or the last authority that it trusts, ends, in "
+    "Unix seconds.",
+    ("which",),
 )
 FREE_BYTES: Final = Metric(
     "secagg_free_bytes", Kind.GAUGE, "Free bytes of the disk that holds the state."

@@ -27,6 +27,7 @@ __all__ = [
     "CLIENT_DROPPED",
     "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
+    "ENGINE_LOST",
     "FILES_EXHAUSTED",
     "HANDSHAKES_REFUSED",
     "HANDSHAKE_REFUSED",
@@ -36,6 +37,8 @@ __all__ = [
     "RECEIPTS_PURGED",
     "RECORD_REPEATED",
     "REPORT_LOST",
+    "REVOKED_REFUSED",
+    "REVOKED_RELOADED",
     "ROUND_CLOSED",
     "SERVER_LOGGER",
     "SESSION_ABORTED",
@@ -71,6 +74,7 @@ RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
 TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
+ENGINE_LOST: Final = "engine_lost"
 STORAGE_REFUSED: Final = "storage_refused"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
@@ -92,6 +96,8 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+REVOKED_RELOADED: Final = "revoked_reloaded"
+REVOKED_REFUSED: Final = "revoked_refused"
 
 # What a fact may hold and still be read without quotation marks.
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+", re.ASCII)

@@ -21,6 +21,7 @@ from secagg.cli import (
     client,
     demo,
     doctor,
+    enrol,
     graph,
     load,
     pki,
@@ -83,6 +84,7 @@ app.command("simulate")(simulate.simulate)
 app.command("load")(load.load)
 app.command("plan")(plan.plan)
 app.command("graph")(graph.graph)
+app.add_typer(enrol.app, name="enrol")
 app.add_typer(pki.app, name="pki")
 app.add_typer(sessions.app, name="sessions")
 

@@ -10,6 +10,7 @@ D1xx are an aggregator's checks, D2xx a client's.
 """
 
 import asyncio
+import logging
 import os
 import resource
 import socket
@@ -17,6 +18,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -58,9 +60,11 @@ from secagg.transport.admission import (
     RESERVED_FILES,
     raise_file_limit,
 )
+from secagg.transport.certificate_expiry import expiries_of, level_of
 from secagg.transport.handshake import Expected, meet
 from secagg.transport.identity import Role
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.revoked import read_revoked
+from secagg.transport.tls import TLSIdentity, read_certificates
 from secagg.wire.calls import GetOffer, Wait
 
 __all__ = ["Finding", "State", "client_findings", "server_findings"]
@@ -137,6 +141,11 @@ async def server_findings(path: Path) -> list[Finding]:
             [
                 ("D110", "certificate files", lambda: _files(tls)),
                 ("D120", "certificate", lambda: _certificate(tls, Role.SERVER)),
+                *(
+                    ("D125", "revoked certificates", _bound(_revoked, path, tls.ca))
+                    for path in [server.revoked]
+                    if path is not None
+                ),
                 *(
                     (
                         f"D13{min(index, 9)}",
@@ -313,15 +322,31 @@ def _identity(tls: TLSSection, role: Role) -> TLSIdentity:
 
 
 def _certificate(tls: TLSSection, role: Role) -> str | _Warning:
-    identity = _identity(tls, role)
+    identity, now = _identity(tls, role), datetime.now(UTC)
+    first = min(expiries_of(identity), key=lambda each: each.moment)
     until = identity.not_valid_after
     found = f"{identity.identity.uri}, valid until {until:%Y-%m-%d %H:%M} UTC"
-    if until.timestamp() - time.time() < _RENEW_SECONDS:
-        return _Warning(found, "Issue a new one under the same file name now.")
+    level = level_of(first.moment, now)
+    if not level:
+        return found
+    urgent = ": this week" if level == logging.ERROR else ""
+    return _Warning(
+        f"{found}; {first.path} ends in {(first.moment - now).days} days",
+        f"Put a new one under the same file name{urgent}; no restart is needed.",
+    )
+
+
+def _revoked(path: Path, authority: Path) -> str | _Warning:
+    revoked = read_revoked(path)
+    known = {each.subject for each in read_certificates(authority)}
+    strange = sum(each.issuer not in known for each in revoked)
+    found = f"{path}: {len(revoked)} certificates"
+    if strange:
+        return _Warning(
+            f"{found}, {strange} of issuers that are not in {authority}",
+            "Compare the issuers' names: a line with another one takes nobody back.",
+        )
     return found
-
-
-_RENEW_SECONDS: Final = 30 * 86_400
 
 
 def _has_relay(host: HostSettings) -> bool:

@@ -1,6 +1,7 @@
-"""`secagg pki`: development certificates for mutual TLS, and enrolment."""
+"""`secagg pki`: certificates for mutual TLS, and who is enrolled as a client."""
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +12,13 @@ from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.transport.certificates import Authority
+    from secagg.transport.certificate_office import CertificateOffice
+    from secagg.transport.identity import PeerIdentity
 
 __all__ = ["app"]
 
-AUTHORITY_STEM = "ca"
-
 app = typer.Typer(
-    help="Certificates for development, and who is enrolled as a client.",
+    help="Issue, renew, revoke and list certificates; and who is enrolled.",
     no_args_is_help=True,
 )
 app.add_typer(enrolment.enrol, name="enrol")
@@ -42,6 +42,14 @@ TrustDomainOption = Annotated[
 DaysOption = Annotated[
     int, typer.Option("--days", help="How long the certificates are valid.")
 ]
+RequestArgument = Annotated[
+    Path, typer.Argument(metavar="REQUEST", help="What `secagg enrol request` made.")
+]
+DestinationOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Where to write the certificate."),
+]
+_FINGERPRINT_HELP = "The key as its owner says it; any other is refused."
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -69,14 +77,18 @@ def init(  # noqa: PLR0913 - one parameter per flag
     from secagg.enrolment.development import DevelopmentEnrolment
     from secagg.enrolment.keys import key_text
     from secagg.primitives.entropy import SystemEntropy
-    from secagg.transport.certificates import Authority
+    from secagg.transport.certificate_office import CertificateOffice
 
     output = Output(as_json=as_json)
     hosts = tuple(host or _LOOPBACK)
-    written = Authority.create(trust_domain).issue_all(
-        directory, hosts=hosts, clients=clients, days=days
-    )
     names = [f"client-{number}" for number in range(1, clients + 1)]
+    written = [*CertificateOffice.create(directory, trust_domain)]
+    with CertificateOffice.open(directory) as office:
+        written += _issue(
+            office, directory, "server/aggregator", hosts, days, stem="server"
+        )
+        for name in names:
+            written += _issue(office, directory, f"client/{name}", (), days)
     output.line(f"{directory}: an authority, a server for {', '.join(hosts)}")
     output.line(f"and {clients} clients, valid for {days} days.")
     output.line(
@@ -116,10 +128,10 @@ def ca(
 
     Example: secagg pki ca pki --trust-domain example.org
     """
-    from secagg.transport.certificates import Authority
+    from secagg.transport.certificate_office import CertificateOffice
 
     output = Output(as_json=as_json)
-    written = Authority.create(trust_domain).issued().write(directory, AUTHORITY_STEM)
+    written = CertificateOffice.create(directory, trust_domain)
     output.line(f"{directory}: an authority for {trust_domain}. Keep ca.key offline.")
     _report(output, written)
 
@@ -133,15 +145,19 @@ def server(
     days: DaysOption = 90,
     as_json: JSONOption = False,
 ) -> None:
-    """Issue a server's certificate, NAME.pem and NAME.key.
+    """Make a server's key and issue its certificate, NAME.pem and NAME.key.
+
+    A key that is made where it is used is better: `secagg enrol request`, `pki sign`.
 
     Example: secagg pki server pki aggregator --host aggregator.example.org
     """
+    from secagg.transport.certificate_office import CertificateOffice
+
     output = Output(as_json=as_json)
-    issued = _authority_in(directory).issue_server(
-        name, tuple(host or _LOOPBACK), days=days
-    )
-    written = issued.write(directory, name)
+    with CertificateOffice.open(directory) as office:
+        written = _issue(
+            office, directory, f"server/{name}", tuple(host or _LOOPBACK), days
+        )
     output.line(f"{written[0]} and {written[1].name}, valid for {days} days.")
     _report(output, written)
 
@@ -156,25 +172,309 @@ def client(
     days: DaysOption = 90,
     as_json: JSONOption = False,
 ) -> None:
-    """Issue clients' certificates, NAME.pem and NAME.key each.
+    """Make clients' keys and issue their certificates, NAME.pem and NAME.key each.
+
+    A key that is made where it is used is better: `secagg enrol request`, `pki sign`.
 
     Example: secagg pki client pki hospital-a hospital-b
     """
+    from secagg.transport.certificate_office import CertificateOffice
+
     output = Output(as_json=as_json)
-    authority = _authority_in(directory)
     written: list[Path] = []
-    for name in names:
-        written += authority.issue_client(name, days=days).write(directory, name)
+    with CertificateOffice.open(directory) as office:
+        for name in names:
+            written += _issue(office, directory, f"client/{name}", (), days)
     output.line(f"{directory}: {len(names)} clients, valid for {days} days.")
     _report(output, written)
 
 
-def _authority_in(directory: Path) -> "Authority":
-    from secagg.transport.certificates import Authority
+@app.command("sign")
+def sign(  # noqa: PLR0913 - one parameter per flag
+    *,
+    directory: DirectoryArgument,
+    request: RequestArgument,
+    holder: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="client/NAME",
+            help="Whose certificate it becomes, client/NAME or server/NAME; what the "
+            "request says is ignored.",
+        ),
+    ],
+    fingerprint: Annotated[
+        str | None,
+        typer.Option("--fingerprint", metavar="sha256:...", help=_FINGERPRINT_HELP),
+    ] = None,
+    host: HostOption = None,
+    days: DaysOption = 90,
+    destination: DestinationOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Issue the certificate that somebody asks for, whose key stays where it is.
 
-    return Authority.load(
-        directory / f"{AUTHORITY_STEM}.pem", directory / f"{AUTHORITY_STEM}.key"
+    Have the owner read out the fingerprint that `secagg enrol request` has shown, on
+    another way than the request came.
+
+    Example: secagg pki sign pki hospital-a.csr --as client/hospital-a --fingerprint ...
+    """
+    from secagg.transport.certificate_office import CertificateOffice, parse_holder
+    from secagg.transport.certificate_requests import read_request
+    from secagg.transport.identity import Role
+
+    output = Output(as_json=as_json)
+    public = read_request(request)
+    with CertificateOffice.open(directory) as office:
+        identity = parse_holder(holder, office.trust_domain)
+        hosts = tuple(host or (_LOOPBACK if identity.role is Role.SERVER else ()))
+        certificate = office.sign(
+            identity,
+            public,
+            now=int(time.time()),
+            hosts=hosts,
+            days=days,
+            fingerprint=_confirmed(fingerprint, request),
+        )
+    path = destination or request.with_name(f"{identity.name}.pem")
+    _write_certificate(path, certificate)
+    output.line(f"{path}: for {holder}, valid for {days} days; send it with ca.pem.")
+    _report(output, [path])
+
+
+@app.command("renew")
+def renew(  # noqa: PLR0913 - one parameter per flag
+    *,
+    directory: DirectoryArgument,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Whose; without it, all that end within --within."
+        ),
+    ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(
+            "--request", metavar="FILE", help="A new key's, with its --fingerprint."
+        ),
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option("--fingerprint", metavar="sha256:...", help=_FINGERPRINT_HELP),
+    ] = None,
+    days: DaysOption = 90,
+    within: Annotated[
+        int, typer.Option("--within", min=0, help="Days, for all that end soon.")
+    ] = 30,
+    destination: DestinationOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Issue the next certificate of a name: the same client, with the same budget.
+
+    Keys that were made here (NAME.key lies in DIR) are made anew. A key that lies with
+    its owner stays, unless they send a request with another one; what is issued is
+    public and may be sent by any way.
+
+    Example: secagg pki renew pki hospital-a
+    """
+    from secagg.errors import ErrorCode, ServiceError
+    from secagg.transport.certificate_office import CertificateOffice, parse_holder
+    from secagg.transport.certificate_requests import read_request
+
+    output, now = Output(as_json=as_json), int(time.time())
+    if name is None and (request is not None or destination is not None):
+        raise ServiceError(
+            "--request and --output are about one NAME",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name the client.",
+        )
+    public = None if request is None else read_request(request)
+    written: list[Path] = []
+    with CertificateOffice.open(directory) as office:
+        rows = (
+            office.expiring(now + within * 86_400, now=now)
+            if name is None
+            else office.find([name])[-1:]
+        )
+        for row in rows:
+            holder = parse_holder(row.holder, office.trust_domain)
+            if request is not None:
+                confirmed = _confirmed(fingerprint, request)
+                certificate = office.renew(
+                    holder, public, now=now, days=days, fingerprint=confirmed
+                )
+                path = destination or request.with_name(f"{row.name}.pem")
+                _write_certificate(path, certificate)
+                written.append(path)
+            else:
+                written += _renew_here(
+                    office, directory, holder, days, now, destination
+                )
+    if not rows:
+        output.line(f"no certificate ends within {within} days")
+    for path in written:
+        output.line(f"wrote {path}")
+    _report(output, written)
+
+
+@app.command("revoke")
+def revoke(
+    *,
+    directory: DirectoryArgument,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME|SERIAL...]", help="What `pki list` shows, of either."
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Take certificates back, with all others of the same keys.
+
+    Without a name or number it writes the file for the aggregators once more.
+
+    Example: secagg pki revoke pki hospital-a
+    """
+    from secagg.transport.certificate_office import REVOKED, CertificateOffice
+
+    output = Output(as_json=as_json)
+    with CertificateOffice.open(directory) as office:
+        new = office.revoke(office.find(words or ()), now=int(time.time()))
+    path = directory / REVOKED
+    output.line(f"{path}: {len(new)} more certificates are revoked.")
+    output.line("Copy it to every aggregator, where server.revoked names it: whoever")
+    output.line("holds them is shown out within a minute.")
+    output.result({"file": str(path), "serials": [f"{serial:x}" for serial in new]})
+
+
+@app.command("list")
+def list_issued(*, directory: DirectoryArgument, as_json: JSONOption = False) -> None:
+    """Show what was issued, to whom, and what of it is live.
+
+    Example: secagg pki list pki
+    """
+    from secagg.transport.certificate_office import CertificateOffice
+
+    output, now = Output(as_json=as_json), int(time.time())
+    with CertificateOffice.open(directory) as office:
+        rows = [(row, office.state_of(row, now)) for row in office.issued()]
+    output.table(
+        ("serial", "holder", "state", "until", "key"),
+        [
+            (
+                f"{row.serial:x}",
+                row.holder,
+                state,
+                f"{datetime.fromtimestamp(row.not_after, UTC):%Y-%m-%d %H:%M} UTC",
+                row.fingerprint,
+            )
+            for row, state in rows
+        ],
     )
+    output.result(
+        {
+            "certificates": [
+                {
+                    "serial": f"{row.serial:x}",
+                    "holder": row.holder,
+                    "state": state,
+                    "not_after": row.not_after,
+                    "fingerprint": row.fingerprint,
+                }
+                for row, state in rows
+            ]
+        }
+    )
+
+
+def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
+    office: "CertificateOffice",
+    directory: Path,
+    holder: str,
+    hosts: tuple[str, ...],
+    days: int,
+    stem: str = "",
+) -> tuple[Path, Path]:
+    """Make a key, issue its certificate and write both."""
+    from secagg.errors import ErrorCode, ServiceError
+    from secagg.transport.certificate_office import parse_holder
+
+    identity = parse_holder(holder, office.trust_domain)
+    stem = stem or identity.name
+    if (directory / f"{stem}.key").exists():  # before anything is issued
+        raise ServiceError(
+            f"{directory / f'{stem}.key'} exists already",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="`secagg pki renew` replaces a key; or choose another name.",
+        )
+    issued = office.issue(identity, now=int(time.time()), hosts=hosts, days=days)
+    return issued.write(directory, stem)
+
+
+def _renew_here(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
+    office: "CertificateOffice",
+    directory: Path,
+    holder: "PeerIdentity",
+    days: int,
+    now: int,
+    destination: Path | None,
+) -> list[Path]:
+    """Renew a certificate without a request, and its key too if it was made here."""
+    from secagg.durable_files import replace_file
+    from secagg.durable_lines import disk
+    from secagg.primitives.entropy import SystemEntropy
+    from secagg.transport.certificates import key_pem, new_key
+
+    stem = _stem_of(directory, holder)
+    path, key_path = directory / f"{stem}.pem", directory / f"{stem}.key"
+    if destination is not None or not key_path.exists():
+        path = destination or path
+        _write_certificate(path, office.renew(holder, None, now=now, days=days))
+        return [path]
+    key = new_key(SystemEntropy())
+    certificate = office.renew(holder, key.public_key(), now=now, days=days)
+    with disk(key_path):
+        replace_file(key_path, key_pem(key), mode=0o600)
+    _write_certificate(path, certificate)
+    return [path, key_path]
+
+
+def _stem_of(directory: Path, holder: "PeerIdentity") -> str:
+    """Return how the files of a holder are called: `init` has a name of its own."""
+    from secagg.errors import ServiceError
+    from secagg.transport.tls import identity_of, read_certificates
+
+    try:
+        leaf = read_certificates(directory / "server.pem")[0]
+        if identity_of(leaf) == holder:
+            return "server"
+    except ServiceError:
+        pass
+    return holder.name
+
+
+def _write_certificate(path: Path, certificate: bytes) -> None:
+    from secagg.durable_files import replace_file
+    from secagg.durable_lines import disk
+
+    with disk(path):
+        replace_file(path, certificate)
+
+
+def _confirmed(fingerprint: str | None, request: Path) -> str:
+    """Return the fingerprint that a person has confirmed, or say which one to ask."""
+    from secagg.errors import ErrorCode, ServiceError
+    from secagg.transport.certificate_requests import fingerprint_of, read_request
+
+    if fingerprint is None:
+        shown = fingerprint_of(read_request(request))
+        raise ServiceError(
+            f"the key of {request} is {shown}, and nobody has confirmed it",
+            code=ErrorCode.BAD_CERTIFICATE,
+            next_step="Have its owner read it out, on another way than the request "
+            "came, and give it as --fingerprint.",
+        )
+    return fingerprint
 
 
 def _report(output: Output, written: "list[Path] | tuple[Path, ...]") -> None:

@@ -34,6 +34,7 @@ from secagg.storage.postgres_address import judged_address
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
+from secagg.transport.revoked import read_revoked
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.packing import packed_size
 
@@ -77,6 +78,7 @@ def server_checks(
     server = settings.server
     checks = [
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
+        *_revoked(server.revoked),
         *([] if task is None else _server_enrolment(settings.tls, task)),
         _address("server.listen", server.listen),
     ]
@@ -180,6 +182,14 @@ def _identity(files: TLSSection, role: Role) -> TLSIdentity:
         role=role,
         quiet=True,
     )
+
+
+def _revoked(path: Path | None) -> list[Check]:
+    if path is None:
+        return []
+    return [
+        _look("server.revoked", lambda: f"{len(read_revoked(path))} certificates"),
+    ]
 
 
 def _readable(key: Path) -> str:

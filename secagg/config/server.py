@@ -52,6 +52,12 @@ class ServerSection(ProgramSection):
         "share the work.",
         default=None,
     )
+    engine: str = setting(
+        "What removes masks from large sums: threads, processes, a Dask cluster "
+        "(dask:tls://host:8786) or a Ray cluster (ray:auto). Its workers read uploads "
+        "in state_dir, and are trusted with them and with keys of masks.",
+        default="threads",
+    )
     output_dir: Path = setting(
         "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
         "that is not in this file, in a folder of its name.",
@@ -63,6 +69,11 @@ class ServerSection(ProgramSection):
     admin_socket: Path | None = setting(
         "Socket for the commands of an operator on this machine, for this user and "
         "root; empty for admin.sock in state_dir.",
+        default=None,
+    )
+    revoked: Path | None = setting(
+        "File of clients' certificates that were taken back, from `secagg pki revoke`; "
+        "looked at once a minute. Empty for none.",
         default=None,
     )
     drain_seconds: float = setting(

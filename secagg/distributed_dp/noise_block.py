@@ -159,7 +159,7 @@ _OPTIONAL_KEYS: Final = frozenset({"randomiser", "unit"})
 
 @lru_cache(maxsize=64)
 def decode_block(block: bytes) -> NoiseBlock:
-    """Read a block, in the order of what its checks cost; draw no noise yet.
+    """Read a block (R3.5-4), in the order of what its checks cost; draw no noise yet.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; it is missing, malformed or not canonical, or

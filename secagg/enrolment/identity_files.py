@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from secagg.durable_files import replace_file
+from secagg.durable_lines import disk
 from secagg.enrolment.credential import CredentialRequest, IssuedCredential
 from secagg.enrolment.documents import is_name, not_a_name
 from secagg.enrolment.keys import read_key, write_key
-from secagg.enrolment.record import disk
 from secagg.enrolment.rules import EnrolmentRules, check_credential
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy

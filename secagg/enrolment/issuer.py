@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from secagg.durable_files import replace_file
+from secagg.durable_lines import disk
 from secagg.enrolment.credential import (
     Credential,
     CredentialRequest,
@@ -35,7 +36,7 @@ from secagg.enrolment.keys import (
     read_key,
     write_key,
 )
-from secagg.enrolment.record import IssuerRecord, disk
+from secagg.enrolment.record import IssuerRecord
 from secagg.enrolment.revocation import RevocationList
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy

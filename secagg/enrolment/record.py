@@ -1,33 +1,26 @@
 """The record of an issuer: every credential and every revocation, line by line.
 
-Rule 1: the file only grows.  A line has reached the disk when `append` returns.
+Rule 1: the file only grows (`secagg.durable_lines`).
 Rule 2: what is there is verified whole when it is opened: the order of serials and
         lists, and the enrolment key's signature under every credential.
-Rule 3: one process at a time, or two would give out one serial.
 
-A line is a JSON object with sorted keys: first the issuer, then credentials and
-revocations in the order in which they were made.
+A line is a JSON object: first the issuer, then credentials and revocations in the order
+in which they were made.
 """
 
-import errno
-import fcntl
-import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from io import FileIO
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from secagg.durable_files import create_file
+from secagg.durable_lines import DurableLines
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.documents import is_name
 from secagg.enrolment.keys import key_text
-from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.signature import verify
 
-__all__ = ["IssuerRecord", "disk"]
+__all__ = ["IssuerRecord"]
 
 _ALGORITHM: Final = "ed25519:"
 _MAX_TIME: Final = (1 << 64) - 1
@@ -44,10 +37,9 @@ class IssuerRecord:
         list_made_at: When it was made, in Unix seconds.
     """
 
-    def __init__(self, path: Path, enrolment_key: bytes, stream: FileIO) -> None:
-        self._path: Final = path
+    def __init__(self, enrolment_key: bytes) -> None:
         self._enrolment_key: Final = enrolment_key
-        self._stream: Final = stream
+        self._lines: DurableLines | None = None
         self._of_name: defaultdict[str, list[Credential]] = defaultdict(list)
         self._of_key: defaultdict[bytes, list[Credential]] = defaultdict(list)
         self.trust_domain = ""
@@ -64,8 +56,7 @@ class IssuerRecord:
             ServiceError: STORAGE_FAILED; there is one, or it cannot be written.
         """
         row = {"enrolment_key": key_text(enrolment_key), "issuer": trust_domain}
-        with disk(path):
-            create_file(path, _line(row), mode=0o600)
+        DurableLines.create(path, row)
 
     @classmethod
     @contextmanager
@@ -76,21 +67,13 @@ class IssuerRecord:
             ServiceError: STORAGE_FAILED when it is in use or cannot be read;
                 STATE_DAMAGED, naming the line.
         """
-        with disk(path):
-            stream = FileIO(path, "r+")
-        with stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ServiceError(
-                    f"{path} is in use by another process",
-                    code=ErrorCode.STORAGE_FAILED,
-                    next_step="Let the other command finish.",
-                ) from None
-            record = cls(path, enrolment_key, stream)
-            with disk(path):
-                lines = stream.readall().split(b"\n")
-            record._load(lines)
+        record = cls(enrolment_key)
+        damaged = (
+            "Find out what changed this file. Going on by guesswork could give one "
+            "serial to two clients."
+        )
+        with DurableLines.open(path, record._read, next_step=damaged) as lines:
+            record._lines = lines
             yield record
 
     def of_name(self, name: str) -> Sequence[Credential]:
@@ -127,21 +110,9 @@ class IssuerRecord:
     # --- writing ----------------------------------------------------------------------
 
     def _append(self, row: Mapping[str, object]) -> None:
-        line = _line(row)
-        with disk(self._path):
-            end = self._stream.seek(0, os.SEEK_END)
-            try:
-                self._write_whole(line)
-                os.fsync(self._stream.fileno())
-            except OSError:
-                # Half a line would stop the next command.
-                with suppress(OSError):
-                    self._stream.truncate(end)
-                raise
-
-    def _write_whole(self, line: bytes) -> None:
-        if self._stream.write(line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._lines is None:
+            raise AssertionError("a record is written while it is open")
+        self._lines.append(row)
 
     def _add(self, credential: Credential) -> None:
         self.credentials.append(credential)
@@ -155,24 +126,7 @@ class IssuerRecord:
 
     # --- reading ----------------------------------------------------------------------
 
-    def _load(self, lines: list[bytes]) -> None:
-        if lines.pop():
-            raise self._damaged(
-                len(lines) + 1,
-                "it breaks off. What it records never left, and it may be removed",
-            )
-        if not lines:
-            raise self._damaged(1, "it is missing")
-        for number, line in enumerate(lines, 1):
-            try:
-                self._read(number, line)
-            except (LookupError, TypeError, ValueError) as error:
-                raise self._damaged(number, str(error)) from None
-
-    def _read(self, number: int, line: bytes) -> None:
-        row = json.loads(line)
-        if _line(row) != line + b"\n":
-            raise ValueError("it is not written as this program writes it")
+    def _read(self, number: int, row: dict[str, Any]) -> None:
         match row:
             case {"enrolment_key": key, "issuer": str() as trust_domain}:
                 if number > 1 or key != key_text(self._enrolment_key):
@@ -208,18 +162,6 @@ class IssuerRecord:
         ):
             raise ValueError("the revocation does not follow from what is above it")
         self._take_back(serials, made_at)
-
-    def _damaged(self, number: int, complaint: str) -> ServiceError:
-        return ServiceError(
-            f"{self._path}, line {number}: {complaint}",
-            code=ErrorCode.STATE_DAMAGED,
-            next_step="Find out what changed this file. Going on by guesswork could "
-            "give one serial to two clients.",
-        )
-
-
-def _line(row: object) -> bytes:
-    return json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def _row(credential: Credential) -> dict[str, object]:
@@ -257,26 +199,3 @@ def _credential(row: object) -> Credential:
                 signature=bytes.fromhex(signature),
             )
     raise ValueError("it is neither a credential nor a revocation")
-
-
-@contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into an error that says what to do.
-
-    Raises:
-        ServiceError: STORAGE_FAILED.
-    """
-    try:
-        yield
-    except FileExistsError:
-        raise ServiceError(
-            f"{path} exists already",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose another directory.",
-        ) from None
-    except OSError as error:
-        raise ServiceError(
-            f"{path} cannot be used: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space.",
-        ) from None

@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -108,7 +107,7 @@ class Aggregator:
         clock: Time; the machine's by default.
         entropy: Nonces and graph seeds; the operating system's by default.
         workers: Threads for blocking calls.
-        masks: Removes masks; one thread by default.
+        masks: Removes masks; on `workers` by default.
         limits: How much clients may use.
         on_aborted: Takes the audit receipt of each session that released no sum.
         on_ended: Takes what is known of each session when it is over.
@@ -138,13 +137,11 @@ class Aggregator:
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
-        # Starts its thread with its first job.
-        self._own_masks = ThreadPoolExecutor(1, "secagg-masks")
         self._context = RunnerContext(
             book=book,
             spool=spool,
             workers=self._workers,
-            masks=masks or MaskExecutor(self._own_masks, self._workers),
+            masks=masks or MaskExecutor(self._workers),
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
             slots=UploadSlots(
@@ -595,7 +592,6 @@ class Aggregator:
             await asyncio.wait(self._following)
         self._feed.close()
         self._workers.close()
-        self._own_masks.shutdown()
 
     # --- sessions ---------------------------------------------------------------------
 

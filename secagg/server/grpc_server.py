@@ -12,9 +12,9 @@ import asyncio
 import dataclasses
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
 import grpc
@@ -24,13 +24,17 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorService
 from secagg.server.body_reader import BodyReader
 from secagg.server.certificate_renewal import server_credentials
+from secagg.server.certificate_watch import CertificateWatch
 from secagg.server.interceptors import (
     AdmissionInterceptor,
     AuthenticationInterceptor,
+    Authenticator,
     CallContext,
+    Caller,
     CallLimits,
     ErrorInterceptor,
     MetadataAuthenticator,
@@ -46,14 +50,15 @@ from secagg.telemetry import (
 )
 from secagg.transport.address import Address
 from secagg.transport.admission import PROBES, Admission, raise_file_limit
-from secagg.transport.certificate_expiry import warn_before_expiry
 from secagg.transport.channel_options import (
     HEALTH_SERVER_OPTIONS,
     HEALTH_SERVICE,
     SERVER_OPTIONS,
     SERVICE,
 )
+from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.relay import Relay, begins_http2, begins_tls
+from secagg.transport.revoked import RevokedCertificates
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import CALLS, Call, WatchSession
 from secagg.wire.codec import parse
@@ -176,10 +181,15 @@ class GrpcServer:
         ports: tuple["_Port", ...],
         servicer: _Servicer,
         health: HealthServicer,
+        door: "_Door",
+        followed: FollowedIdentity | None,
     ) -> None:
         self._ports = ports
         self._servicer = servicer
         self._health = health
+        self._door = door
+        self._followed = followed
+        self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.address: Final = ports[0].address
         self.health_address: Final = ports[1].address if ports[1:] else None
@@ -196,7 +206,8 @@ class GrpcServer:
         health_address: Address | None = None,
         admission: Admission | None = None,
         limits: CallLimits | None = None,
-        now: Callable[[], float] = time.monotonic,
+        revoked: Path | None = None,
+        clock: Clock | None = None,
     ) -> Self:
         """Listen, and serve clients from then on.
 
@@ -213,11 +224,14 @@ class GrpcServer:
                 Where there is a relay, this process may from then on open as many files
                 as the system lets it.
             limits: What one client may use; sensible values by default.
-            now: Monotonic seconds, for the limits.
+            revoked: File of certificates that were taken back, looked at once a
+                minute; with `identity` only.
+            clock: Time; the machine's by default.
 
         Raises:
             ServiceError: PORT_IN_USE or BAD_SETTINGS, also for more connections than
-                the process has files for; says what to change.
+                the process has files for; BAD_CERTIFICATE for a file of revoked
+                certificates that cannot be read; says what to change.
             LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
         """
         if (identity is None) != insecure_for_tests:
@@ -226,33 +240,30 @@ class GrpcServer:
             )
         if insecure_for_tests and not address.is_loopback:
             raise LocalProtocolError("plaintext for tests is served on loopback only")
-        authenticator = (
+        clock = clock or SystemClock()
+        followed = None if identity is None else FollowedIdentity(identity, clock.date)
+        taken_back = RevokedCertificates(revoked)
+        door = _Door(
             MetadataAuthenticator()
             if identity is None
-            else TLSAuthenticator(identity.identity.trust_domain)
+            else TLSAuthenticator(identity.identity.trust_domain, taken_back)
         )
         limits, admission = limits or CallLimits(), admission or Admission()
-        relay: Relay | None = None
-
-        def on_known(peer: str, who: str) -> None:
-            if relay is not None:
-                relay.known(peer, who)
-
         reader = BodyReader(limits)
         servicer, health = _Servicer(service, reader), HealthServicer()
         server = grpc.aio.server(
             options=SERVER_OPTIONS,
             interceptors=[
                 ErrorInterceptor(),
-                AuthenticationInterceptor(authenticator, on_known),
-                AdmissionInterceptor(limits, now),
+                door.calls,
+                AdmissionInterceptor(limits, clock.now),
             ],
         )
         server.add_generic_rpc_handlers(
             (servicer.handler(), _health_handler(health, reader))
         )
-        ports = [await _Port.open(server, address, identity, admission)]
-        relay = ports[0].relay
+        ports = [await _Port.open(server, address, followed, admission)]
+        door.relay = ports[0].relay
         if health_address is not None:
             probed = grpc.aio.server(
                 options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
@@ -266,10 +277,17 @@ class GrpcServer:
             await health.set(name, health_pb2.HealthCheckResponse.SERVING)
         for port in ports:
             await port.server.start()
-        if identity is not None:
-            warn_before_expiry(identity)
         log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=ports[0].address)
-        return cls(tuple(ports), servicer, health)
+        started = cls(tuple(ports), servicer, health, door, followed)
+        if followed is not None:
+            watch = CertificateWatch(
+                followed,
+                taken_back,
+                clock,
+                lambda: door.end(lambda who: who.certificate in taken_back),
+            )
+            started._watching = asyncio.create_task(watch.run())
+        return started
 
     async def __aenter__(self) -> Self:
         return self
@@ -286,10 +304,28 @@ class GrpcServer:
         is_first, self._is_stopping = not self._is_stopping, True
         await self.announce_stop()
         self._servicer.end_watches()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
         for port in self._ports:
             await port.close(grace_seconds)
         if is_first:
             log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
+
+    @property
+    def identity(self) -> TLSIdentity | None:
+        """The certificate that whoever connects now is shown; None in plaintext."""
+        return None if self._followed is None else self._followed.identity
+
+    def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
+        """End open calls and connections of clients who were welcome before.
+
+        They may come back, and are told why they are not.
+
+        Args:
+            is_unwelcome: Judges a client's name.
+        """
+        self._door.end(lambda who: is_unwelcome(who.name))
 
     async def announce(self, *, is_ready: bool) -> None:
         """Tell balancers whether to send clients here; nothing after a stop."""
@@ -305,6 +341,31 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
 
 
+class _Door:
+    """Where callers come in, and are shown out.
+
+    Attributes:
+        calls: Says who makes each of them.
+        relay: What takes their connections before gRPC does, if anything.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self.calls: Final = AuthenticationInterceptor(authenticator, self._note)
+        self.relay: Relay | None = None
+
+    def _note(self, peer: str, who: Caller) -> None:
+        if self.relay is not None:
+            self.relay.known(peer, who.name, who.certificate)
+
+    def end(self, is_unwelcome: Callable[[Caller], bool]) -> None:
+        """End calls and connections."""
+        self.calls.end_calls(is_unwelcome)
+        if self.relay is not None:
+            self.relay.end_known(
+                lambda name, certificate: is_unwelcome(Caller(name, certificate))
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Port:
     """A port, and what stands behind it."""
@@ -318,19 +379,19 @@ class _Port:
         cls,
         server: grpc.aio.Server,
         address: Address,
-        identity: TLSIdentity | None,
+        followed: FollowedIdentity | None,
         admission: Admission,
     ) -> Self:
         """Bind a port; ServiceError when it cannot be had."""
         if not admission.has_relay_at(address):
-            return cls(server, _listen(server, address, identity), None)
+            return cls(server, _listen(server, address, followed), None)
         most = admission.connections_within(raise_file_limit())
         relay = await Relay.listen(
             address,
             admission,
-            inside=_listen(server, _INSIDE, identity),
+            inside=_listen(server, _INSIDE, followed),
             most=most,
-            begins=begins_http2 if identity is None else begins_tls,
+            begins=begins_http2 if followed is None else begins_tls,
         )
         return cls(server, relay.address, relay)
 
@@ -346,14 +407,14 @@ class _Port:
 
 
 def _listen(
-    server: grpc.aio.Server, address: Address, identity: TLSIdentity | None
+    server: grpc.aio.Server, address: Address, followed: FollowedIdentity | None
 ) -> Address:
     """Let gRPC bind a port and return where; ServiceError when it cannot be had."""
     try:
         port = (
             server.add_insecure_port(str(address))
-            if identity is None
-            else server.add_secure_port(str(address), server_credentials(identity))
+            if followed is None
+            else server.add_secure_port(str(address), server_credentials(followed))
         )
     except RuntimeError:
         raise address.why_not() from None

@@ -6,7 +6,9 @@ Rule 2: the caller's identity comes from the verified certificate, over TLS 1.3,
         from nothing that the caller may choose.
 Rule 3: whatever fails becomes a status with a numbered detail.  What was not meant
         to fail becomes INTERNAL without its text, and goes to the log.
-Rule 4: one identity's calls are limited in number at once and over time, so that no
+Rule 4: a certificate that was taken back opens no call and keeps none: those that are
+        open end when the list says so.
+Rule 5: one identity's calls are limited in number at once and over time, so that no
         client can keep the others out; those that need none, by certificate.
 
 What a call means is none of its business.
@@ -20,7 +22,13 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -50,15 +58,17 @@ from secagg.transport.channel_options import (
 )
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.status import status_of
-from secagg.transport.tls import identity_in_pem
+from secagg.transport.tls import CertificateNumber, identity_in_pem, number_in_pem
 from secagg.wire.calls import CALLS, Access
 
 __all__ = [
     "ACCESS",
     "AdmissionInterceptor",
     "AuthenticationInterceptor",
+    "Authenticator",
     "CallContext",
     "CallLimits",
+    "Caller",
     "ErrorInterceptor",
     "MetadataAuthenticator",
     "TLSAuthenticator",
@@ -191,15 +201,29 @@ async def _abort(context: CallContext, error: SecAggError) -> NoReturn:
 # --- authentication -----------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call.
+
+    Attributes:
+        name: The client's; of a call that needs none, as whom it is counted, which is
+            no client's name.
+        certificate: The one that was shown; None in plaintext.
+    """
+
+    name: str
+    certificate: CertificateNumber | None = None
+
+
 class Authenticator(Protocol):
     """Says who makes a call."""
 
-    def identity_of(self, context: CallContext) -> str:
-        """Return the caller's name, or raise ServiceError UNAUTHENTICATED."""
+    def identity_of(self, context: CallContext) -> Caller:
+        """Return the client, or raise ServiceError UNAUTHENTICATED."""
         ...
 
-    def holder_of(self, context: CallContext) -> str:
-        """Return as whom a call is counted that needs no identity: no client's name."""
+    def holder_of(self, context: CallContext) -> Caller:
+        """Return as whom a call is counted that needs no identity."""
         ...
 
 
@@ -209,11 +233,13 @@ class TLSAuthenticator:
 
     Attributes:
         trust_domain: The only one whose clients are known here.
+        revoked: Certificates that were taken back; asked with every call.
     """
 
     trust_domain: str
+    revoked: Container[CertificateNumber] = frozenset()
 
-    def identity_of(self, context: CallContext) -> str:
+    def identity_of(self, context: CallContext) -> Caller:
         """Return the name in the certificate itself.
 
         Raises:
@@ -231,6 +257,7 @@ class TLSAuthenticator:
             raise _unauthenticated("the connection shows no certificate")
         try:
             peer = identity_in_pem(certificates[0])
+            number = number_in_pem(certificates[0])
         except ServiceError as error:
             raise _unauthenticated(str(error)) from None
         if peer.role is not Role.CLIENT:
@@ -240,19 +267,38 @@ class TLSAuthenticator:
                 f"the certificate belongs to trust domain {peer.trust_domain}, "
                 f"this aggregator serves {self.trust_domain}"
             )
-        return peer.name
+        self._refuse_revoked(number)
+        return Caller(peer.name, number)
 
-    def holder_of(self, context: CallContext) -> str:
-        """Name the certificate: its holder may be anybody whom the authority knows."""
+    def holder_of(self, context: CallContext) -> Caller:
+        """Name the certificate: its holder may be anybody whom the authority knows.
+
+        Raises:
+            ServiceError: UNAUTHENTICATED; it was taken back.
+        """
         certificates = list(context.auth_context().get("x509_pem_cert", []))
-        return _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
+        name = _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
+        if len(certificates) != 1:
+            return Caller(name)
+        number = number_in_pem(certificates[0])
+        self._refuse_revoked(number)
+        return Caller(name, number)
+
+    def _refuse_revoked(self, number: CertificateNumber) -> None:
+        if number in self.revoked:
+            raise ServiceError(
+                "this certificate was revoked",
+                code=ErrorCode.UNAUTHENTICATED,
+                next_step="Ask the operator; a client that is welcome again needs a "
+                "new key.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataAuthenticator:
     """Believes whatever name the caller gives.  For tests on loopback only."""
 
-    def identity_of(self, context: CallContext) -> str:
+    def identity_of(self, context: CallContext) -> Caller:
         """Return the name in the call's metadata.
 
         Raises:
@@ -260,12 +306,12 @@ class MetadataAuthenticator:
         """
         for key, value in context.invocation_metadata() or ():
             if key == TEST_IDENTITY_KEY and isinstance(value, str):
-                return PeerIdentity("tests", Role.CLIENT, value).name
+                return Caller(PeerIdentity("tests", Role.CLIENT, value).name)
         raise _unauthenticated(f"the call has no {TEST_IDENTITY_KEY}")
 
-    def holder_of(self, context: CallContext) -> str:  # noqa: ARG002 - no certificates
+    def holder_of(self, context: CallContext) -> Caller:  # noqa: ARG002 - no certificates
         """Return the same for everybody."""
-        return _ANYBODY
+        return Caller(_ANYBODY)
 
 
 def _unauthenticated(complaint: str) -> ServiceError:
@@ -287,10 +333,18 @@ class AuthenticationInterceptor(_AroundInterceptor):
     def __init__(
         self,
         authenticator: Authenticator,
-        on_known: Callable[[str, str], None] | None = None,
+        on_known: Callable[[str, Caller], None] | None = None,
     ) -> None:
         self._authenticator = authenticator
         self._on_known = on_known
+        self._open: dict[asyncio.Timeout, Caller] = {}
+
+    def end_calls(self, is_unwelcome: Callable[[Caller], bool]) -> None:
+        """End open calls, streams above all, of callers who were welcome before."""
+        now = asyncio.get_running_loop().time()
+        for scope, who in self._open.items():
+            if is_unwelcome(who) and not scope.expired():
+                scope.reschedule(now)
 
     @asynccontextmanager
     async def _around(
@@ -307,10 +361,26 @@ class AuthenticationInterceptor(_AroundInterceptor):
         )
         who = whose(context)
         # Never reset: a call has a context of its own, which ends with it.
-        _CALLER.set(who)
+        _CALLER.set(who.name)
         if self._on_known is not None:
             self._on_known(context.peer(), who)
-        yield
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._open[scope] = who
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            # Why is for the next call to say: that of a certificate, or of a task.
+            raise ServiceError(
+                "the operator has ended this call",
+                code=ErrorCode.SHUTTING_DOWN,
+                next_step="Call again.",
+                retry_after_seconds=1.0,
+            ) from None
+        finally:
+            self._open.pop(scope, None)
 
 
 # --- admission ----------------------------------------------------------------------

@@ -5,10 +5,11 @@ Rule 2: the work is split by uploads and masks: every part adds up its own share
         a vector of its own, and the vectors are added in the end.  That scales key
         agreement as well as mask expansion, at any modulus.
 Rule 3: a part is a plain function of plain values, so that threads, processes and
-        clusters run the same one.  It receives the self-mask seeds of its own share of
-        the survivors and the keys of lost clients whose masks it removes: use only
-        workers that you trust like the server.
-Rule 4: layers of noise that survivors have given away are regenerated and subtracted
+        clusters run the same one.  It receives the keys of its own share of the masks,
+        each good for one stream of this session, and no key of a client.
+Rule 4: workers that are lost cost time only: the aggregator computes by itself what
+        they did not.
+Rule 5: layers of noise that survivors have given away are regenerated and subtracted
         here, to the last bit what the clients have added.
 
 Source:
@@ -16,13 +17,15 @@ Source:
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from secagg import telemetry
 from secagg.distributed_dp import subtract_layers
-from secagg.primitives.cipher_suite import CipherSuite
+from secagg.engine import Engine, EngineLostError
+from secagg.errors import InternalError
 from secagg.primitives.modular import (
     UnsignedArray,
     add_into,
@@ -30,19 +33,16 @@ from secagg.primitives.modular import (
     reduce_in_place,
     zeros,
 )
-from secagg.primitives.prg import add_masks
+from secagg.primitives.prg import Mask, add_masks
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.masking import removal_masks
-from secagg.protocol.outputs import (
-    ComputeSum,
-    DroppedKey,
-    NoiseRemoval,
-    SurvivorSeed,
-)
+from secagg.protocol.outputs import ComputeSum, NoiseRemoval
 from secagg.runtime.workers import Workers
 from secagg.wire.packing import chunks, pack, unpack
 
 __all__ = ["MaskExecutor", "UploadReader", "check_packed_vector"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # Below this many (mask, coordinate) pairs, about 50 ms of work, a second worker costs
 # more than it saves.
@@ -65,15 +65,10 @@ class _SumPart:
     """A part of a `ComputeSum` in plain values, which any executor can ship."""
 
     session_id: bytes
-    mask_context: bytes
     modulus: int
     dimension: int
-    suite: int
-    uploads: tuple[tuple[int, bytes], ...]
-    seeds: tuple[tuple[int, bytes], ...] = field(repr=False)
-    keys: tuple[tuple[int, bytes, tuple[tuple[int, bytes], ...]], ...] = field(
-        repr=False
-    )
+    uploads: tuple[bytes, ...]
+    masks: tuple[tuple[bytes, bytes, int], ...] = field(repr=False)
     noise_block: bytes
     sharers: int
     layers: tuple[tuple[int, bytes], ...] = field(repr=False)
@@ -83,24 +78,20 @@ class MaskExecutor:
     """Computes the clean sum of a session.
 
     Args:
-        executor: Any `concurrent.futures.Executor`: threads, processes, a cluster.
-            Processes must be spawned, not forked, and can read only spools on disk.
-        workers: Threads of this process, for the last addition.
-        parts: Into how many parts large jobs are split; the number of workers.
+        workers: Threads of this process, for small jobs, and whenever the engine fails.
+        engine: Workers for large jobs, which can read the spool; None for `workers`.
         min_work_per_part: Smaller jobs are split into fewer parts.
     """
 
     def __init__(
         self,
-        executor: Executor,
         workers: Workers,
+        engine: Engine | None = None,
         *,
-        parts: int = 1,
         min_work_per_part: int = MIN_WORK_PER_PART,
     ) -> None:
-        self._executor = executor
         self._workers = workers
-        self._parts = parts
+        self._engine = engine
         self._min_work_per_part = min_work_per_part
 
     async def compute_sum(self, job: ComputeSum, uploads: UploadReader) -> bytes:
@@ -116,24 +107,47 @@ class MaskExecutor:
         Raises:
             ServiceError: STORAGE_FAILED when an upload cannot be read.
         """
-        loop = asyncio.get_running_loop()
-        parts = self.parts_for(job)
+        masks = await self._workers.run(removal_masks, job)
+        parts = await self._parts(job, len(masks))
         partial_sums = await asyncio.gather(
             *(
-                loop.run_in_executor(
-                    self._executor, _partial_sum, _plain(job, part, parts), uploads
-                )
+                self._add_up(_plain(job, masks, part, parts), uploads, parts)
                 for part in range(parts)
             )
         )
-        return await self._workers.run(_merge, partial_sums, job.modulus)
+        return await self._workers.run(_merge, partial_sums, job.dimension, job.modulus)
 
-    def parts_for(self, job: ComputeSum) -> int:
+    async def _parts(self, job: ComputeSum, masks: int) -> int:
         """Return into how many parts a job is split."""
-        masks = len(job.survivor_seeds) + sum(len(k.peers) for k in job.dropped_keys)
         layers = len(job.noise.seeds) if job.noise else 0
         work = (masks + len(job.uploads) + layers * _MASKS_PER_LAYER) * job.dimension
-        return max(1, min(self._parts, work // self._min_work_per_part))
+        most = work // self._min_work_per_part
+        if self._engine is None or most <= 1:
+            return 1  # nobody else is asked
+        try:
+            return min(await self._engine.parts(), most)
+        except EngineLostError as error:
+            self._warn(error)
+            return 1
+
+    async def _add_up(
+        self, work: _SumPart, uploads: UploadReader, parts: int
+    ) -> UnsignedArray:
+        if self._engine is not None and parts > 1:
+            try:
+                return await self._engine.run(_partial_sum, work, uploads)
+            except EngineLostError as error:
+                self._warn(error)
+        return await self._workers.run(_partial_sum, work, uploads)
+
+    def _warn(self, error: EngineLostError) -> None:
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.ENGINE_LOST,
+            reason=str(error),
+            next_step=error.next_step,
+        )
 
 
 def check_packed_vector(
@@ -158,23 +172,14 @@ def check_packed_vector(
         unpack(read(chunk.offset, chunk.nbytes), chunk.values, bits, modulus)
 
 
-def _plain(job: ComputeSum, part: int, parts: int) -> _SumPart:
-    """Cut out one part: its uploads, and the secrets of its masks, no others."""
+def _plain(job: ComputeSum, masks: list[Mask], part: int, parts: int) -> _SumPart:
+    """Cut out one part: its uploads, and the keys of its masks, no others."""
     return _SumPart(
         session_id=job.session_id,
-        mask_context=job.mask_context,
         modulus=job.modulus,
         dimension=job.dimension,
-        suite=job.suite,
-        uploads=job.uploads[part::parts],
-        seeds=tuple(
-            (s.index, s.seed.reveal()) for s in job.survivor_seeds[part::parts]
-        ),
-        keys=tuple(
-            (k.index, k.private_key.reveal(), k.peers[part::parts])
-            for k in job.dropped_keys
-            if k.peers[part::parts]
-        ),
+        uploads=tuple(digest for _, digest in job.uploads[part::parts]),
+        masks=tuple((m.key.reveal(), m.iv, m.sign) for m in masks[part::parts]),
         noise_block=job.noise.noise_block if job.noise else b"",
         sharers=job.noise.sharers if job.noise else 0,
         layers=tuple(
@@ -190,35 +195,29 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
     total = zeros(work.dimension, work.modulus)
     for chunk in chunks(work.dimension, bits):
         target = total[chunk.start : chunk.start + chunk.values]
-        for _, digest in work.uploads:
+        for digest in work.uploads:
             packed = uploads.read_upload(
                 work.session_id, digest, chunk.offset, chunk.nbytes
             )
             add_into(
                 target, unpack(packed, chunk.values, bits, work.modulus), work.modulus
             )
-    job = ComputeSum(
-        session_id=work.session_id,
-        mask_context=work.mask_context,
-        modulus=work.modulus,
-        dimension=work.dimension,
-        suite=CipherSuite(work.suite),
-        uploads=work.uploads,
-        survivor_seeds=tuple(SurvivorSeed(i, SecretBytes(s)) for i, s in work.seeds),
-        dropped_keys=tuple(DroppedKey(i, SecretBytes(k), p) for i, k, p in work.keys),
-        noise=NoiseRemoval(
-            noise_block=work.noise_block,
-            sharers=work.sharers,
-            seeds=tuple((layer, SecretBytes(seed)) for layer, seed in work.layers),
-        ),
+    masks = [Mask(SecretBytes(key), iv, sign) for key, iv, sign in work.masks]
+    add_masks(total, masks, work.modulus)
+    noise = NoiseRemoval(
+        noise_block=work.noise_block,
+        sharers=work.sharers,
+        seeds=tuple((layer, SecretBytes(seed)) for layer, seed in work.layers),
     )
-    add_masks(total, removal_masks(job), work.modulus)
-    subtract_layers(total, job.noise)
+    subtract_layers(total, noise)
     return total
 
 
-def _merge(partial_sums: list[UnsignedArray], modulus: int) -> bytes:
-    total = partial_sums[0]
-    for other in partial_sums[1:]:
-        add_into(total, other, modulus)
+def _merge(partial_sums: list[UnsignedArray], dimension: int, modulus: int) -> bytes:
+    """Add what workers gave, which is read, never written, and of one shape."""
+    total = zeros(dimension, modulus)
+    for partial in partial_sums:
+        if partial.shape != total.shape or partial.dtype != total.dtype:
+            raise InternalError("a worker gave something else than a part of a sum")
+        add_into(total, partial, modulus)
     return pack(reduce_in_place(total, modulus), bit_width(modulus))

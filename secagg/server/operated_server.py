@@ -90,6 +90,15 @@ class OperatedServer(Server):
         """Have somebody told when another server may have changed a task."""
         self._opened().aggregator.when_changed(then)
 
+    def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
+        """End open calls and connections of clients who were welcome before.
+
+        Args:
+            is_unwelcome: Judges a client's name.
+        """
+        if self.transport is not None:
+            self.transport.end_clients(is_unwelcome)
+
     def measure_with(self, meter: Meter) -> None:
         """Have what happens measured; before the server is opened."""
         self._meter = meter
@@ -127,8 +136,8 @@ class OperatedServer(Server):
 
     @property
     def identity(self) -> TLSIdentity | None:
-        """The aggregator's certificate."""
-        return self._identity
+        """The aggregator's certificate, as it is now."""
+        return self._identity if self.transport is None else self.transport.identity
 
     @property
     def is_draining(self) -> bool:

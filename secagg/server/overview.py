@@ -19,6 +19,7 @@ from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import decode_settings
 from secagg.server.views import View, budget_view, state_of, tasks_view
 from secagg.storage.stored import TaskState
+from secagg.transport.certificate_expiry import expiries_of
 
 __all__ = ["Overview"]
 
@@ -45,7 +46,12 @@ class Overview:
     async def status(self) -> View:
         """Return what `secagg status` shows."""
         identity = self._server.identity
-        expires = None if identity is None else identity.not_valid_after
+        # Of its own chain and the authorities, what ends first: somebody has to act.
+        expires = (
+            None
+            if identity is None
+            else min(each.moment for each in expiries_of(identity))
+        )
         return {
             "server": {
                 "is_running": True,
@@ -93,8 +99,10 @@ class Overview:
             (metrics.FREE_BYTES, float(self._free_bytes()), {}),
         ]
         if self._server.identity is not None:
-            expires = self._server.identity.not_valid_after
-            found.append((metrics.CERTIFICATE_EXPIRES, expires.timestamp(), {}))
+            for expiry in expiries_of(self._server.identity):
+                which = {"which": "server" if expiry.which == "own" else "ca"}
+                when = expiry.moment.timestamp()
+                found.append((metrics.CERTIFICATE_EXPIRES, when, which))
         return [
             *found,
             *self._of_connections(),

@@ -206,10 +206,12 @@ def server_of(
         state_dir=settings.server.state_dir,
         store=settings.server.store,
         blobs=settings.server.blobs,
+        engine=settings.server.engine,
         rollback_mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
         health_listen=settings.server.health_listen,
         admission=settings.admission.limits(),
+        revoked=settings.server.revoked,
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,
         retention=Retention(

@@ -16,7 +16,6 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +29,7 @@ import numpy.typing as npt
 
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.engine import open_engine
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.metrics import Meter
 from secagg.plain_sums import decode_integers
@@ -257,10 +257,15 @@ class Server:
             from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
             back: sessions that are open in it end, and their inputs count as summed.
+        engine: What removes masks from large sums: "threads", "processes",
+            "dask:tls://host:8786" or "ray:auto".  All but threads need `state_dir`,
+            which their workers must be able to read.
         health_listen: Address for health checks without TLS, and nothing else.
         admission: How many connections strangers may have; by default limits that fit
             into the files this process may open, enforced by a relay before gRPC on
             Linux, unless only this machine can connect.
+        revoked: File of clients' certificates that were taken back, from `secagg pki
+            revoke`; looked at once a minute.
         grace_seconds: How long calls in flight may finish at the end.
         keep_seconds: How long the outcome, sum and payload of an ended session stay
             readable at least.
@@ -300,8 +305,10 @@ class Server:
         blobs: str | None = None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
+        engine: str = "threads",
         health_listen: str | None = None,
         admission: Admission | None = None,
+        revoked: Path | None = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
         retention: Retention | None = None,
@@ -309,9 +316,11 @@ class Server:
         on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
         insecure_for_tests: bool = False,
     ) -> None:
-        if listen is None and (identity or health_listen or insecure_for_tests):
+        if listen is None and (
+            identity or health_listen or revoked or insecure_for_tests
+        ):
             raise LocalProtocolError(
-                "a certificate, health checks and plaintext belong to an address"
+                "certificates, health checks and plaintext belong to an address"
             )
         if listen is not None and (identity is None) != insecure_for_tests:
             raise LocalProtocolError(
@@ -335,13 +344,20 @@ class Server:
                 "a server with a store needs state_dir, for uploads and sums",
                 next_step="Name a directory that survives restarts.",
             )
+        if engine != "threads" and state_dir is None:
+            raise LocalProtocolError(
+                f"the workers of {engine!r} cannot read uploads in memory",
+                next_step="Name a state_dir that they can read.",
+            )
         self._state_dir = state_dir
         self._store = store
         self._blobs = blobs
+        self._engine = engine
         self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
         self._admission = admission
+        self._revoked = revoked
         self._grace_seconds = grace_seconds
         self._keep_seconds = keep_seconds
         self._retention = retention or Retention()
@@ -374,8 +390,8 @@ class Server:
                 blobs=self._blobs,
             )
             stack.push_async_callback(storage.close)
-            workers, cores = Workers(), os.cpu_count() or 1
-            masks = stack.enter_context(ThreadPoolExecutor(cores, "secagg-masks"))
+            workers = Workers()
+            engine = await stack.enter_async_context(open_engine(self._engine))
             aggregator = Aggregator(
                 storage.book,
                 storage.spool,
@@ -383,7 +399,7 @@ class Server:
                 if self._identity is None
                 else self._identity.identity.name,
                 workers=workers,
-                masks=MaskExecutor(masks, workers, parts=cores),
+                masks=MaskExecutor(workers, engine),
                 limits=AggregatorLimits(keep_seconds=self._keep_seconds),
                 on_aborted=self._on_aborted,
                 on_ended=None
@@ -556,6 +572,7 @@ class Server:
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
                 admission=self._admission,
+                revoked=self._revoked,
             )
             aggregator.listens_at(str(self.transport.address))
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)

@@ -184,6 +184,8 @@ class TaskKeeper:
     ) -> TaskRow:
         """Change the settings of a task; a session that no longer fits ends.
 
+        Calls and connections of clients that are not invited any more end, too.
+
         Args:
             settings: The new ones.
             expect_version: Refuse if the row was changed since it had this version.
@@ -200,7 +202,14 @@ class TaskKeeper:
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
-            return await self._run_anew(task_id)
+            row_now = await self._run_anew(task_id)
+            before = decode_settings(row.task).task.invited
+            after = settings.task.invited
+            if after:  # else everybody is
+                self._server.end_clients(
+                    lambda name: name not in after and (not before or name in before)
+                )
+            return row_now
 
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None

@@ -57,7 +57,7 @@ from secagg.testing.crash_points import (
 from secagg.testing.inline_book import inline_book
 from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
-from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.testing.manual_clock import InlineExecutor, ManualClock, inline_engine
 from secagg.testing.observed_connection import (
     CorruptEntropy,
     ObservedConnection,
@@ -196,7 +196,7 @@ class Deployment:
             clock=self.clock,
             entropy=entropy_of(f"server {self.server_restarts}"),
             workers=workers,
-            masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
+            masks=MaskExecutor(workers, inline_engine(2), min_work_per_part=1),
             limits=self.limits,
             on_aborted=self._on_aborted,
             on_ended=self.on_ended,

@@ -16,7 +16,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any, Final, ParamSpec, TypeVar
 
-__all__ = ["STARTED_AT", "DeadlockError", "InlineExecutor", "ManualClock", "run"]
+from secagg.engine import Engine, Pool
+
+__all__ = [
+    "STARTED_AT",
+    "DeadlockError",
+    "InlineExecutor",
+    "ManualClock",
+    "inline_engine",
+    "run",
+]
 
 # The date at which manual clocks start: 2027-01-15, 08:00 UTC.
 STARTED_AT: Final = 1_800_000_000.0
@@ -100,6 +109,19 @@ class InlineExecutor(Executor):
         except BaseException as error:  # noqa: BLE001 - belongs to the caller
             future.set_exception(error)
         return future
+
+
+def inline_engine(parts: int) -> Engine:
+    """Return an engine that computes at once, in the caller's thread.
+
+    Args:
+        parts: How many workers it says that it has.
+    """
+
+    async def opened() -> Pool:
+        return Pool(InlineExecutor(), parts)
+
+    return Engine("inline", opened)
 
 
 class _IdleSelector(selectors.DefaultSelector):

@@ -6,7 +6,7 @@ Rule 2: a leaf says one identity (`secagg.transport.identity`) and one purpose; 
 Rule 3: private key files are created with mode 0600 and never overwritten.
 Rule 4: nothing outlives its authority, and leaves are short-lived.
 
-It keeps no list of what it issued and cannot revoke: leaves expire instead.  An
+It keeps no list of what it issued: that is `secagg.transport.certificate_office`.  An
 organisation that has an authority of its own should issue from that.
 """
 
@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secagg.durable_files import create_file, replace_file
@@ -39,7 +39,13 @@ __all__ = [
     "MAX_LEAF_DAYS",
     "Authority",
     "IssuedCertificate",
+    "PublicKey",
+    "key_pem",
+    "new_key",
 ]
+
+# What gRPC's TLS can use.
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 _SLASHES_OF_A_DOMAIN: Final = 2  # secagg://domain, with no role behind it
 AUTHORITY_DAYS: Final = 730
@@ -129,7 +135,7 @@ class Authority:
         # Any name will do to have the trust domain checked.
         PeerIdentity(trust_domain, Role.SERVER, "authority")
         entropy = entropy or SystemEntropy()
-        key = _new_key(entropy)
+        key = new_key(entropy)
         name = x509.Name(
             [
                 x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain[:64]),
@@ -193,7 +199,7 @@ class Authority:
 
     def issued(self) -> IssuedCertificate:
         """Return the authority's own files, to be written."""
-        return IssuedCertificate(_pem(self.certificate), _key_pem(self.private_key))
+        return IssuedCertificate(_pem(self.certificate), key_pem(self.private_key))
 
     def certificate_pem(self) -> bytes:
         """Return what everybody else needs of the authority."""
@@ -275,30 +281,49 @@ class Authority:
         Raises:
             ServiceError: BAD_CERTIFICATE for a bad name, host or duration.
         """
-        if not 1 <= len(hosts) <= _MAX_HOSTS:
-            raise _refused(
-                f"a server certificate needs 1 to {_MAX_HOSTS} hosts, not {len(hosts)}"
-            )
         identity = PeerIdentity(self.trust_domain, Role.SERVER, name)
-        return self._issue(
-            identity,
-            [x509.DNSName(identity.dns_name), *(_host(host) for host in hosts)],
-            days,
-            now,
-            entropy,
-        )
+        return self._issue(identity, hosts, days, now, entropy)
 
-    def _issue(
+    def certify(  # noqa: PLR0913 - who, with what, for how long
         self,
         identity: PeerIdentity,
-        hosts: list[x509.GeneralName],
-        days: int,
-        now: datetime | None,
-        entropy: Entropy | None,
-    ) -> IssuedCertificate:
+        public: PublicKey,
+        *,
+        hosts: Sequence[str] = (),
+        days: int = LEAF_DAYS,
+        now: datetime | None = None,
+        entropy: Entropy | None = None,
+    ) -> bytes:
+        """Issue a certificate for a key that somebody else holds.
+
+        Args:
+            identity: Whom it names, and in which role.
+            public: The key.
+            hosts: As in `issue_server`; none for a client.
+            days: How long it is valid, at most 398 and at most as the authority.
+            now: Beginning of its validity; the present by default.
+            entropy: Where its number comes from; the operating system by default.
+
+        Returns:
+            The certificate in PEM.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for another trust domain, a bad host or
+                duration.
+        """
+        if identity.trust_domain != self.trust_domain:
+            raise _refused(f"this authority issues names of {self.trust_domain}")
+        names: list[x509.GeneralName] = []
+        if identity.role is Role.SERVER:
+            if not 1 <= len(hosts) <= _MAX_HOSTS:
+                raise _refused(
+                    f"a server certificate needs 1 to {_MAX_HOSTS} hosts, not "
+                    f"{len(hosts)}"
+                )
+            names = [x509.DNSName(identity.dns_name), *(_host(host) for host in hosts)]
+        elif hosts:
+            raise _refused("a client's certificate has no hosts")
         entropy = entropy or SystemEntropy()
-        key = _new_key(entropy)
-        public = key.public_key()
         start = now or datetime.now(UTC)
         end = min(
             start + _duration(days, MAX_LEAF_DAYS),
@@ -331,7 +356,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(
                 x509.SubjectAlternativeName(
-                    [x509.UniformResourceIdentifier(identity.uri), *hosts]
+                    [x509.UniformResourceIdentifier(identity.uri), *names]
                 ),
                 critical=False,
             )
@@ -341,7 +366,22 @@ class Authority:
             .add_extension(authority_key, critical=False)
             .sign(self.private_key, hashes.SHA256())
         )
-        return IssuedCertificate(_pem(certificate), _key_pem(key))
+        return _pem(certificate)
+
+    def _issue(
+        self,
+        identity: PeerIdentity,
+        hosts: Sequence[str],
+        days: int,
+        now: datetime | None,
+        entropy: Entropy | None,
+    ) -> IssuedCertificate:
+        entropy = entropy or SystemEntropy()
+        key = new_key(entropy)
+        certificate = self.certify(
+            identity, key.public_key(), hosts=hosts, days=days, now=now, entropy=entropy
+        )
+        return IssuedCertificate(certificate, key_pem(key))
 
 
 def _refused(complaint: str) -> ServiceError:
@@ -378,7 +418,8 @@ def _host(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _new_key(entropy: Entropy) -> ec.EllipticCurvePrivateKey:
+def new_key(entropy: Entropy) -> ec.EllipticCurvePrivateKey:
+    """Return a new P-256 key."""
     # 48 bytes: reducing them modulo the order leaves a bias below 2^-127.
     number = int.from_bytes(entropy.token(48), "big") % (_P256_ORDER - 1) + 1
     return ec.derive_private_key(number, ec.SECP256R1())
@@ -416,7 +457,8 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a key as it lies in a file."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -37,6 +37,7 @@ from secagg.telemetry import (
 )
 from secagg.transport.address import Address
 from secagg.transport.admission import Admission
+from secagg.transport.tls import CertificateNumber
 
 __all__ = ["Refusal", "Relay", "begins_http2", "begins_tls"]
 
@@ -74,6 +75,7 @@ class Refusal(StrEnum):
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     CERTIFICATE = "certificate"
     PER_IDENTITY = "per_identity"
+    REVOKED = "revoked"
     NO_FILES = "no_files"
     STOPPING = "stopping"
 
@@ -123,6 +125,7 @@ class _Visitor(asyncio.Protocol):
         self.opening = bytearray()
         self.source = ""
         self.identity = ""
+        self.certificate: CertificateNumber | None = None
         self.transport: asyncio.Transport | None = None
         self.inside: _Inside | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -282,12 +285,15 @@ class Relay:
         """How many are open."""
         return len(self._open)
 
-    def known(self, peer: str, identity: str) -> None:
+    def known(
+        self, peer: str, identity: str, certificate: CertificateNumber | None = None
+    ) -> None:
         """Say that a call was made under a certificate; the first one counts.
 
         Args:
             peer: What gRPC calls the connection: ``ipv4:127.9.8.7:4321``.
             identity: Whose certificate.
+            certificate: Which.
         """
         _, _, place = peer.partition(":")
         visitor = self._by_source.get(place.rpartition(":")[0])
@@ -296,12 +302,25 @@ class Relay:
         self._leave_stage(visitor)
         self._no_stranger(visitor)
         visitor.stage = _Stage.KNOWN
-        visitor.identity = identity
+        visitor.identity, visitor.certificate = identity, certificate
         own = self._of_identity.setdefault(identity, OrderedDict())
         own[visitor] = None
         while len(own) > self._admission.per_identity:
             self._end(next(iter(own)), Refusal.PER_IDENTITY)
         self._dial_next()
+
+    def end_known(
+        self, is_unwelcome: Callable[[str, CertificateNumber | None], bool]
+    ) -> None:
+        """Drop the connections of callers who were welcome before.
+
+        Args:
+            is_unwelcome: Judges identity and certificate of each.
+        """
+        known = [each for own in self._of_identity.values() for each in own]
+        for visitor in known:
+            if is_unwelcome(visitor.identity, visitor.certificate):
+                self._end(visitor, Refusal.REVOKED)
 
     def stop_listening(self) -> None:
         """Close the port; open connections stay."""

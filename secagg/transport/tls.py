@@ -31,10 +31,13 @@ from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER, log_event
 from secagg.transport.identity import RESERVED_SUFFIX, PeerIdentity, Role
 
 __all__ = [
+    "MAX_PEM_BYTES",
+    "CertificateNumber",
     "TLSFiles",
     "TLSIdentity",
     "identity_in_pem",
     "identity_of",
+    "number_in_pem",
     "read_certificates",
     "read_private_key",
 ]
@@ -42,12 +45,25 @@ __all__ = [
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # A chain of this many certificates of 4096-bit keys stays below it.
-_MAX_PEM_BYTES: Final = 64 * 1024
+MAX_PEM_BYTES: Final = 64 * 1024
 _MAX_CHAIN: Final = 8
 _MIN_RSA_BITS: Final = 2048
 # Peers whose certificate is remembered as read, at 2 KiB each.  Beyond them every call
 # reads its peer's certificate again, which takes about 20 microseconds.
 _MAX_REMEMBERED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateNumber:
+    """What tells one certificate from all others (RFC 5280, 4.1.2.2).
+
+    Attributes:
+        issuer: Name of the authority.
+        serial: The number that it gave.
+    """
+
+    issuer: x509.Name
+    serial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +301,23 @@ def identity_in_pem(certificate: bytes) -> PeerIdentity:
     return identity_of(leaf)
 
 
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def number_in_pem(certificate: bytes) -> CertificateNumber:
+    """Return the number of a connected peer's certificate, whoever it names.
+
+    Args:
+        certificate: The verified leaf in PEM.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE.
+    """
+    try:
+        leaf = x509.load_pem_x509_certificate(certificate)
+        return CertificateNumber(leaf.issuer, leaf.serial_number)
+    except ValueError:
+        raise _bad("the certificate cannot be read", _ISSUE_AGAIN) from None
+
+
 _ISSUE_AGAIN: Final = (
     "Issue the certificate again, as `secagg pki` does or docs/transport.md says."
 )
@@ -362,15 +395,15 @@ def _warn_if_readable(path: Path) -> None:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
-            data = stream.read(_MAX_PEM_BYTES + 1)
+            data = stream.read(MAX_PEM_BYTES + 1)
     except OSError as error:
         raise _bad(
             f"cannot read {path}: {error.strerror}",
             "Check the path and who may read it.",
         ) from None
-    if len(data) > _MAX_PEM_BYTES:
+    if len(data) > MAX_PEM_BYTES:
         raise _bad(
-            f"{path} is larger than {_MAX_PEM_BYTES} bytes",
+            f"{path} is larger than {MAX_PEM_BYTES} bytes",
             "Name a PEM file with a certificate or a key.",
         )
     return data

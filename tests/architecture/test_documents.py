@@ -43,6 +43,7 @@ VERBS = {
     "budget",
     "drain",
     "pki",
+    "enrol",
 }
 
 
@@ -60,7 +61,7 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()))
 def test_every_command_in_the_documents_has_only_flags_that_exist(words, capsys):
     depth = 1
-    if words[0] in {"sessions", "state", "tasks"}:
+    if words[0] in {"enrol", "sessions", "state", "tasks"}:
         depth = 2
     if words[0] == "pki":
         depth = 3 if words[1] in {"enrol", "identity"} else 2

@@ -18,7 +18,6 @@ import logging
 import os
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -42,7 +41,6 @@ from secagg.protocol.masking import input_masks
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.server.task_setup import Cohort
 from secagg.simulation.enrolled import (
@@ -232,34 +230,32 @@ class Run:
         asyncio.get_running_loop().slow_callback_duration = 0.0
         book = RecordingBook(self.directory / "server.db")
         workers = Workers()
-        with ThreadPoolExecutor(1) as threads:
-            aggregator = Aggregator(
-                book,
-                UploadSpool(FileBlobs(self.directory / "spool"), min_free_bytes=0),
-                clock=self.clock,
-                workers=workers,
-                masks=MaskExecutor(threads, workers),
+        aggregator = Aggregator(
+            book,
+            UploadSpool(FileBlobs(self.directory / "spool"), min_free_bytes=0),
+            clock=self.clock,
+            workers=workers,
+        )
+        watching = asyncio.create_task(self.watch(aggregator))
+        task = TaskDefinition(task_id="sum", parameters=self.task.parameters)
+        running = asyncio.create_task(
+            aggregator.run_task(
+                task, next_payload=self.next_payload, on_sum=self.on_sum
             )
-            watching = asyncio.create_task(self.watch(aggregator))
-            task = TaskDefinition(task_id="sum", parameters=self.task.parameters)
-            running = asyncio.create_task(
-                aggregator.run_task(
-                    task, next_payload=self.next_payload, on_sum=self.on_sum
-                )
+        )
+        async with await GrpcServer.start(
+            ClumsyService(aggregator),
+            Address("127.0.0.1", 0),
+            identity=self.identities["server"],
+        ) as server:
+            self.server_book = book
+            await self.is_offered.wait()  # probes need a session
+            await asyncio.gather(
+                *(self.take_part(n, server.address) for n in range(CLIENTS))
             )
-            async with await GrpcServer.start(
-                ClumsyService(aggregator),
-                Address("127.0.0.1", 0),
-                identity=self.identities["server"],
-            ) as server:
-                self.server_book = book
-                await self.is_offered.wait()  # probes need a session
-                await asyncio.gather(
-                    *(self.take_part(n, server.address) for n in range(CLIENTS))
-                )
-                self.receipts = await running
-            await aggregator.close()
-            await watching
+            self.receipts = await running
+        await aggregator.close()
+        await watching
         await book.file.close()
 
     async def next_payload(self, _count):

@@ -22,7 +22,11 @@ from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, signing_parameters_for
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
 from secagg.testing.inline_book import ask
@@ -40,6 +44,10 @@ MALICIOUS = signing_parameters_for(
     CLIENTS, dimension=7, colluders=1, tail=MaliciousTail(PUBLISHED.trust)
 )
 PROFILES = (HONEST, MALICIOUS)
+# Seven rounds in all: each client draws all the others, so that any one can be lost.
+SPARSE = sparse_parameters_for(
+    CLIENTS, dimension=7, degree=CLIENTS - 1, colluders=1, losses=1
+).under(PUBLISHED.trust)
 
 
 def run(parameters=HONEST, **options):
@@ -89,6 +97,8 @@ LOSSY_SERVER_POINTS = [
     points_of_server(each, one_client_uploads_nothing) for each in PROFILES
 ]
 CLIENT_POINTS = [points_of_client(each) for each in PROFILES]
+SPARSE_SERVER_POINTS = points_of_server(SPARSE, one_client_uploads_nothing)
+SPARSE_CLIENT_POINTS = points_of_client(SPARSE)
 
 
 def named(points):
@@ -121,6 +131,14 @@ def test_the_matrix_covers_every_round(place):
     assert {f"after {what}" for what in sent} <= set(CLIENT_POINTS[place])
 
 
+def test_the_matrix_covers_the_round_in_which_clients_draw():
+    rounds = len(rounds_of(SPARSE.profile))
+    assert SPARSE_SERVER_POINTS.count("before append") >= 2 * rounds
+    sent = {"after ChooseEdges", "before ChooseEdges", "after SignConsistency"}
+    assert sent <= set(SPARSE_CLIENT_POINTS)
+    assert len(SPARSE_CLIENT_POINTS) <= len(SPARSE_SERVER_POINTS)
+
+
 @pytest.mark.parametrize(("parameters", "at"), named(SERVER_POINTS))
 def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(parameters, at):
     deployment, endings = run(
@@ -140,6 +158,25 @@ def test_the_same_with_a_lost_client(parameters, at):
         corrupt={at % CLIENTS},
     )
     assert deployment.server_restarts == 1
+    assert_safe_and_exact(deployment, range(1, CLIENTS))
+    assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS - 1
+
+
+@pytest.mark.parametrize(
+    "at", range(len(SPARSE_SERVER_POINTS)), ids=lambda n: SPARSE_SERVER_POINTS[n]
+)
+def test_all_at_once_where_clients_draw_their_neighbours(at):
+    """A lost client, an aggregator that dies and a client that dies, in one session."""
+    switch = CrashSwitch(at % len(SPARSE_CLIENT_POINTS))
+    deployment, endings = run(
+        SPARSE,
+        server_crash=CrashSwitch(at),
+        client_crash={CRASHING: switch},
+        fault_of=one_client_uploads_nothing,
+        corrupt={at % CLIENTS},
+    )
+    assert deployment.server_restarts == 1
+    assert switch.is_dead
     assert_safe_and_exact(deployment, range(1, CLIENTS))
     assert sum(isinstance(e, SessionOutcome) for e in endings.values()) == CLIENTS - 1
 

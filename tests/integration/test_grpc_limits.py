@@ -14,6 +14,7 @@ from secagg.server.grpc_server import GrpcServer
 from secagg.server.interceptors import (
     CallLimits,
 )
+from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import (
@@ -42,9 +43,13 @@ LOOPBACK = Address("127.0.0.1", 0)
 GENEROUS = CallLimits(calls_per_second=1e6, burst=1_000_000)
 
 
-def serving(service, limits=GENEROUS, now=lambda: 0.0):
+def serving(service, limits=GENEROUS, clock=None):
     return GrpcServer.start(
-        service, LOOPBACK, insecure_for_tests=True, limits=limits, now=now
+        service,
+        LOOPBACK,
+        insecure_for_tests=True,
+        limits=limits,
+        clock=clock or ManualClock(),  # moved by nobody else
     )
 
 
@@ -209,11 +214,11 @@ async def test_a_call_without_a_request_is_refused():
 
 
 async def test_the_rate_of_calls_is_limited_and_recovers_with_time():
-    instant = [100.0]
+    clock = ManualClock()
     service = ScriptedService()
     limits = CallLimits(calls_per_second=2.0, burst=3)
     async with (
-        await serving(service, limits, lambda: instant[0]) as server,
+        await serving(service, limits, clock) as server,
         connected(server) as connection,
     ):
         for _ in range(3):
@@ -222,11 +227,11 @@ async def test_the_rate_of_calls_is_limited_and_recovers_with_time():
             await connection.call(AdvertiseKeys(SESSION, b"a"))
         assert caught.value.code is ErrorCode.OVERLOADED
         assert caught.value.retry_after_seconds == 0.5
-        instant[0] += 0.5
+        clock.advance(0.5)
         await connection.call(AdvertiseKeys(SESSION, b"a"))
         with pytest.raises(ServiceError):
             await connection.call(AdvertiseKeys(SESSION, b"a"))
-        instant[0] += 1e6
+        clock.advance(1e6)
         for _ in range(3):  # the burst, and not a million seconds' worth
             await connection.call(AdvertiseKeys(SESSION, b"a"))
         with pytest.raises(ServiceError):

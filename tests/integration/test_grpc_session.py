@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from secagg.protocol.events import PlainVector
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.grpc_server import GrpcServer
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
@@ -115,31 +113,29 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
             return await runner.run_session(task.task_id)
 
     workers = Workers()
-    with ThreadPoolExecutor(1) as threads:
-        aggregator = Aggregator(
-            inline_book(),
-            UploadSpool(MemoryBlobs()),
-            workers=workers,
-            masks=MaskExecutor(threads, workers),
-            clock=clock,
+    aggregator = Aggregator(
+        inline_book(),
+        UploadSpool(MemoryBlobs()),
+        workers=workers,
+        clock=clock,
+    )
+    timekeeper = asyncio.create_task(pass_deadline(aggregator))
+    running = asyncio.create_task(
+        aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
+    )
+    async with await GrpcServer.start(
+        aggregator, Address("127.0.0.1", 0), identity=identities["server"]
+    ) as server:
+        outcomes = await asyncio.gather(
+            *(
+                participate(name, make_input, server.address, workers)
+                for name, make_input in make_inputs.items()
+            ),
+            return_exceptions=True,
         )
-        timekeeper = asyncio.create_task(pass_deadline(aggregator))
-        running = asyncio.create_task(
-            aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
-        )
-        async with await GrpcServer.start(
-            aggregator, Address("127.0.0.1", 0), identity=identities["server"]
-        ) as server:
-            outcomes = await asyncio.gather(
-                *(
-                    participate(name, make_input, server.address, workers)
-                    for name, make_input in make_inputs.items()
-                ),
-                return_exceptions=True,
-            )
-            ended = (await asyncio.gather(running, return_exceptions=True))[0]
-        await aggregator.close()
-        await timekeeper
+        ended = (await asyncio.gather(running, return_exceptions=True))[0]
+    await aggregator.close()
+    await timekeeper
     assert not isinstance(ended, BaseException), ended
     return sums, outcomes
 

@@ -15,7 +15,6 @@ from secagg.protocol.events import Received
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
@@ -70,7 +69,6 @@ def aggregator_on(disk, clock, **limits):
         *disk,
         clock=clock,
         workers=workers,
-        masks=MaskExecutor(inline, workers),
         limits=AggregatorLimits(**limits),
     )
 

@@ -1,8 +1,9 @@
 """Profile `malicious-server-sparse`, end to end: its extra round over a connection.
 
 What the state machines check is tested beside them (tests/hostile/test_drawn_edges.py);
-here it is what stands around them: what is stored, sent again, fetched in pieces,
-counted, and shown afterwards.
+here it is what stands around them: what is sent again, fetched in pieces, counted, and
+shown afterwards.  Restarts at any point are in tests/integration/test_crash_matrix.py,
+among clients so few that there is nothing to draw.
 """
 
 import numpy as np
@@ -128,37 +129,20 @@ def test_a_list_that_hides_an_edge_ends_the_session_for_its_reader_alone():
     assert endings[CRASHING].code is ErrorCode.SELF_MISSING
 
 
-# --- restarts -------------------------------------------------------------------------
-
-
-def points(**options):
+def points_of_client():
     switch = CrashSwitch()
-    deploy(**{next(iter(options)): next(iter(options.values()))(switch)})
+    deploy(client_crash={CRASHING: switch})
     return switch.points
 
 
-CLIENT_POINTS = points(client_crash=lambda switch: {CRASHING: switch})
-# From the roster's arrival to what opens MaskedInputCollection.
-CHOOSING = range(CLIENT_POINTS.index("before ChooseEdges") - 2, 23)
+DRAWN = points_of_client().index("before ChooseEdges")
 
 
-@pytest.mark.parametrize("at", CHOOSING, ids=lambda at: f"{at} {CLIENT_POINTS[at]}")
+@pytest.mark.parametrize("at", [DRAWN - 1, DRAWN, DRAWN + 1])
 def test_a_client_killed_while_choosing_draws_the_same_again(at):
     deployment, endings = deploy(client_crash={CRASHING: CrashSwitch(at)})
     assert_exact(deployment, range(CLIENTS))
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
-
-
-SERVER_POINTS = points(server_crash=lambda switch: switch)
-
-
-# Within ChooseEdges and at the beginning of ShareKeys: before a change, and after one.
-@pytest.mark.parametrize("at", range(2 + 2 * CLIENTS, 8 + 4 * CLIENTS, 3))
-def test_an_aggregator_killed_while_lists_arrive_goes_on(at):
-    assert SERVER_POINTS[at].endswith("append")
-    deployment, _ = deploy(server_crash=CrashSwitch(at), corrupt={at % CLIENTS})
-    assert deployment.server_restarts == 1
-    assert_exact(deployment, range(CLIENTS))
 
 
 def test_another_roster_after_the_list_was_signed_is_equivocation():

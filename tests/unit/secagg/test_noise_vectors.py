@@ -10,6 +10,10 @@ import pytest
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import NoiseRule
 from secagg.conformance import read_vectors
+from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp.noise_block import decode_block
+from secagg.errors import RemoteProtocolError
+from secagg.parameters import SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import layer_secret
@@ -48,3 +52,19 @@ def test_what_a_layer_is_drawn_from(row):
         suite=CipherSuite(row["suite"]),
     )
     assert found == SecretBytes(bytes.fromhex(row["key"]))
+
+
+@pytest.mark.parametrize("row", NOISE["blocks"], ids=lambda row: row["name"])
+def test_a_block_is_read_in_one_form(row):
+    # R3.5-4, R3.2-10, R3.5-3
+    session = SessionDescriptor.decode(bytes.fromhex(row["offer"]))
+    block = row["noise_block"].encode()
+    assert session.parameters.noise_block == block
+    assert session.noise_terms == row["noise_terms"].encode()
+    if row["success"]:
+        assert decode_block(block).encode() == block
+        NoisedTask.of_session(session)
+    else:
+        with pytest.raises(RemoteProtocolError) as refused:
+            NoisedTask.of_session(session)
+        assert refused.value.code == row["code"]

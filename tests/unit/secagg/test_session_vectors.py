@@ -17,8 +17,10 @@ from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.revocation import read_revocations
+from secagg.enrolment.rules import judge_trust
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
+    KINDS,
     Advert,
     Delivery,
     EdgesPublished,
@@ -34,7 +36,7 @@ from secagg.primitives.modular import BadVectorError, add_into, word_dtype, zero
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
-from secagg.profiles import HonestTail, Profile
+from secagg.profiles import HonestTail, Profile, Trust
 from secagg.protocol import client, context, masking, rounds, server
 from secagg.protocol.events import (
     InputReady,
@@ -287,6 +289,58 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
     assert isinstance(ours.state, client.Failed), ours.state
     assert ours.state.code == case["code"]
     assert {type(output) for output in outputs} == {Finish}
+
+
+@pytest.mark.parametrize(
+    "case", REFUSALS["endings"], ids=lambda case: f"{case['after']}: {case['name']}"
+)
+def test_our_client_does_not_believe_an_end_that_it_knows_better(monkeypatch, case):
+    # R5.6-1, R5.6-2
+    ours = restarted(monkeypatch, case)
+    outputs = ours.step(
+        Received(Envelope(KINDS[case["kind"]], bytes_of(case, "message")))
+    )
+    assert ours.state.code == case["code"]
+    assert {type(output) for output in outputs} == {Finish}
+
+
+@pytest.mark.parametrize("case", REFUSALS["setups"], ids=lambda case: case["name"])
+def test_our_client_judges_an_offer_before_it_makes_a_key(case):
+    # R5.0-1 to R5.0-3
+    session = SESSIONS[case["session"]]
+    descriptor, row = descriptor_of(session), session["clients"][0]
+    trust = descriptor.parameters.tail.trust
+    if trust is not None and (code := judged_code(trust, case)):
+        assert code == case["code"]
+        return
+    offered = SessionOffered(
+        descriptor,
+        row["identity"],
+        case["aggregator"],
+        SecretBytes(bytes(32)),
+        case["now"],
+        membership_of(session, row),
+    )
+    state = client.step(client.start(no_noise), offered, policy=POLICY).state
+    assert getattr(state, "code", 0) == case["code"]
+
+
+def judged_code(trust, case):
+    """The code with which a client refuses an offer's enrolment; 0 if it does not."""
+    seen = None
+    if case["seen"] is not None:
+        seen = Trust.decode_from(Reader(bytes_of(case, "seen"), "trust"))
+    try:
+        judge_trust(
+            trust,
+            pinned_domain=case["trust_domain"],
+            pinned_key=bytes_of(case, "enrolment_key"),
+            seen=seen,
+            demands_list=False,
+        )
+    except RemoteProtocolError as refused:
+        return refused.code
+    return 0
 
 
 def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):

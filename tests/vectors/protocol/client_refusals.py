@@ -13,10 +13,12 @@ import reference as ref
 from forged_messages import LOW_ORDER, NOT_CANONICAL, RosterForge, agreeing, flipped
 from reference_keys import Channel, agree, public_key
 from reference_session import (
+    ABORT,
     ADVERTISE,
     CHOOSE,
     CONSISTENCY,
     MASK,
+    RELEASE,
     SHARE,
     UNMASK,
     Client,
@@ -367,6 +369,53 @@ def contradictions(run: Run) -> Iterator[dict[str, Any]]:
     yield client_case(run, me, MASK, early, delivery, after=ADVERTISE)
     yield client_case(run, me, UNMASK, early, survivors, after=ADVERTISE)
     yield client_case(run, me, UNMASK, early, survivors, after=SHARE)
+
+
+def release(fate: int, survivors: int) -> bytes:
+    return bytes([fate]) + bytes(32) + ref.u64(100) + ref.u32(survivors) + ref.u64(0)
+
+
+def endings(complete: Run, signed: Run) -> Iterator[dict[str, Any]]:
+    """Ends that a client does not believe, since it knows better."""
+    over = ref.u16(ref.SESSION_OVER) + ref.blob(b"")
+    for run, me in ((complete, "bob"), (signed, "dora")):
+        survivors = run.announced("u3")
+        count = sum(byte.bit_count() for byte in survivors)
+        rounds = ref.ROUNDS[run.offer.parameters.profile]
+        for after in rounds[: rounds.index(MASK)]:
+            named = "R5.6-1 a sum, and nothing was sent for it"
+            code = ref.UNEXPECTED_MESSAGE
+            end = RELEASE, release(2, count)
+            yield end_case(run, me, after, (named, code), end)
+        for after in rounds[rounds.index(MASK) + 1 :]:
+            for named, kind, message in (
+                ("a sum without this client", RELEASE, release(1, count)),
+                ("a sum of one less", RELEASE, release(2, count - 1)),
+                ("a sum of one more", RELEASE, release(2, count + 1)),
+                ("over without this client", ABORT, b"\1" + over),
+                ("over before U3 was fixed", ABORT, b"\0" + over),
+            ):
+                told = (f"R5.6-2 {named}", ref.U3_INVALID)
+                yield end_case(run, me, after, told, (kind, message))
+
+
+def end_case(
+    run: Run, me: str, after: int, named: tuple[str, int], end: tuple[int, bytes]
+) -> dict[str, Any]:
+    (kind, message), (rule, _, name) = end, named[0].partition(" ")
+    case = {
+        "name": name,
+        "rule": rule,
+        "success": False,
+        "code": named[1],
+        "session": run.plan.name,
+        "client": me,
+        "after": after,
+        "kind": kind,
+        "message": message.hex(),
+    }
+    client = played_client(run, me, after)
+    return agreeing(case, lambda: client.end(kind, message))
 
 
 def client_refusals(

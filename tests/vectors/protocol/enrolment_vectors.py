@@ -157,6 +157,7 @@ def signatures() -> list[dict[str, Any]]:
         result.append(
             {
                 "name": name,
+                "rule": "R6.6-1",
                 "success": success,
                 "key": public.hex(),
                 "message": MESSAGE.hex(),
@@ -208,7 +209,8 @@ def requests() -> list[dict[str, Any]]:
     changed = replace(request, name="Client-2").encode()
     rows.append(
         {
-            "name": "signature for another name (R2.1-7)",
+            "name": "signature for another name",
+            "rule": "R2.1-7",
             "success": False,
             "request": changed.hex(),
         }

@@ -220,6 +220,26 @@ def trees() -> list[dict[str, Any]]:
     return result
 
 
+def bad_sets() -> list[dict[str, Any]]:
+    rows = []
+    for rule, size, data in (
+        ("R3.3-1", 9, b"\x01\x02"),
+        ("R3.3-1", 9, b"\x01\x80"),
+        ("R3.3-1", 1, b"\xff"),
+        ("R3.1-1", 8, b""),
+        ("R3.1-1", 8, b"\x01\x00"),
+        ("R3.1-1", 9, b"\x01"),
+    ):
+        row = {"rule": rule, "size": size, "bitmap": data.hex()}
+        try:
+            ref.members_of(data, size)
+        except ref.Refused as refused:
+            rows.append(row | {"success": False, "code": refused.code})
+        else:
+            raise AssertionError(row)
+    return rows
+
+
 def bad_proofs() -> list[dict[str, Any]]:
     """Proofs for leaf 3 of 11 that do not fit, or give another top."""
     leaves = [bytes([place]) * 32 for place in range(11)]
@@ -241,7 +261,7 @@ def bad_proofs() -> list[dict[str, Any]]:
         except ref.Refused as refused:
             if fits or refused.code != ref.BAD_PROOF:
                 raise AssertionError(name) from None
-            row |= {"success": False, "code": refused.code}
+            row |= {"rule": "R4.1-1", "success": False, "code": refused.code}
         else:
             if not fits or (found == top) != (count == 12):
                 raise AssertionError(name)
@@ -358,7 +378,8 @@ def encodings() -> dict[str, Any]:
         "sets": [
             {"size": n, "members": sorted(s), "bitmap": ref.bitmap(s, n).hex()}
             for n, s in sets
-        ],
+        ]
+        + bad_sets(),
         "adverts": adverts(),
         "rosters": rosters(),
         "rings": rings(),
@@ -398,10 +419,20 @@ def share_encodings() -> list[dict[str, Any]]:
     flagged[1], flagged[33] = 1, 1  # limb 0 is 1, and flagged as 65536
     last = bytearray(34)
     last[30], last[32] = 1, 0x80  # the same for limb 15
-    bad = [bytes(flagged), bytes(last), bytes(33), bytes(35)]
+    bad = [
+        ("R7.2-1", bytes(flagged)),
+        ("R7.2-1", bytes(last)),
+        ("R3.1-1", bytes(33)),
+        ("R3.1-1", bytes(35)),
+    ]
     return good + [
-        {"share": data.hex(), "success": False, "code": ref.BAD_ENCODING}
-        for data in bad
+        {
+            "rule": rule,
+            "share": data.hex(),
+            "success": False,
+            "code": ref.BAD_ENCODING,
+        }
+        for rule, data in bad
     ]
 
 

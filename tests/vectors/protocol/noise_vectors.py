@@ -7,6 +7,7 @@ Rule 1: the invariant is checked before anything is recorded: what the counted c
 from fractions import Fraction
 from typing import Any
 
+from noise_block_vectors import blocks
 from reference import BAD_CONFIG
 from reference_noise import NoiseRule, layer_key, noise_context, rational
 from session_vectors import counting
@@ -71,11 +72,12 @@ def noise() -> dict[str, Any]:
     for name, (the, counts) in CASES.items():
         row: dict[str, Any] = {"name": name, "noise": the.as_json()}
         if name == "nobody is left to count":
-            row |= {"success": False, "sharers": counts[0], "code": BAD_CONFIG}
+            row |= {"rule": "R3.5-1", "success": False, "code": BAD_CONFIG}
+            row["sharers"] = counts[0]
         else:
             row["sessions"] = [sessions_of(the, count) for count in counts]
         rows.append(row)
-    return {"rules": rows, "layer_keys": layer_keys()}
+    return {"rules": rows, "layer_keys": layer_keys(), "blocks": blocks()}
 
 
 def layer_keys() -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ def judged_bytes(
     except Flawed as flaw:
         if flaw.step != expected:
             raise AssertionError(name, flaw.step) from None
-        return row | {"success": False, "step": flaw.step}
+        return row | {"rule": "R5.8-1", "success": False, "step": flaw.step}
     if found != expected:
         raise AssertionError(name, found)
     return row | {"success": True, "says": found}

@@ -6,12 +6,15 @@ How a sampler draws from the key of a layer (§6.7) is checked by the vectors un
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from reference import (
     BAD_CONFIG,
     TOO_MANY_DROPOUTS,
+    Offer,
     Refused,
     blob,
     digest,
@@ -19,6 +22,10 @@ from reference import (
     u32,
 )
 from reference_keys import expand
+
+BLOCK_VERSION = 2
+MOST_PARTS = 10**6  # r of a selection rate p/r
+FRACTION = r"[0-9]{1,28}/[1-9][0-9]{0,27}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,61 @@ def certificate(
             "given": given,
         }
     )
+
+
+KEYS = {
+    *("accountant", "delta", "epsilon", "mechanism", "noise", "noise_sampler"),
+    *("selection_rate", "spare", "steps", "version"),
+}
+OPTIONAL = {"randomiser", "unit"}
+UNIT_KEYS = {"start", "lowest", "highest", "quantile"}
+
+
+def check_block(offer: Offer) -> None:
+    """R3.5-4, R3.2-10 and R3.5-3; of a mechanism and a randomiser only their form."""
+    entries = object_of(offer.parameters.noise_block)
+    demand(set(entries) - OPTIONAL == KEYS and entries["version"] == BLOCK_VERSION)
+    for name in ("mechanism", "noise", "randomiser", "unit"):
+        demand(isinstance(entries.get(name, {}), dict))
+    for name, least in (("steps", 1), ("spare", 0)):
+        demand(type(entries[name]) is int and entries[name] >= least)
+    rate = fraction(entries["selection_rate"])
+    demand(0 < rate <= 1 and rate.denominator <= MOST_PARTS)
+    for name in ("counted_variance", "loss_fraction", "colluder_fraction"):
+        fraction(entries["noise"][name])
+    ladder = entries["noise"]["ladder"]
+    demand(offer.parameters.noise_layers == (ladder + 1 if ladder else 0))
+    if "unit" not in entries:
+        demand(offer.noise_terms == b"")
+        return
+    demand(set(entries["unit"]) == UNIT_KEYS)
+    bounds = {name: fraction(entries["unit"][name]) for name in UNIT_KEYS}
+    demand(bounds["lowest"] <= bounds["start"] <= bounds["highest"])
+    terms = object_of(offer.noise_terms)
+    demand(set(terms) == {"unit"})
+    demand(bounds["lowest"] <= fraction(terms["unit"]) <= bounds["highest"])
+
+
+def demand(holds: bool) -> None:  # noqa: FBT001 - reads as a sentence
+    if not holds:
+        raise Refused(BAD_CONFIG)
+
+
+def object_of(data: bytes) -> dict[str, Any]:
+    """An object in the one form that it has."""
+    try:
+        entries = json.loads(data)
+    except ValueError:
+        raise Refused(BAD_CONFIG) from None
+    demand(isinstance(entries, dict) and canonical(entries) == data)
+    return entries
+
+
+def fraction(text: object) -> Fraction:
+    demand(isinstance(text, str) and re.fullmatch(FRACTION, text) is not None)
+    number = Fraction(str(text))
+    demand(rational(number) == text)
+    return number
 
 
 def rational(number: Fraction) -> str:

@@ -90,6 +90,8 @@ from reference_roster import (
 from reference_signature import holds, sign
 
 ADVERTISE, CHOOSE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 2, 3, 4, 5, 6
+RELEASE, ABORT = 8, 9
+INCLUDED = 2  # the fate of an input that U3 names
 SIGNATURE_SIZE = 64
 SEED_SIZE = 32
 
@@ -405,6 +407,22 @@ class Client:
         answer = act(message)
         self._taken[round_number] = message, answer
         return answer
+
+    def end(self, kind: int, message: bytes) -> None:
+        """The end as the server tells it: message 8 or 9."""
+        decoder = Decoder(message)
+        fate = decoder.number(1)
+        if kind == RELEASE:
+            if MASK not in self._taken:  # R5.6-1
+                raise Refused(UNEXPECTED_MESSAGE)
+            decoder.take(32)
+            decoder.number(8)
+            survivors = decoder.number(4)
+        vouched = len(self.view.survivors)  # of the set that it has signed or answered
+        if vouched and fate != INCLUDED:  # R5.6-2
+            raise Refused(U3_INVALID)
+        if vouched and kind == RELEASE and survivors != vouched:
+            raise Refused(U3_INVALID)
 
     def advert(self) -> bytes:
         mine, view = self.secrets, self.view

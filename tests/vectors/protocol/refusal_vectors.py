@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import reference as ref
-from client_refusals import client_refusals, complaints
+from client_refusals import client_refusals, complaints, endings
 from forged_messages import agreeing
 from server_refusals import closings, server_refusals
-from session_vectors import TRUST, Run
+from session_vectors import FOREIGN_ISSUER, TRUST, Run
 from signed_refusals import signed_refusals
 from sparse_refusals import (
     sparse_client_refusals,
@@ -187,17 +187,99 @@ def payloads() -> Iterator[dict[str, Any]]:
         }
 
 
+def setups(plain: Run, signed: Run) -> Iterator[dict[str, Any]]:
+    """What a client finds of an offer that is well-formed, before it makes a key."""
+    trust = signed.offer.parameters.trust
+    if trust is None:
+        raise AssertionError(signed.plan.name)
+    end, deadlines = plain.offer.session_end, plain.offer.parameters.deadlines
+    longest = sum(deadlines) + deadlines[3] + 3600
+    older = replace(trust, revocation_number=trust.revocation_number + 1)
+    another = replace(trust, revocation_hash=bytes(32))
+    knows: dict[str, Any] = {
+        "now": end - longest,
+        "aggregator": plain.offer.aggregator,
+        "trust_domain": trust.trust_domain,
+        "enrolment_key": trust.enrolment_key,
+        "seen": None,
+    }
+    for full_name, run, changes, code in (
+        ("R5.0-1 of the one that it talks to", plain, {}, 0),
+        ("R5.0-1 of another", plain, {"aggregator": "sums-2"}, ref.UNAUTHENTICATED),
+        (
+            "R5.0-1 of another trust domain",
+            signed,
+            {"trust_domain": "example.net"},
+            ref.UNAUTHENTICATED,
+        ),
+        ("R5.0-2 in its last second", plain, {"now": end - 1}, 0),
+        ("R5.0-2 over", plain, {"now": end}, ref.BAD_CONFIG),
+        ("R5.0-2 too far ahead", plain, {"now": end - longest - 1}, ref.BAD_CONFIG),
+        ("R5.0-3 by the pinned key", signed, {}, 0),
+        (
+            "R5.0-3 by another key",
+            signed,
+            {"enrolment_key": FOREIGN_ISSUER.key},
+            ref.POLICY_VIOLATION,
+        ),
+        ("R5.0-3 by the list that was seen", signed, {"seen": trust}, 0),
+        ("R5.0-3 by an older list", signed, {"seen": older}, ref.POLICY_VIOLATION),
+        (
+            "R5.0-3 by another list of that number",
+            signed,
+            {"seen": another},
+            ref.POLICY_VIOLATION,
+        ),
+    ):
+        rule, _, name = full_name.partition(" ")
+        known = knows | changes
+        found = judged_at_setup(run.offer, known)
+        if found != code:
+            raise AssertionError(full_name, found)
+        listed: ref.Trust | None = known["seen"]
+        yield {
+            "name": name,
+            "rule": rule,
+            "success": code == 0,
+            "code": code,
+            "session": run.plan.name,
+            **known,
+            "enrolment_key": known["enrolment_key"].hex(),
+            "seen": None if listed is None else listed.encode().hex(),
+        }
+
+
+def judged_at_setup(offer: ref.Offer, knows: dict[str, Any]) -> int:
+    """R5.0-1 to R5.0-3 but for numbers; 0 where all holds."""
+    rules, trust = offer.parameters, offer.parameters.trust
+    domain = knows["trust_domain"] if trust is None else trust.trust_domain
+    proven = knows["aggregator"], knows["trust_domain"]
+    if (offer.aggregator, domain) != proven:
+        return ref.UNAUTHENTICATED
+    left = offer.session_end - knows["now"]
+    if not 0 < left <= sum(rules.deadlines) + rules.deadlines[3] + 3600:
+        return ref.BAD_CONFIG
+    if trust is None:
+        return 0
+    seen: ref.Trust = knows["seen"] or replace(trust, revocation_number=0)
+    newer = trust.revocation_number > seen.revocation_number
+    pinned = trust.enrolment_key == knows["enrolment_key"]
+    return 0 if pinned and (newer or trust == seen) else ref.POLICY_VIOLATION
+
+
 def refusals(runs: list[Run]) -> dict[str, Any]:
     """Return the content of the file."""
-    complete, ring, scattered, corrected, signed, small, layered, sparse, _ = runs
+    complete, ring, scattered, corrected, signed, small, layered, sparse, noised = runs
     return {
         "offers": list(offers(complete, signed, sparse)),
         "payloads": list(payloads()),
+        "setups": list(setups(complete, signed)),
         "client": [
             *client_refusals(complete, ring, scattered),
             *signed_refusals(ring, complete, signed, small, layered),
-            *sparse_client_refusals(sparse),
+            *sparse_client_refusals(sparse, noised),
         ],
+        "endings": list(endings(complete, signed)),
         "server": [
             *server_refusals(complete, ring, small, layered),
             *sparse_server_refusals(sparse),

@@ -60,6 +60,7 @@ def numbers() -> Iterator[dict[str, Any]]:
         fresh = all(offered > number for number in seen)
         code = 0 if fresh else ref.REPLAYED_SESSION
         yield {
+            "rule": "R5.0-2",
             "seen": [str(number) for number in seen],
             "offered": str(offered),
             "success": fresh,

@@ -210,9 +210,19 @@ def smaller_roster(run: Run) -> bytes:
     return forge.roster([one for one in forge.adverts if one.identity != "b-9"])
 
 
-def sparse_client_refusals(run: Run) -> Iterator[dict[str, Any]]:
+def unseen_losses(run: Run) -> Iterator[dict[str, Any]]:
+    """As many losses as the noise bears, and one more may be missing unseen."""
+    count = len(run.record["neighbours"])
+    few = ref.bitmap(set(range(3, count)), count)
+    named = ("R5.9-13 no noise is left for who is missing", ref.TOO_MANY_DROPOUTS)
+    name = run.roster().adverts[count - 1].identity
+    yield client_case(run, name, CONSISTENCY, named, few)
+
+
+def sparse_client_refusals(run: Run, noised: Run) -> Iterator[dict[str, Any]]:
     yield from rosters(run)
     yield from published(run)
+    yield from unseen_losses(noised)
 
 
 def sparse_server_refusals(run: Run) -> Iterator[dict[str, Any]]:

@@ -22,7 +22,8 @@ from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.open_book import open_book
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.revoked import revoked_line
+from secagg.transport.tls import TLSIdentity, number_in_pem
 
 SERVER = f"""
 [server]
@@ -161,6 +162,20 @@ async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
         assert found.state == state
         assert ("expired" in found.found) == (ago > 0)
         assert "new" in found.next_step
+
+
+async def test_lines_that_take_nobody_back_are_a_warning(place, authorities):
+    path = place / "revoked.txt"
+    setting = ('"sums"', f'"sums"\nrevoked = "{path}"')
+    number = number_in_pem(authorities[0].issue_client("c").certificate)
+    for line, state in (
+        ("no line", "failed"),
+        (f"{number.serial:x} CN=somebody else", "warning"),
+        (revoked_line(number), "ok"),
+    ):
+        path.write_text(f"{line}\n")
+        (found,) = [f for f in await of_server(place, setting) if f.number == "D125"]
+        assert found.state == state
 
 
 async def test_a_key_that_others_may_read_is_a_warning(place):

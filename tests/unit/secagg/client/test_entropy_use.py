@@ -10,7 +10,6 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
@@ -49,7 +48,6 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
             clock=clock,
             entropy=server_entropy,
             workers=workers,
-            masks=MaskExecutor(inline, workers),
         )
 
         async def next_payload(_count):

@@ -461,7 +461,7 @@ def test_a_full_disk_leaves_neither_half_a_line_nor_a_serial(directory, monkeypa
     before = (directory / RECORD).read_bytes()
     with Issuer.open(directory) as issuer:
         with monkeypatch.context() as patch:
-            patch.setattr("secagg.enrolment.record.os.fsync", fail)
+            patch.setattr("secagg.durable_lines.os.fsync", fail)
             with refused(ErrorCode.STORAGE_FAILED, "No space left"):
                 issuer.sign(request("c1"), now=NOW)
         assert (directory / RECORD).read_bytes() == before

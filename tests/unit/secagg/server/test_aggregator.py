@@ -33,7 +33,6 @@ from secagg.runtime.workers import Workers
 from secagg.server import aggregator as aggregator_module
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import SessionPhase
 from secagg.server.task import TaskDefinition
 from secagg.server.task_gate import TaskGate
@@ -84,7 +83,6 @@ class World:
             clock=clock,
             entropy=SeededEntropy(SecretBytes(bytes(32)), b"test"),
             workers=workers,
-            masks=MaskExecutor(inline, workers),
             limits=AggregatorLimits(**options),
         )
         self.task = TaskDefinition(

@@ -275,6 +275,24 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         await world.both_give("t")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "out"),
+    [((), ("a", "b"), "c"), (("a", "b", "c"), ("a", "b"), "c"), (("a", "b"), (), "")],
+)
+async def test_who_is_not_invited_any_more_is_shown_out(world, before, after, out):
+    async with world.running(world.settings(invited=before)):
+        shown_out = []
+        world.server.end_clients = lambda is_unwelcome: shown_out.extend(
+            filter(is_unwelcome, "abc")
+        )
+        await world.keeper.apply(world.settings(invited=after))
+        assert "".join(shown_out) == out
+        if after:
+            with pytest.raises(RemoteProtocolError) as caught:
+                await world.give("c", "t")
+            assert caught.value.code is ErrorCode.NOT_INVITED
+
+
 async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
     async with world.running(world.settings()):
         # One joins and is never heard of again: uploads may take a second.

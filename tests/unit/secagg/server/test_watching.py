@@ -281,6 +281,7 @@ def test_a_scrape_stays_small_with_many_tasks():
         "closed_by": ["full", "deadline"],
         "against": ["server", "model_reader"],
         "version": ["1"],
+        "which": ["server", "ca"],
     }
     readings = []
     for metric in METRICS:
@@ -301,7 +302,7 @@ def test_a_scrape_stays_small_with_many_tasks():
 
 def test_no_label_can_name_a_client_or_a_session():
     allowed = {"task", "outcome", "code", "method", "round", "reason"}
-    allowed |= {"against", "closed_by", "version"}
+    allowed |= {"against", "closed_by", "version", "which"}
     assert {label for metric in METRICS for label in metric.labels} <= allowed
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     declared = {v for v in vars(metrics).values() if isinstance(v, metrics.Metric)}

@@ -1,11 +1,10 @@
+import dataclasses
 import datetime as dt
-
-import pytest
 
 from secagg.server.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.certificate_expiry import WARNED_BEFORE, warn_before_expiry
+from secagg.transport.certificate_expiry import ExpiryWarnings
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
@@ -29,30 +28,35 @@ def expiring(caplog):
     return [path for name, path, *_ in words if name == "certificate_expires"]
 
 
-@pytest.mark.parametrize(
-    ("leaf_days", "authority_days", "files"),
-    [
-        (30, 730, []),
-        (13, 730, ["server.pem"]),
-        (30, 13, ["server.pem", "ca.pem"]),  # a leaf ends with its authority
-    ],
-)
-def test_what_expires_within_two_weeks_is_logged_with_its_file(
-    tmp_path, caplog, leaf_days, authority_days, files
+def test_what_expires_is_said_at_once_daily_and_louder_in_its_last_week(
+    tmp_path, caplog
 ):
-    warn_before_expiry(
-        identity(tmp_path, leaf_days=leaf_days, authority_days=authority_days)
-    )
-    assert expiring(caplog) == [f"path={tmp_path / name}" for name in files]
+    loaded, said = identity(tmp_path, leaf_days=90), ExpiryWarnings()
+    for hours in range(100 * 24):  # as often as nobody will look
+        said.warn(loaded, loaded.not_valid_after - dt.timedelta(days=100 - hours / 24))
+    assert expiring(caplog) == [f"path={tmp_path / 'server.pem'}"] * 30
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING"] * 23 + ["ERROR"] * 7
 
 
-def test_the_limit_is_counted_from_the_given_instant(tmp_path, caplog):
-    loaded = identity(tmp_path, leaf_days=90)
-    second = dt.timedelta(seconds=1)
-    warn_before_expiry(loaded, loaded.not_valid_after - WARNED_BEFORE)
-    assert not caplog.records
-    warn_before_expiry(loaded, loaded.not_valid_after - WARNED_BEFORE + second)
-    assert expiring(caplog) == [f"path={tmp_path / 'server.pem'}"]
+def test_a_renewed_certificate_ends_the_warnings(tmp_path, caplog):
+    said = ExpiryWarnings()
+    said.warn(identity(tmp_path / "old", leaf_days=5))
+    assert len(expiring(caplog)) == 1
+    said.warn(identity(tmp_path / "new", leaf_days=90))
+    assert len(expiring(caplog)) == 1
+
+
+def test_an_authority_is_as_old_as_its_successor(tmp_path, caplog):
+    loaded = identity(tmp_path, leaf_days=5, authority_days=5)
+    ExpiryWarnings().warn(loaded)
+    files = [f"path={tmp_path / name}" for name in ("server.pem", "ca.pem")]
+    assert expiring(caplog) == files
+    both = loaded.authorities + Authority.create("ours.example").certificate_pem()
+    (tmp_path / "ca.pem").write_bytes(both)
+    caplog.clear()
+    ExpiryWarnings().warn(dataclasses.replace(loaded, authorities=both))
+    assert expiring(caplog) == files[:1]
 
 
 async def test_a_server_says_so_when_it_starts(tmp_path, caplog):

@@ -12,6 +12,7 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.server.certificate_renewal import server_credentials
 from secagg.transport.certificates import Authority
+from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_in_pem, identity_of
 
@@ -58,7 +59,7 @@ def test_what_is_issued_loads_and_names_its_holder(files):
     server = load(files, "server", role=Role.SERVER)
     assert server.identity == PeerIdentity("deployment.example", Role.SERVER, "agg")
     client.channel_credentials()
-    server_credentials(server)
+    server_credentials(FollowedIdentity(server))
 
 
 def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):

@@ -1,0 +1,59 @@
+"""What an aggregator does once a minute about certificates: its own, and others'.
+
+Rule 1: its own certificate, its key, the authorities that it trusts and the list of
+        revoked certificates follow their files without a restart.
+Rule 2: a certificate that was taken back is refused with its next call, its open calls
+        end and its connections are dropped: a minute after the file, at the latest.
+Rule 3: what expires soon is said while there is time.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from secagg.runtime.clock import Clock
+from secagg.transport.certificate_expiry import ExpiryWarnings
+from secagg.transport.followed_identity import FollowedIdentity
+from secagg.transport.revoked import RevokedCertificates
+
+__all__ = ["LOOK_EVERY_SECONDS", "CertificateWatch"]
+
+LOOK_EVERY_SECONDS: Final = 60.0
+
+
+class CertificateWatch:
+    """Looks at the files of certificates, again and again.
+
+    Args:
+        followed: The aggregator's own.
+        revoked: The list that is in force.
+        clock: Time.
+        on_revoked: Called when the list takes back what it did not before.
+    """
+
+    def __init__(
+        self,
+        followed: FollowedIdentity,
+        revoked: RevokedCertificates,
+        clock: Clock,
+        on_revoked: Callable[[], None],
+    ) -> None:
+        self._followed = followed
+        self._revoked = revoked
+        self._clock = clock
+        self._on_revoked = on_revoked
+        self._warnings = ExpiryWarnings()
+        self._warn()
+
+    async def run(self) -> None:
+        """Look once a minute, for ever."""
+        while True:
+            await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
+            self._followed.look()
+            if self._revoked.look():
+                self._on_revoked()
+            self._warn()
+
+    def _warn(self) -> None:
+        now = datetime.fromtimestamp(self._clock.date(), UTC)
+        self._warnings.warn(self._followed.identity, now)

@@ -1,0 +1,248 @@
+"""Disks that outlive processes, and books on them that fail as disks do.
+
+Rule 1: what a process has committed is there for the next one, and nothing else is.
+Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then it has
+        happened, and the process does not know.
+Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final, Protocol
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.primitives.entropy import Entropy
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.change import Change, Committed
+from secagg.storage.rollback_mark import Mark, RollbackMark
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite_book import SQLiteBook
+from secagg.storage.sqlite_changes import Outcome
+from secagg.storage.sqlite_file import SQLiteFile
+from secagg.testing.world.loop import OneThread, Process, VirtualLoop
+
+__all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedBook"]
+
+# Lies in no directory: see `_MarkInMemory`.
+_NOWHERE: Final = Path("/the mark of a simulated disk")
+
+
+class DiskFault(Enum):
+    """What a disk does to one transaction."""
+
+    NONE = auto()
+    REFUSE = auto()
+    FALL_SILENT = auto()
+
+
+class OnCommit(Protocol):
+    """Told of every change that is on a disk."""
+
+    def __call__(self, disk: "Disk", change: Change) -> None:
+        """Take a note."""
+        ...
+
+
+class Disk:
+    """The disk of one party: book, rollback mark and, at a server, the spool.
+
+    Args:
+        owner: Whose it is, for the trace.
+        entropy: Names the book.
+        now: The date, in Unix seconds.
+        fault: Asked before each transaction what becomes of it.
+        on_commit: Told of every change that is on the disk.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        *,
+        entropy: Entropy,
+        now: Callable[[], float],
+        fault: Callable[["Disk"], DiskFault],
+        on_commit: OnCommit,
+    ) -> None:
+        self.owner: Final = owner
+        self.now: Final = now
+        self.fault: Final = fault
+        self.on_commit: Final = on_commit
+        self.spool: Final = _Spool(self)
+        self._entropy = entropy
+        self._mark = _MarkInMemory()
+        self._file = _File(self._mark, entropy)
+        self._backup: bytes | None = None
+        self._is_put_back = False
+
+    @property
+    def is_put_back(self) -> bool:
+        """Whether the next process finds an older state than the last one left."""
+        return self._is_put_back
+
+    def open(self, *, accept_restored: bool) -> "SimulatedBook":
+        """Open the book for one process.
+
+        Raises:
+            ServiceError: RESTORED_STATE.
+        """
+        if self._is_put_back:
+            self._file.judge(self._entropy, accept_restored=accept_restored)
+            self._is_put_back = False
+        return SimulatedBook(self)
+
+    def back_up(self) -> None:
+        """Keep a copy of the book as it is now."""
+        self._backup = self._file.content()
+
+    def put_back(self) -> bool:
+        """Put the copy back, if there is one and the book has moved on since."""
+        if self._backup is None or self._backup == self._file.content():
+            return False
+        self._file = _File(self._mark, self._entropy, self._backup)
+        self._backup, self._is_put_back = None, True
+        return True
+
+    @property
+    def file(self) -> SQLiteFile:
+        """The book's file."""
+        return self._file
+
+    def strike(self) -> bool:
+        """Refuse a write, or return whether to fall silent after it.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        fault = self.fault(self)
+        if fault is DiskFault.REFUSE:
+            raise _refused()
+        return fault is DiskFault.FALL_SILENT
+
+
+class Machine(Process):
+    """A process with what it finds on its machine.
+
+    Args:
+        loop: Where it runs.
+        name: For the trace.
+        disk: Its party's.
+        entropy: Its own, new with every process.
+        skew: How far its date is off, in seconds.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        name: str,
+        *,
+        disk: Disk,
+        entropy: Entropy,
+        skew: float,
+    ) -> None:
+        super().__init__(loop, name)
+        self.disk: Final = disk
+        self.entropy: Final = entropy
+        self.skew: Final = skew
+
+
+class SimulatedBook(SQLiteBook):
+    """The product's book on a simulated disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk.file, OneThread(), disk.now, owns_thread=False)
+        self._disk = disk
+
+    async def close(self) -> None:
+        """Finish what is under way; the disk stays."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._all_written is not None:
+                await self._all_written
+
+    def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        is_silent = self._disk.strike()
+        outcomes = super()._commit_all(changes)
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                self._disk.on_commit(self._disk, change)
+        if is_silent:
+            raise _refused()
+        return outcomes
+
+
+class _Spool(UploadSpool):
+    """Uploads and sums on a simulated disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(MemoryBlobs())
+        self._disk = disk
+
+    def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
+        """Store an upload, unless the disk refuses."""
+        is_silent = self._disk.strike()
+        super().commit(session_id, sender, digest)
+        if is_silent:
+            raise _refused()
+
+    def put(self, session_id: bytes, name: str, data: bytes) -> None:
+        """Store a payload or a sum, unless the disk refuses."""
+        is_silent = self._disk.strike()
+        super().put(session_id, name, data)
+        if is_silent:
+            raise _refused()
+
+
+class _MarkInMemory(RollbackMark):
+    """The rollback mark of a simulated disk: what is put back leaves it alone."""
+
+    def __init__(self) -> None:
+        super().__init__(_NOWHERE)
+        self._mark: Mark | None = None
+
+    def hold(self, *, wait_seconds: float) -> None:
+        """Do nothing: nobody else has it."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def read(self) -> Mark | None:
+        """Return the mark."""
+        return self._mark
+
+    def write(self, mark: Mark) -> None:
+        """Replace the mark."""
+        self._mark = mark
+
+
+class _File(SQLiteFile):
+    """A book's file in memory."""
+
+    def __init__(
+        self, mark: _MarkInMemory, entropy: Entropy, content: bytes | None = None
+    ) -> None:
+        new = content is None
+        super().__init__(
+            None, mark=mark if new else None, accept_restored=False, entropy=entropy
+        )
+        if content is not None:
+            self._database.deserialize(content)
+            self._mark, self._marked = mark, None
+            self._state = self._read_state()
+
+    def content(self) -> bytes:
+        """Return its bytes."""
+        return self._database.serialize()
+
+    def judge(self, entropy: Entropy, *, accept_restored: bool) -> None:
+        """Compare it with the mark, as opening a file does."""
+        self._judge_mark(entropy, accept_restored=accept_restored)
+
+
+def _refused() -> ServiceError:
+    return ServiceError(
+        "the disk does not answer",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Try again; it may be free by then.",
+        retry_after_seconds=1.0,
+    )

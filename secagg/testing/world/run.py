@@ -1,0 +1,499 @@
+"""One run: a server, its clients, their operators, and what goes wrong.
+
+Rule 1: whoever looks after a process starts it again when it has died or ended with an
+        error that may pass, as a unit of systemd would, and does nothing else.
+Rule 2: a run ends when everybody has come to an end: with the sums, or with a typed
+        reason.  One that does not is a fault.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+
+from secagg.client.client import Client
+from secagg.client.enrolment import EnrolledClient
+from secagg.client.storage import ClientStorage
+from secagg.descriptor import SessionDescriptor
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.runtime.clock import SystemClock
+from secagg.server.limits import AggregatorLimits
+from secagg.server.server import Server
+from secagg.server.storage import ServerStorage
+from secagg.simulation.enrolled import identity_in_simulation
+from secagg.storage.charges import ChargeState
+from secagg.testing.cohorts import LENIENT_POLICY
+from secagg.testing.knowledge import ForbiddenKnowledgeError, check
+from secagg.testing.manual_clock import STARTED_AT, DeadlockError
+from secagg.testing.observed_connection import CorruptEntropy
+from secagg.testing.world.dice import Dice, entropy_of
+from secagg.testing.world.loop import VirtualLoop, own_process
+from secagg.testing.world.machines import Disk, DiskFault, Machine
+from secagg.testing.world.network import Link, Listener, Network
+from secagg.testing.world.plan import (
+    CLIENTS,
+    LAST_STEP,
+    PAYLOAD,
+    SUMS,
+    Blow,
+    Incident,
+    Plan,
+    floors_of,
+    parameters_of,
+    prepared_of,
+)
+from secagg.testing.world.witness import Witness, one_hot_of
+
+__all__ = ["Run", "simulate"]
+
+TASK: Final = "a-task"
+SERVER: Final = "server"
+# How long somebody takes to start a process again.
+RESTART_SECONDS: Final = 3.0
+# Nobody waits for anything as long as this.
+TOO_LONG_SECONDS: Final = 7 * 86_400.0
+# Clocks of machines differ by as much; clients grant more.
+SKEW_SECONDS: Final = 60.0
+# What a client whose owner does nothing meets once, and not again.
+_FINAL: Final = frozenset(
+    {ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION, ErrorCode.RESTORED_STATE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a run.
+
+    Attributes:
+        plan: What it was.
+        faults: What did not hold; empty if all is well.
+        digest: Names everything that happened.
+        trace: The same in lines, if they were kept.
+        steps: How many steps it had.
+        seconds: How long it lasted in its own time.
+        sums: How many sums the operator was given.
+        endings: How server and clients ended, by name.
+    """
+
+    plan: Plan
+    faults: tuple[str, ...]
+    digest: str
+    trace: tuple[str, ...]
+    steps: int
+    seconds: float
+    sums: int
+    endings: dict[str, str]
+
+
+def simulate(seed: int, *, keep_trace: bool = False) -> Run:
+    """Run what a seed stands for."""
+    world = _World(Plan.of(seed), keep_trace=keep_trace)
+    with _without_machinery():
+        return world.run()
+
+
+class _World:
+    """Everything in one run.
+
+    Args:
+        plan: What happens.
+        keep_trace: Whether the lines of the trace are kept.
+    """
+
+    def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
+        self.plan = plan
+        self.dice = Dice(plan.seed, "world")
+        self.loop = VirtualLoop(Dice(plan.seed, "order"))
+        if not plan.is_shuffled:
+            self.loop.keep_order()
+        self.names = tuple(f"client-{number}" for number in range(CLIENTS))
+        self.witness = Witness(
+            parameters_of(plan.kind),
+            self.names,
+            now=self.loop.time,
+            on_step=self._on_step,
+            keep_trace=keep_trace,
+        )
+        self.network = Network(
+            self.loop, Dice(plan.seed, "network"), plan.weather, self.witness
+        )
+        self.loop.job_seconds = self._job_seconds
+        self.loop.on_job = self.witness.step
+        self.loop.set_exception_handler(self._escaped)
+        self.is_calm = False
+        self.full_until: dict[str, float] = {}
+        self.disks = {name: self._disk(name) for name in (SERVER, *self.names)}
+        self.machines: dict[str, Machine] = {}
+        self.processes: dict[str, asyncio.Task[None]] = {}
+        self.starts = dict.fromkeys(self.disks, 0)
+        self.endings: dict[str, str] = {}
+        self.highest_backed_up = 0
+        self.is_leaving = False
+        self.pending = list(plan.incidents)
+        self.disk_dice = Dice(plan.seed, "disks")
+
+    def run(self) -> Run:
+        """Run to the end, and judge."""
+        loop = self.loop
+        try:
+            loop.run_until_complete(self._until_the_end())
+        except DeadlockError as error:
+            self.witness.fault(str(error))
+        except ForbiddenKnowledgeError as error:
+            self.witness.fault(f"forbidden knowledge: {error}")
+        finally:
+            self._bury()
+        witness = self.witness
+        return Run(
+            plan=self.plan,
+            faults=tuple(witness.faults),
+            digest=witness.digest,
+            trace=tuple(witness.trace),
+            steps=witness.steps,
+            seconds=loop.time(),
+            sums=len(witness.sums),
+            endings=self.endings,
+        )
+
+    def _bury(self) -> None:
+        """Leave nothing behind that a later run could meet."""
+        for machine in self.machines.values():
+            machine.kill()
+        for _ in range(50):
+            left = asyncio.all_tasks(self.loop)
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            try:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=60.0))
+            except DeadlockError:
+                continue
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    async def _until_the_end(self) -> None:
+        everybody = [
+            self._looked_after(name, partial(self._take_part, number))
+            for number, name in enumerate(self.names)
+        ]
+        serving = asyncio.ensure_future(self._looked_after(SERVER, self._serve))
+        taking_part = asyncio.ensure_future(_all(everybody))
+        try:
+            async with asyncio.timeout(TOO_LONG_SECONDS):
+                await asyncio.wait(
+                    {serving, taking_part}, return_when=asyncio.FIRST_COMPLETED
+                )
+                self.is_leaving = True  # whoever is alone need not wait for ever
+                if not serving.done():
+                    await self._end_task()
+                await serving
+                await taking_part
+        except TimeoutError:
+            self.witness.fault(f"there is no end; so far: {self.endings}")
+            return
+        await self._judge()
+
+    async def _end_task(self) -> None:
+        """Have the operator end a task that has no clients left."""
+        while not self.endings.get(SERVER):
+            if self.network.listeners:
+                service = self.network.listeners[0].service
+                ending = self.machines[SERVER].start(
+                    service.end_task(TASK, "nobody is left")
+                )
+                death = self.machines[SERVER].death
+                await asyncio.wait({ending, death}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _judge(self) -> None:
+        self.witness.check_contributions()
+        charged = {
+            name: len(known) for name, known in self.witness.observer.masked.items()
+        }
+        if parameters_of(self.plan.kind).noise_block:
+            for name in self.names:
+                book = self.disks[name].open(accept_restored=True)
+                rows = await book.charges(TASK)
+                states = {row.session_id: row.state for row in rows}
+                self.witness.check_charges(name, states)
+                kept = [
+                    each for each in states.values() if each is not ChargeState.VOID
+                ]
+                charged[name] = len(kept)
+        check(self.witness.observer.facts, charged=charged)
+
+    # --- processes --------------------------------------------------------------------
+
+    async def _looked_after(
+        self, name: str, work: Callable[[Machine], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Run a party's processes, one after the other, until it has come to an end."""
+        while True:
+            machine = self._machine(name)
+            process = machine.start(work(machine))
+            self.processes[name] = process
+            await asyncio.wait(
+                {process, machine.death}, return_when=asyncio.FIRST_COMPLETED
+            )
+            if machine.is_gone:
+                await asyncio.wait({process})
+            ending = self._ending_of(machine, process)
+            if ending is not None:
+                self.endings[name] = ending
+                self.witness.note(name, f"ends: {ending}")
+                return
+            await asyncio.sleep(RESTART_SECONDS)
+
+    def _ending_of(self, machine: Machine, process: "asyncio.Task[None]") -> str | None:
+        """Return how a party has come to its end; None if it has to go on."""
+        if machine.is_gone or process.cancelled():
+            self.witness.note(machine.name, "has died")
+            return None
+        error = process.exception()
+        if error is None:
+            return "done"
+        if not isinstance(error, SecAggError):
+            self.witness.fault(f"{machine.name} ended by {error!r}")
+            return repr(error)
+        self.witness.note(machine.name, f"error: {error.code.name}, {error}")
+        is_over = self.is_leaving and (
+            machine.disk.owner == SERVER or SERVER in self.endings
+        )
+        if error.code in _FINAL or is_over:
+            return error.code.name
+        if machine.disk.owner == SERVER and error.code is not ErrorCode.STORAGE_FAILED:
+            return error.code.name
+        return None
+
+    def _machine(self, name: str) -> Machine:
+        self.starts[name] += 1
+        entropy: Entropy = entropy_of(self.plan.seed, f"{name} {self.starts[name]}")
+        if name in self.names and self.names.index(name) in self.plan.corrupt:
+            entropy = CorruptEntropy(entropy, name, self.witness.observer.facts)
+        machine = Machine(
+            self.loop,
+            name,
+            disk=self.disks[name],
+            entropy=entropy,
+            skew=SKEW_SECONDS * (2.0 * self.dice.uniform() - 1.0),
+        )
+        self.machines[name] = machine
+        self.witness.note(name, "starts")
+        return machine
+
+    async def _serve(self, machine: Machine) -> None:
+        is_put_back = machine.disk.is_put_back
+        if is_put_back:
+            try:
+                async with Server(None):
+                    self.witness.fault("a state that was put back is not noticed")
+            except SecAggError as error:
+                if error.code is not ErrorCode.RESTORED_STATE:
+                    raise
+        prepared = prepared_of(self.plan.kind)
+        async with Server(None, accept_restored=is_put_back) as server:
+            task = await server.add_task(TASK, prepared, sessions=SUMS, attempts=5)
+            listener = Listener(machine, server)
+            self.network.listeners = [listener]
+            try:
+                async for total in task.sums():
+                    self.witness.given(total)
+                await server.settle()
+            finally:
+                self.network.close(listener)
+
+    async def _take_part(self, number: int, machine: Machine) -> None:
+        kind = self.plan.kind
+        client = _OneHotClient(
+            Link(self.network, self.names[number], machine),
+            task=TASK,
+            floors=floors_of(kind),
+            cohort=LENIENT_POLICY,
+            attempts=5,
+            wait_seconds=900.0,
+        )
+        client.number = number
+        client.has_identity = parameters_of(kind).profile.has_identities
+        async with client:
+            async for given in client.contributions(_nothing):
+                self.witness.contributed(self.names[number], given)
+
+    # --- what goes wrong --------------------------------------------------------------
+
+    def _job_seconds(self) -> float:
+        return self.plan.job_seconds * self.dice.uniform() ** 4
+
+    def _on_step(self, step: int) -> None:
+        while self.pending and self.pending[0].step <= step:
+            incident = self.pending.pop(0)
+            # Never in the middle of somebody's callback.
+            self.loop.call_soon(self._strike, incident, context=self.network.context)
+        if step == LAST_STEP:
+            self.is_calm = True
+            self.network.calm()
+
+    def _strike(self, incident: Incident) -> None:
+        if self.is_calm:
+            return
+        victim = self.names[incident.client] if incident.blow.meets_client else SERVER
+        self.witness.note("WORLD", f"{incident.blow}: {victim}")
+        until = self.loop.time() + incident.seconds
+        match incident.blow:
+            case Blow.KILL_SERVER | Blow.KILL_CLIENT:
+                self._kill(victim)
+            case Blow.STOP_SERVER | Blow.STOP_CLIENT:
+                self._stop(victim, incident.seconds)
+            case Blow.RESTART_SERVER:
+                self.processes[SERVER].cancel()
+            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
+                self.full_until[victim] = until
+            case Blow.CUT_OFF_CLIENT:
+                self.network.cut_off[victim] = until
+            case Blow.CUT_OFF_ALL:
+                self.network.cut_off.update(dict.fromkeys(self.names, until))
+            case Blow.BACK_UP_SERVER:
+                self.disks[SERVER].back_up()
+                self.highest_backed_up = self.witness.highest_number
+            case Blow.PUT_BACK_SERVER:
+                self._put_back()
+
+    def _put_back(self) -> None:
+        self._kill(SERVER)
+        if self.disks[SERVER].put_back():
+            self.witness.put_back(self.highest_backed_up)
+
+    def _kill(self, name: str) -> None:
+        if name in self.machines:
+            self.machines[name].kill()
+            if name == SERVER:
+                self.network.listeners = []
+
+    def _stop(self, name: str, seconds: float) -> None:
+        machine = self.machines[name]
+        machine.stop()
+        self.loop.call_later(seconds, machine.go_on, context=self.network.context)
+
+    def _disk(self, name: str) -> Disk:
+        return Disk(
+            name,
+            entropy=entropy_of(self.plan.seed, f"disk of {name}"),
+            now=lambda: STARTED_AT + self.loop.time(),
+            fault=self._disk_fault,
+            on_commit=self.witness.committed,
+        )
+
+    def _disk_fault(self, disk: Disk) -> DiskFault:
+        if self.is_calm:
+            return DiskFault.NONE
+        if self.loop.time() < self.full_until.get(disk.owner, 0.0):
+            return DiskFault.REFUSE
+        if self.disk_dice.chance(self.plan.disk_refusal):
+            return DiskFault.REFUSE
+        if self.disk_dice.chance(self.plan.disk_silence):
+            return DiskFault.FALL_SILENT
+        return DiskFault.NONE
+
+    def _escaped(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        """Hear of an error that nobody has caught."""
+        error = about.get("exception")
+        self.witness.fault(f"escaped: {about.get('message')}: {error!r}")
+
+
+class _OneHotClient(Client):
+    """A client whose input says whose it is: noise of nothing, so that a sum does."""
+
+    number = 0
+    has_identity = False
+
+    def _enrolled(self, name: str) -> EnrolledClient | None:
+        if not self.has_identity:
+            return None
+        return EnrolledClient(identity_in_simulation(name, self.number + 1))
+
+    def _make_input(
+        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
+    ) -> PlainVector | NoisedVector:
+        if payload != PAYLOAD:
+            raise LocalProtocolError("another payload than the operator's")
+        vector = one_hot_of(self.number, descriptor.parameters)
+        block = descriptor.parameters.noise_block
+        if not block:
+            return PlainVector(vector)
+        return NoisedVector(vector, block, secrets.context)
+
+
+def _nothing(_: object) -> np.ndarray[Any, Any]:
+    return np.zeros(1)
+
+
+async def _all(everybody: list[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*everybody)
+
+
+# --- in place of the operating system -------------------------------------------------
+
+
+def _own() -> Machine:
+    process = own_process()
+    if not isinstance(process, Machine):
+        raise LocalProtocolError("the world itself has no disk and no entropy")
+    return process
+
+
+async def _server_storage(*_: object, **options: Any) -> ServerStorage:  # noqa: ANN401 - as the product's
+    disk = _own().disk
+    book = disk.open(accept_restored=options["accept_restored"])
+    return ServerStorage(book, disk.spool)
+
+
+async def _client_storage(*_: object, **options: Any) -> ClientStorage:  # noqa: ANN401 - as the product's
+    book = _own().disk.open(accept_restored=options["accept_restored"])
+    return ClientStorage(book, None)
+
+
+def _instant(_: SystemClock) -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _date(_: SystemClock) -> float:
+    return STARTED_AT + asyncio.get_running_loop().time() + _own().skew
+
+
+def _token(_: SystemEntropy, size: int) -> bytes:
+    return _own().entropy.token(size)
+
+
+@contextmanager
+def _without_machinery() -> Iterator[None]:
+    """Put the world in the place of clock, disks and entropy of the machine."""
+    limits = partial(AggregatorLimits, poll_seconds=4.0, join_poll_seconds=4.0)
+    is_collecting = gc.isenabled()
+    level = logging.root.manager.disable
+    with (
+        mock.patch("secagg.server.server.open_storage", _server_storage),
+        mock.patch("secagg.client.client.open_storage", _client_storage),
+        mock.patch("secagg.server.server.AggregatorLimits", limits),
+        mock.patch.object(SystemClock, "now", _instant),
+        mock.patch.object(SystemClock, "date", _date),
+        mock.patch.object(SystemEntropy, "token", _token),
+    ):
+        # What is collected when would depend on what ran before.
+        gc.disable()
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
+            if is_collecting:
+                gc.enable()

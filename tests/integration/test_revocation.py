@@ -1,0 +1,157 @@
+"""A client that is taken back: over mutual TLS, with the clock in the test's hand."""
+
+import asyncio
+
+import pytest
+
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.grpc_server import GrpcServer
+from secagg.testing.manual_clock import ManualClock
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.transport.admission import Admission
+from secagg.transport.relay import Refusal
+from secagg.transport.revoked import revoked_line
+from secagg.transport.tls import number_in_pem
+from secagg.wire.calls import AdvertiseKeys, WatchSession
+
+LOOPBACK = Address("127.0.0.1", 0)
+CALL = AdvertiseKeys(bytes(32), b"advert")
+WATCH = WatchSession(bytes(32), after=None)
+
+
+class Silent(ScriptedService):
+    """Lets streams wait for ever, and counts them."""
+
+    def __init__(self):
+        super().__init__()
+        self.opened = self.ended = 0
+        self.changed = asyncio.Condition()
+
+    async def watch(self, *_):
+        self.opened += 1
+        await self._say()
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            self.ended += 1
+            await self._say()
+
+    async def _say(self):
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def until(self, is_so):
+        async with self.changed:
+            await self.changed.wait_for(is_so)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    return TLSDeployment(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def revoked(tmp_path):
+    path = tmp_path / "revoked.txt"
+    path.touch()
+    return path
+
+
+async def next_of(connection):
+    return await anext(connection.watch(WATCH))
+
+
+async def pass_time(clock, seconds):
+    """Let the watch look as often as it would."""
+    clock.advance(seconds)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("relay", ["on", "off"])
+async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
+    deployment, revoked, relay
+):
+    clock, service = ManualClock(), Silent()
+    gone, stays = deployment.client("gone"), deployment.client("stays")
+    async with (
+        asyncio.timeout(60),
+        await GrpcServer.start(
+            service,
+            LOOPBACK,
+            identity=deployment.server(),
+            admission=Admission(relay=relay),
+            revoked=revoked,
+            clock=clock,
+        ) as server,
+        GrpcConnection(server.address, identity=gone) as one,
+        GrpcConnection(server.address, identity=stays) as other,
+    ):
+        streams = []
+        for connection in (one, other):
+            await connection.call(CALL)
+            streams.append(asyncio.ensure_future(next_of(connection)))
+        await service.until(lambda: service.opened == 2)
+        number = number_in_pem(gone.certificate_chain)
+        revoked.write_text(f"{revoked_line(number)}\n")
+        await pass_time(clock, LOOK_EVERY_SECONDS - 1)
+        assert not service.ended
+        await pass_time(clock, 1)
+        await service.until(lambda: service.ended)  # nobody had to call
+        with pytest.raises(ServiceError):  # of the call, the connection, or the next
+            await streams[0]
+        for attempt in (one.call(CALL), next_of(one)):
+            with pytest.raises(ServiceError, match="revoked") as caught:
+                await attempt
+            assert caught.value.code is ErrorCode.UNAUTHENTICATED
+        if server.relay is not None:
+            assert server.relay.refused[Refusal.REVOKED] == 1
+        await other.call(CALL)
+        # The same client, by a new certificate.
+        again = deployment.client("gone")
+        async with GrpcConnection(server.address, identity=again) as renewed:
+            await renewed.call(CALL)
+        streams[1].cancel()
+    assert [who for who, _ in service.calls] == ["gone", "stays", "stays", "gone"]
+
+
+async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
+    service = Silent()
+    async with (
+        asyncio.timeout(60),
+        await GrpcServer.start(
+            service,
+            LOOPBACK,
+            identity=deployment.server(),
+            admission=Admission(relay="on"),
+        ) as server,
+        GrpcConnection(server.address, identity=deployment.client()) as connection,
+    ):
+        stream = asyncio.ensure_future(next_of(connection))
+        await service.until(lambda: service.opened)
+        server.end_clients(lambda name: name == "somebody-else")
+        await connection.call(CALL)
+        assert not service.ended
+        server.end_clients(lambda name: name == "client-7")
+        await service.until(lambda: service.ended)
+        # It comes back at once; whether it may is for its task to say.
+        await service.until(lambda: service.opened == 2)
+        stream.cancel()
+
+
+async def test_a_list_that_cannot_be_read_keeps_the_server_from_starting(
+    deployment, tmp_path
+):
+    with pytest.raises(ServiceError, match="cannot read") as caught:
+        await GrpcServer.start(
+            ScriptedService(),
+            LOOPBACK,
+            identity=deployment.server(),
+            revoked=tmp_path / "nowhere",
+        )
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE

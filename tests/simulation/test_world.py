@@ -1,0 +1,152 @@
+"""The simulated service: it repeats itself, holds, and notices when it does not.
+
+`make simulation` runs the same over ten thousand seeds.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.client.session import ClientSession
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import refund, server
+from secagg.server.durable_state import DurableState, Position
+from secagg.storage.change import Change
+from secagg.storage.journal import StoredOffer, record_of
+from secagg.testing.world import simulate
+
+
+def test_a_seed_is_a_run():
+    first, second = simulate(3), simulate(3)
+    assert first.digest == second.digest
+    assert first.steps > 500
+    assert simulate(4).digest != first.digest
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_run_holds(seed):
+    run = simulate(seed)
+    assert run.faults == (), f"make simulation SEED={seed} shows how"
+
+
+# --- what the simulation is worth: the product with one defect, and seeds that show it
+
+
+def answers_before_it_has_stored(monkeypatch):
+    judge = DurableState._judge
+
+    async def judged_in_haste(self, batch):
+        self._judged(batch)
+        for message in batch:
+            message.settle(message.refusal)
+        await judge(self, batch)
+
+    monkeypatch.setattr(DurableState, "_judge", judged_in_haste)
+
+
+def opens_a_round_before_it_is_stored(monkeypatch):
+    async def applied_in_haste(self, make_event):
+        event = make_event(self._state)
+        if event is None or server.is_over(self._state):
+            return
+        step = server.step(server.fork(self._state), event)
+        self._enter(event, step)
+        await self._commit(
+            Change(key=self._key, records=(record_of(event),), round=step.state.ROUND)
+        )
+
+    monkeypatch.setattr(DurableState, "_apply_own", applied_in_haste)
+
+
+def submits_blindly_again(monkeypatch):
+    commit = DurableState._commit
+
+    async def committed_in_any_case(self, change):
+        try:
+            return await commit(self, change)
+        except ServiceError:
+            stored = await self._book.load(self._key)
+            self._position = Position(stored.sequence, stored.chain)
+            return await commit(self, change)
+
+    monkeypatch.setattr(DurableState, "_commit", committed_in_any_case)
+
+
+def forgets_the_last_record_at_a_restart(monkeypatch):
+    replay = DurableState.replay
+
+    def replayed_in_part(self, events):
+        replay(self, list(events)[:-1])
+
+    monkeypatch.setattr(DurableState, "replay", replayed_in_part)
+
+
+def takes_a_repetition_for_equivocation(monkeypatch):
+    step = server.step
+
+    def suspicious(state, event):
+        taken = step(state, event)
+        if taken.is_repeat:
+            raise RemoteProtocolError("again?", code=ErrorCode.EQUIVOCATION)
+        return taken
+
+    monkeypatch.setattr(server, "step", suspicious)
+
+
+def gives_back_what_it_has_masked(monkeypatch):
+    generous = {
+        key: refund.Charge.GIVEN_BACK if charge is refund.Charge.KEPT else charge
+        for key, charge in refund._FOLLOWED.items()
+    }
+    charges = dict.fromkeys(refund.CHARGES, generous)
+    monkeypatch.setattr(refund, "CHARGES", charges)
+
+
+def charges_nothing(monkeypatch):
+    monkeypatch.setattr("secagg.client.session.charge_of", lambda _: None)
+
+
+def speaks_before_it_has_stored(monkeypatch):
+    commit = ClientSession._commit
+
+    async def committed_in_part(self, change):
+        if change.records and change.charge is None:
+            return
+        await commit(self, change)
+
+    monkeypatch.setattr(ClientSession, "_commit", committed_in_part)
+
+
+def draws_its_seed_again_after_a_restart(monkeypatch):
+    resumed = StoredOffer.resumed
+
+    def with_another_seed(self, own, verified):
+        offered = resumed(self, own, verified)
+        return replace(offered, seed=SecretBytes(b"another" * 5))
+
+    monkeypatch.setattr(StoredOffer, "resumed", with_another_seed)
+
+
+def does_not_look_at_the_rollback_mark(monkeypatch):
+    monkeypatch.setattr("secagg.storage.sqlite_file.refuse_set_back", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        answers_before_it_has_stored,
+        opens_a_round_before_it_is_stored,
+        submits_blindly_again,
+        forgets_the_last_record_at_a_restart,
+        takes_a_repetition_for_equivocation,
+        gives_back_what_it_has_masked,
+        charges_nothing,
+        speaks_before_it_has_stored,
+        draws_its_seed_again_after_a_restart,
+        does_not_look_at_the_rollback_mark,
+    ],
+)
+def test_a_defect_is_noticed(defect, monkeypatch):
+    defect(monkeypatch)
+    assert any(simulate(seed).faults for seed in range(20))
