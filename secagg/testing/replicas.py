@@ -25,7 +25,7 @@ from secagg.testing.crash_points import (
 )
 from secagg.testing.deployment import RESTART_SECONDS, TASK_ID, Deployment, entropy_of
 from secagg.testing.lossy_connection import LossyConnection
-from secagg.testing.manual_clock import InlineExecutor
+from secagg.testing.manual_clock import InlineExecutor, inline_engine
 from secagg.testing.shared_book import SharedBook
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -98,7 +98,7 @@ class Replicas(Deployment):
             clock=self.clock,
             entropy=entropy_of(label),
             workers=workers,
-            masks=MaskExecutor(inline, workers, parts=2, min_work_per_part=1),
+            masks=MaskExecutor(workers, inline_engine(2), min_work_per_part=1),
             limits=self.limits,
             on_aborted=self._on_aborted,
             on_ended=self.on_ended,
