@@ -20,6 +20,7 @@ from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -35,6 +36,7 @@ from secagg.storage.change import (
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import (
+    FIRST_NUMBER,
     INSTANT,
     TIMELINE,
     held_lease,
@@ -223,8 +225,8 @@ async def _create(
     """Begin a session; return the chain value before its first record."""
     numbered = (new.role.value, new.task, new.peer)
     await database.execute(
-        "INSERT INTO tally (role, task, peer) VALUES ($1, $2, $3) "
-        "ON CONFLICT DO NOTHING",
+        "INSERT INTO tally (role, task, peer, highest_number) "  # noqa: S608 - our own words
+        f"VALUES ($1, $2, $3, {FIRST_NUMBER}) ON CONFLICT DO NOTHING",
         *numbered,
     )
     row = await database.fetchrow(
@@ -440,8 +442,8 @@ async def put_facts(
     """See `Book.put_facts`."""
     whose = (Role.SERVER.value, task)
     await database.execute(
-        "INSERT INTO tally (role, task, peer) VALUES ($1, $2, '') "
-        "ON CONFLICT DO NOTHING",
+        "INSERT INTO tally (role, task, peer, highest_number) "  # noqa: S608 - our own words
+        f"VALUES ($1, $2, '', {FIRST_NUMBER}) ON CONFLICT DO NOTHING",
         *whose,
     )
     done = await database.fetchrow(
@@ -494,7 +496,8 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
 
     Args:
         database: The book's.
-        everything: All that are open; else those that an older timeline has written.
+        everything: All that are open, and a server goes on with numbers that nobody has
+            seen (`FORGOTTEN_NUMBERS`); else those that an older timeline has written.
 
     Returns:
         Whether there were any.
@@ -504,4 +507,16 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
         f"WHERE ended IS NULL AND ($1 OR timeline <> {TIMELINE}) RETURNING 1",
         everything,
     )
+    if everything:
+        # The tally of no task says where the numbers of new tasks begin.
+        await database.execute(
+            "INSERT INTO tally (role, task, peer) VALUES ($1, '', '') "
+            "ON CONFLICT DO NOTHING",
+            Role.SERVER.value,
+        )
+        await database.execute(
+            "UPDATE tally SET highest_number = highest_number + $1 WHERE role = $2",
+            FORGOTTEN_NUMBERS,
+            Role.SERVER.value,
+        )
     return bool(marked)
