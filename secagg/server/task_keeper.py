@@ -397,6 +397,7 @@ class TaskKeeper:
             await self._end_work(self._kept.pop(task_id))
         self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
+            self._server.hold_task(task_id)  # it may have to be planned
             await self._run_again(row)
             return
         self._note(row)
