@@ -57,6 +57,7 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
+    "WATCH_FAILED",
     "log_defect",
     "log_event",
 ]
@@ -102,6 +103,7 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+WATCH_FAILED: Final = "watch_failed"
 REVOKED_RELOADED: Final = "revoked_reloaded"
 REVOKED_REFUSED: Final = "revoked_refused"
 
