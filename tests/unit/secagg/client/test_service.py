@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.client.backoff import PATIENT_LONGEST_SECONDS, Backoff
-from secagg.client.calls import ClientCalls
+from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
 from secagg.client.service import ClientService, Renewal, run_command
 from secagg.errors import (
     ErrorCode,
@@ -253,6 +253,7 @@ def test_a_wait_without_end_for_an_offer_is_patient_and_quiet():
             Workers(general=InlineExecutor()),
             watch=False,
             on_unreachable=lambda _: told.append(clock.now()),
+            tell_seconds=PATIENT_TELL_SECONDS,
         )
         offer = calls.next_offer("t", after_session=0, deadline=float("inf"))
         with pytest.raises(TimeoutError):
