@@ -185,14 +185,9 @@ class TaskKeeper:
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
-            row_now = await self._run_anew(task_id)
-            before = decode_settings(row.task).task.invited
-            after = settings.task.invited
-            if after:  # else everybody is
-                self._server.end_clients(
-                    lambda name: name not in after and (not before or name in before)
-                )
-            return row_now
+            changed = await self._run_anew(task_id)
+            self._show_out(row, changed)
+            return changed
 
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None
@@ -349,6 +344,14 @@ class TaskKeeper:
         row = await find_task(self._book, task_id)
         await self._run(row)
         return row
+
+    def _show_out(self, before: TaskRow, after: TaskRow) -> None:
+        """End calls and connections of clients that a task does not invite any more."""
+        were, are = (decode_settings(row.task).task.invited for row in (before, after))
+        if are:  # else everybody is
+            self._server.end_clients(
+                lambda name: name not in are and (not were or name in were)
+            )
 
     async def _run_again(self, row: TaskRow) -> None:
         """Run a task of an earlier process; pause it if its files are not there.
