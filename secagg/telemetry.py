@@ -40,6 +40,8 @@ __all__ = [
     "RENEWAL_FAILED",
     "RENEWAL_RAN",
     "REPORT_LOST",
+    "REVOCATIONS_REFUSED",
+    "REVOCATIONS_RENEWED",
     "REVOKED_REFUSED",
     "REVOKED_RELOADED",
     "ROUND_CLOSED",
@@ -77,6 +79,8 @@ CLIENT_DROPPED: Final = "client_dropped"
 CLIENT_LEFT_OUT: Final = "client_left_out"
 RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
+REVOCATIONS_RENEWED: Final = "revocations_renewed"
+REVOCATIONS_REFUSED: Final = "revocations_refused"
 TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
