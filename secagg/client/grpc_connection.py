@@ -10,6 +10,7 @@ at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
 (`secagg.runtime`) decides about the rest.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Self, TypeVar, cast
@@ -29,6 +30,7 @@ from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (
     CALLS,
+    Call,
     Deadline,
     GetOffer,
     Reference,
@@ -36,7 +38,7 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["CallDeadlines", "GrpcConnection"]
+__all__ = ["CallDeadlines", "GrpcConnection", "Traffic"]
 
 _Answer = TypeVar("_Answer")
 
@@ -66,6 +68,21 @@ class CallDeadlines:
                 return self.stream
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What went over a connection under one name of a call, before TLS and HTTP/2.
+
+    Attributes:
+        calls: How often it was made; a stream counts whenever it is opened.
+        bytes_sent: Size of all requests.
+        bytes_received: Size of all answers and updates.
+    """
+
+    calls: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
 class GrpcConnection:
     """An `AggregatorConnection` over gRPC.  Open it inside a running event loop.
 
@@ -82,8 +99,7 @@ class GrpcConnection:
         deadlines: Per call; sensible values by default.
 
     Attributes:
-        bytes_sent: Size of all requests so far, before TLS and the frames of HTTP/2.
-        bytes_received: Size of all answers and updates so far, likewise.
+        traffic: What was sent and received so far, by name of the call.
 
     Raises:
         LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
@@ -103,7 +119,7 @@ class GrpcConnection:
         self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
-        self.bytes_sent = self.bytes_received = 0
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._unary: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         if identity is not None and insecure_for_tests is None:
             self.identity = identity.identity.name
@@ -147,7 +163,7 @@ class GrpcConnection:
                 method = channel.unary_unary(f"/{SERVICE}/{row.name}")
                 self._unary[row.name] = method
             body = request.encode()
-            self.bytes_sent += len(body)
+            self._count(row, body)
             data = await method(
                 body,
                 timeout=self._deadlines.of(type(request)),
@@ -157,7 +173,7 @@ class GrpcConnection:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
-        self.bytes_received += len(data)
+        self.traffic[row.name].bytes_received += len(data)
         return cast("_Answer", row.decode(data))
 
     async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
@@ -173,14 +189,14 @@ class GrpcConnection:
                 channel = await self._channel.open()
                 stream = channel.unary_stream(f"/{SERVICE}/{row.name}")
                 body = WatchSession(request.session_id, after).encode()
-                self.bytes_sent += len(body)
+                self._count(row, body)
                 call = stream(
                     body,
                     timeout=self._deadlines.of(WatchSession),
                     metadata=self._metadata,
                 )
                 async for data in call:
-                    self.bytes_received += len(data)
+                    self.traffic[row.name].bytes_received += len(data)
                     update: Envelope | Reference = row.decode(data)
                     after = update.kind.ROUND
                     yield update
@@ -194,6 +210,11 @@ class GrpcConnection:
             finally:
                 if call is not None:
                     call.cancel()
+
+    def _count(self, row: Call, body: bytes) -> None:
+        traffic = self.traffic[row.name]
+        traffic.calls += 1
+        traffic.bytes_sent += len(body)
 
     @property
     def certificate(self) -> TLSIdentity | None:

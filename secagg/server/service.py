@@ -12,24 +12,31 @@ What is printed is decided by whoever calls.
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 from secagg.config import HostSettings, TaskSettings
 from secagg.errors import InternalError
 from secagg.messages import Round
+from secagg.metrics import Meters
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
-from secagg.server.program import server_of
+from secagg.server.program import keep_what_is_loaded, server_of
 from secagg.server.progress import SessionProgress
 from secagg.server.service_manager import ServiceManager
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import View, tasks_view
-from secagg.server.watching import Watched, meter_of, page_address, watching
+from secagg.server.watching import (
+    Watched,
+    exporter_of,
+    meter_of,
+    page_address,
+    watching,
+)
 from secagg.transport.address import Address
 
 __all__ = ["admin_socket_of", "run_service"]
@@ -79,7 +86,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     keeper = TaskKeeper(
         section.output_dir, section.state_dir, own_task=own_task, tell=tell
     )
-    meter = meter_of(section)
+    meter, exporter = meter_of(section), exporter_of(section)
     server = server_of(
         OperatedServer,
         settings,
@@ -87,8 +94,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         on_progress=progress,
         on_aborted=keeper.write_aborted,
     )
-    if meter is not None:
-        server.measure_with(meter)
+    server.measure_with(Meters([m for m in (meter, exporter) if m is not None]))
     manager = manager or ServiceManager()
     ending = _Ending(manager)
     page_address(section)  # rule 1
@@ -97,7 +103,8 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         listening(address)
         manager.ready(f"listening on {address}")
 
-    async with server:
+    async with exporter or nullcontext(), server:
+        keep_what_is_loaded()
         try:
             async with (
                 AdminSocket(

@@ -400,6 +400,7 @@ class TaskKeeper:
             self._show_out(known, row)
         self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
+            self._server.hold_task(task_id)  # it may have to be planned
             await self._run_again(row)
             return
         self._note(row)
