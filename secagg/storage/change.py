@@ -11,6 +11,7 @@ from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceE
 from secagg.storage.charges import Charge, ChargeState, Settlement
 
 __all__ = [
+    "FORGOTTEN_NUMBERS",
     "Behind",
     "Change",
     "Committed",
@@ -26,6 +27,14 @@ __all__ = [
 
 MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
+
+FORGOTTEN_NUMBERS: Final = 100_000
+"""Session numbers that a server's book passes over when it was put back and accepted.
+
+As many sessions may have been forgotten.  Clients that have seen their numbers refuse
+to see them again, and would wait until the server has run through them; and files of
+their sums have these names.
+"""
 
 
 @unique

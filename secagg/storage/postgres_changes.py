@@ -20,6 +20,7 @@ from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -34,6 +35,7 @@ from secagg.storage.change import (
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import (
+    FIRST_NUMBER,
     INSTANT,
     TIMELINE,
     read_charges,
@@ -234,8 +236,8 @@ async def _create(
     """Begin a session; return the chain value before its first record."""
     numbered = (new.role.value, new.task, new.peer)
     await database.execute(
-        "INSERT INTO tally (role, task, peer) VALUES ($1, $2, $3) "
-        "ON CONFLICT DO NOTHING",
+        "INSERT INTO tally (role, task, peer, highest_number) "  # noqa: S608 - our own words
+        f"VALUES ($1, $2, $3, {FIRST_NUMBER}) ON CONFLICT DO NOTHING",
         *numbered,
     )
     row = await database.fetchrow(
@@ -429,7 +431,8 @@ async def put_task(database: Database, task: Task, *, expect_version: int) -> bo
 async def put_facts(database: Database, task: str, facts: bytes) -> None:
     """See `Book.put_facts`."""
     await database.execute(
-        "INSERT INTO tally (role, task, peer, facts) VALUES ($1, $2, '', $3) "
+        "INSERT INTO tally (role, task, peer, highest_number, facts) "  # noqa: S608 - our own words
+        f"VALUES ($1, $2, '', {FIRST_NUMBER}, $3) "
         "ON CONFLICT (role, task, peer) DO UPDATE SET facts = excluded.facts",
         Role.SERVER.value,
         task,
@@ -477,7 +480,8 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
 
     Args:
         database: The book's.
-        everything: All that are open; else those that an older timeline has written.
+        everything: All that are open, and a server goes on with numbers that nobody has
+            seen (`FORGOTTEN_NUMBERS`); else those that an older timeline has written.
 
     Returns:
         Whether there were any.
@@ -487,4 +491,16 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
         f"WHERE ended IS NULL AND ($1 OR timeline <> {TIMELINE}) RETURNING 1",
         everything,
     )
+    if everything:
+        # The tally of no task says where the numbers of new tasks begin.
+        await database.execute(
+            "INSERT INTO tally (role, task, peer) VALUES ($1, '', '') "
+            "ON CONFLICT DO NOTHING",
+            Role.SERVER.value,
+        )
+        await database.execute(
+            "UPDATE tally SET highest_number = highest_number + $1 WHERE role = $2",
+            FORGOTTEN_NUMBERS,
+            Role.SERVER.value,
+        )
     return bool(marked)

@@ -33,6 +33,7 @@ from secagg.storage.stored import (
 )
 
 __all__ = [
+    "FIRST_NUMBER",
     "INSTANT",
     "TIMELINE",
     "find_faults",
@@ -54,6 +55,12 @@ INSTANT: Final = (
 
 TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 """The history that the database is on; another one after every fail-over."""
+
+FIRST_NUMBER: Final = (
+    "coalesce((SELECT new.highest_number FROM tally AS new "
+    "WHERE new.role = $1 AND new.task = '' AND new.peer = ''), 0)"
+)
+"""Where the numbers of a new task begin (`mark_restored`); its role is argument 1."""
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(SessionColumns))
 _SELECT: Final = f"SELECT {_COLUMNS} FROM session WHERE "  # noqa: S608 - our names
@@ -194,7 +201,10 @@ async def read_tally(database: Database, role: Role, task: str, *, peer: str) ->
         task,
         peer,
     )
-    return Tally() if row is None else Tally(*row)
+    if row is not None:
+        return Tally(*row)
+    new = await database.fetchrow(f"SELECT {FIRST_NUMBER}", role.value)
+    return Tally() if new is None else Tally(highest_number=new[0])
 
 
 async def read_tasks(database: Database) -> tuple[TaskRow, ...]:

@@ -15,6 +15,7 @@ from secagg.profiles import Trust
 from secagg.storage.book import unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -348,6 +349,15 @@ def purge_receipts(
 
 
 def mark_restored(database: sqlite3.Connection) -> None:
-    """Note of every open session that it comes from a state that was put back."""
+    """Note of every open session that it comes from a state that was put back.
+
+    A server goes on with numbers that nobody has seen (`FORGOTTEN_NUMBERS`), in tasks
+    that are forgotten as a whole too: a tally of no task says where new ones begin.
+    """
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
         SESSIONS.put(database, dataclasses.replace(session, restored=1))
+    role = Role.SERVER.value
+    TALLIES.put(database, tally_at(database, role, "", ""))
+    for tally in tuple(TALLIES.find(database, "role = ?", role)):
+        number = tally.highest_number + FORGOTTEN_NUMBERS
+        TALLIES.put(database, dataclasses.replace(tally, highest_number=number))

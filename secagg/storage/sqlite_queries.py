@@ -182,10 +182,17 @@ def session_at(database: sqlite3.Connection, key: str) -> SessionColumns | None:
 def tally_at(
     database: sqlite3.Connection, role: str, task: str, peer: str
 ) -> TallyColumns:
-    """Return the row of a tally; one of zeros, not stored, when there is none."""
+    """Return the row of a tally; one that is not stored when there is none.
+
+    It then begins with the numbers of the role's new tasks (`mark_restored`).
+    """
     where = "role = ? AND task = ? AND peer = ?"
     found = next(TALLIES.find(database, where, role, task, peer), None)
-    return found or TallyColumns(role, task, peer, 0, 0, b"")
+    if found is not None:
+        return found
+    new = next(TALLIES.find(database, where, role, "", ""), None)
+    highest_number = 0 if new is None else new.highest_number
+    return TallyColumns(role, task, peer, highest_number, 0, b"")
 
 
 def records_of(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
-from secagg.testing.world.run import Run, simulate
+from secagg.testing.world.run import SERVER, Run, simulate
 
 __all__: list[str] = []
 
@@ -51,7 +51,7 @@ def _run_all(seeds: range, processes: int) -> int:
     tally: Counter[str] = Counter()
     for done, run in enumerate(_runs(seeds, processes), 1):
         steps, seconds = steps + run.steps, seconds + run.seconds
-        ending = run.endings.get("server", "none")
+        ending = run.endings.get(SERVER, "no end")
         tally[f"{run.plan.kind}, {run.sums} sums, server: {ending}"] += 1
         if run.faults:
             failing.append(run.plan.seed)

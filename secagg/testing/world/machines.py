@@ -7,6 +7,7 @@ Rule 3: a disk may be put back to an older state.  Its rollback mark is not put 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Protocol
@@ -68,7 +69,7 @@ class Disk:
         self.now: Final = now
         self.fault: Final = fault
         self.on_commit: Final = on_commit
-        self.spool: Final = _Spool(self)
+        self._blobs = _Blobs(strike=self.strike)
         self._entropy = entropy
         self._mark = _MarkInMemory()
         self._file = _File(self._mark, entropy)
@@ -102,6 +103,10 @@ class Disk:
         self._file = _File(self._mark, self._entropy, self._backup)
         self._backup, self._is_put_back = None, True
         return True
+
+    def open_spool(self) -> UploadSpool:
+        """Open the spool for one process."""
+        return UploadSpool(self._blobs)
 
     @property
     def file(self) -> SQLiteFile:
@@ -171,26 +176,23 @@ class SimulatedBook(SQLiteBook):
         return outcomes
 
 
-class _Spool(UploadSpool):
-    """Uploads and sums on a simulated disk."""
+@dataclass(frozen=True, slots=True)
+class _Blobs(MemoryBlobs):
+    """Uploads and sums on a simulated disk.
 
-    def __init__(self, disk: Disk) -> None:
-        super().__init__(MemoryBlobs())
-        self._disk = disk
+    Attributes:
+        strike: Refuses a write, or says whether to fall silent after it.
+    """
 
-    def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Store an upload, unless the disk refuses."""
-        is_silent = self._disk.strike()
-        super().commit(session_id, sender, digest)
+    strike: Callable[[], bool] = field(kw_only=True, repr=False)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object, unless the disk refuses."""
+        is_silent = self.strike()
+        is_new = MemoryBlobs.create(self, name, data)
         if is_silent:
             raise _refused()
-
-    def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """Store a payload or a sum, unless the disk refuses."""
-        is_silent = self._disk.strike()
-        super().put(session_id, name, data)
-        if is_silent:
-            raise _refused()
+        return is_new
 
 
 class _MarkInMemory(RollbackMark):

@@ -49,6 +49,8 @@ class Blow(StrEnum):
     BACK_UP_SERVER = "the server's state is backed up"
     PUT_BACK_SERVER = "the server is killed, and its state is put back"
     KILL_CLIENT = "a client is killed"
+    BACK_UP_CLIENT = "a client's state is backed up"
+    PUT_BACK_CLIENT = "a client is killed, and its state is put back"
     STOP_CLIENT = "a client stands still"
     FILL_CLIENT_DISK = "a client's disk is full"
     CUT_OFF_CLIENT = "a client is cut off"
@@ -58,6 +60,13 @@ class Blow(StrEnum):
     def meets_client(self) -> bool:
         """Whether it meets one client."""
         return "client" in self
+
+
+# What is put back was backed up before.
+_BACKED_UP: Final = {
+    Blow.PUT_BACK_SERVER: Blow.BACK_UP_SERVER,
+    Blow.PUT_BACK_CLIENT: Blow.BACK_UP_CLIENT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,12 @@ class Plan:
     corrupt: frozenset[int]
     incidents: tuple[Incident, ...]
 
+    @property
+    def is_fair(self) -> bool:
+        """Whether nothing goes wrong at all, only in another order and at its pace."""
+        chances = (self.weather.loss, self.disk_refusal, self.disk_silence)
+        return not self.incidents and not any(chances)
+
     @classmethod
     def of(cls, seed: int) -> "Plan":
         """Return what a seed stands for."""
@@ -118,9 +133,9 @@ class Plan:
         count = dice.choice((0, 1, 1, 2, 3, 5, 8))
         incidents = [_incident(dice) for _ in range(count)]
         incidents += [
-            replace(each, step=1 + dice.below(each.step), blow=Blow.BACK_UP_SERVER)
+            replace(each, step=1 + dice.below(each.step), blow=_BACKED_UP[each.blow])
             for each in incidents
-            if each.blow is Blow.PUT_BACK_SERVER
+            if each.blow in _BACKED_UP
         ]
         return cls(
             seed=seed,
@@ -163,7 +178,7 @@ class Plan:
 def _incident(dice: Dice) -> Incident:
     return Incident(
         step=1 + dice.below(dice.choice((60, 300, 900))),
-        blow=dice.choice([each for each in Blow if each is not Blow.BACK_UP_SERVER]),
+        blow=dice.choice([each for each in Blow if each not in _BACKED_UP.values()]),
         client=dice.below(CLIENTS),
         seconds=dice.choice((0.5, 10.0, 70.0, 400.0)) * (0.5 + dice.uniform()),
     )

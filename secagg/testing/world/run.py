@@ -54,12 +54,15 @@ from secagg.testing.world.plan import (
 )
 from secagg.testing.world.witness import Witness, one_hot_of
 
-__all__ = ["Run", "simulate"]
+__all__ = ["SERVER", "Run", "simulate"]
 
 TASK: Final = "a-task"
 SERVER: Final = "server"
 # How long somebody takes to start a process again.
 RESTART_SECONDS: Final = 3.0
+# An operator who sees that nothing comes of a task any more, because too few clients
+# have an input left to give, ends it.
+PATIENCE_SECONDS: Final = 86_400.0
 # Nobody waits for anything as long as this.
 TOO_LONG_SECONDS: Final = 7 * 86_400.0
 # Clocks of machines differ by as much; clients grant more.
@@ -137,7 +140,6 @@ class _World:
         self.processes: dict[str, asyncio.Task[None]] = {}
         self.starts = dict.fromkeys(self.disks, 0)
         self.endings: dict[str, str] = {}
-        self.highest_backed_up = 0
         self.is_leaving = False
         self.pending = list(plan.incidents)
         self.disk_dice = Dice(plan.seed, "disks")
@@ -192,8 +194,12 @@ class _World:
         try:
             async with asyncio.timeout(TOO_LONG_SECONDS):
                 await asyncio.wait(
-                    {serving, taking_part}, return_when=asyncio.FIRST_COMPLETED
+                    {serving, taking_part},
+                    return_when=asyncio.FIRST_COMPLETED,
+                    timeout=PATIENCE_SECONDS,
                 )
+                if not serving.done() and not taking_part.done():
+                    self._check_patience()
                 self.is_leaving = True  # whoever is alone need not wait for ever
                 if not serving.done():
                     await self._end_task()
@@ -203,6 +209,12 @@ class _World:
             self.witness.fault(f"there is no end; so far: {self.endings}")
             return
         await self._judge()
+
+    def _check_patience(self) -> None:
+        """Only where too few clients can go on may nothing come of a task."""
+        left = [name for name in self.names if name not in self.endings]
+        if len(left) >= parameters_of(self.plan.kind).min_clients:
+            self.witness.fault(f"nothing comes of the task; so far: {self.endings}")
 
     async def _end_task(self) -> None:
         """Have the operator end a task that has no clients left."""
@@ -217,13 +229,19 @@ class _World:
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _judge(self) -> None:
-        self.witness.check_contributions()
+        self.witness.check_contributions(everybody=self.plan.is_fair)
+        if self.endings[SERVER] == "done" and len(self.witness.sums) < SUMS:
+            self.witness.fault(f"the task is done with {len(self.witness.sums)} sums")
         charged = {
             name: len(known) for name, known in self.witness.observer.masked.items()
         }
         if parameters_of(self.plan.kind).noise_block:
             for name in self.names:
-                book = self.disks[name].open(accept_restored=True)
+                if self.disks[name].is_put_back:
+                    # It was refused: what it had been charged is known here alone.
+                    charged[name] = self.witness.charged(name)
+                    continue
+                book = self.disks[name].open(accept_restored=False)
                 rows = await book.charges(TASK)
                 states = {row.session_id: row.state for row in rows}
                 self.witness.check_charges(name, states)
@@ -325,7 +343,10 @@ class _World:
         )
         client.number = number
         client.has_identity = parameters_of(kind).profile.has_identities
+        is_put_back = machine.disk.is_put_back
         async with client:
+            if is_put_back:
+                self.witness.fault("a state that was put back is not noticed")
             async for given in client.contributions(_nothing):
                 self.witness.contributed(self.names[number], given)
 
@@ -362,16 +383,11 @@ class _World:
                 self.network.cut_off[victim] = until
             case Blow.CUT_OFF_ALL:
                 self.network.cut_off.update(dict.fromkeys(self.names, until))
-            case Blow.BACK_UP_SERVER:
-                self.disks[SERVER].back_up()
-                self.highest_backed_up = self.witness.highest_number
-            case Blow.PUT_BACK_SERVER:
-                self._put_back()
-
-    def _put_back(self) -> None:
-        self._kill(SERVER)
-        if self.disks[SERVER].put_back():
-            self.witness.put_back(self.highest_backed_up)
+            case Blow.BACK_UP_SERVER | Blow.BACK_UP_CLIENT:
+                self.disks[victim].back_up()
+            case Blow.PUT_BACK_SERVER | Blow.PUT_BACK_CLIENT:
+                self._kill(victim)
+                self.disks[victim].put_back()
 
     def _kill(self, name: str) -> None:
         if name in self.machines:
@@ -454,7 +470,7 @@ def _own() -> Machine:
 async def _server_storage(*_: object, **options: Any) -> ServerStorage:  # noqa: ANN401 - as the product's
     disk = _own().disk
     book = disk.open(accept_restored=options["accept_restored"])
-    return ServerStorage(book, disk.spool)
+    return ServerStorage(book, disk.open_spool())
 
 
 async def _client_storage(*_: object, **options: Any) -> ClientStorage:  # noqa: ANN401 - as the product's

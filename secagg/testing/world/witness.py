@@ -193,15 +193,6 @@ class Witness:
         else:
             self._committed_at_client(disk.owner, session_id, change)
 
-    @property
-    def highest_number(self) -> int:
-        """The highest session number that the server's disk knows."""
-        return self._highest
-
-    def put_back(self, highest: int) -> None:
-        """Hear that a server's disk was put back: later numbers are free again."""
-        self._highest = highest
-
     def _committed_at_server(self, session_id: bytes, change: Change) -> None:
         if change.create is not None:
             number = change.create.number
@@ -251,13 +242,9 @@ class Witness:
             known.add(_ANSWERED)
         if change.charge is not None:
             self._charged.setdefault((name, session_id), ChargeState.BOUND)
-            kept = sum(
-                state is not ChargeState.VOID
-                for (who, _), state in self._charged.items()
-                if who == name
-            )
             self._must(
-                kept <= change.charge.allowed, f"{name} is charged beyond its budget"
+                self.charged(name) <= change.charge.allowed,
+                f"{name} is charged beyond its budget",
             )
         if change.end is not None:
             known.add(_ENDED)
@@ -266,6 +253,14 @@ class Witness:
             self._charged[key] = settled(self._charged[key], change.settle.state)
 
     # --- clients ----------------------------------------------------------------------
+
+    def charged(self, name: str) -> int:
+        """Return how many sessions a client has paid for."""
+        return sum(
+            state is not ChargeState.VOID
+            for (who, _), state in self._charged.items()
+            if who == name
+        )
 
     def left(self, name: str, request: Request[Any]) -> None:
         """See what leaves a client."""
@@ -409,8 +404,17 @@ class Witness:
                     f"charge is {state}",
                 )
 
-    def check_contributions(self) -> None:
-        """Compare what clients were told with what the operator was given."""
+    def check_contributions(self, *, everybody: bool) -> None:
+        """Compare what clients were told with what the operator was given.
+
+        Args:
+            everybody: Every client is in every sum, and has it.
+        """
+        if everybody:
+            told = {(name, given.session_number) for name, given in self._told}
+            for number in self.sums:
+                without = {name for name in self._names if (name, number) not in told}
+                self._must(not without, f"{without} have no sum of session {number}")
         for name, given in self._told:
             total = self.sums.get(given.session_number)
             self._must(

@@ -13,10 +13,12 @@ from secagg.storage import postgres_link
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
     NewSession,
+    NumberTakenError,
     Record,
     Role,
 )
@@ -183,6 +185,13 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     assert caught.value.code is ErrorCode.RESTORED_STATE
     book = await open_book(empty, mark=mark, accept_restored=True)
     assert (await book.load("a")).restored
+    tally = await book.tally(Role.SERVER, "task")
+    assert tally.highest_number == 1 + FORGOTTEN_NUMBERS
+    forgotten = await book.tally(Role.SERVER, "later")
+    assert forgotten.highest_number == FORGOTTEN_NUMBERS
+    new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
+    with pytest.raises(NumberTakenError):
+        await book.commit(Change(key="later", create=new))
     await book.close()
     await (await open_book(empty, mark=mark)).close()
 

@@ -10,7 +10,15 @@ import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage import sqlite_file
-from secagg.storage.change import Behind, Change, Committed, NewSession, Record, Role
+from secagg.storage.change import (
+    FORGOTTEN_NUMBERS,
+    Behind,
+    Change,
+    Committed,
+    NewSession,
+    Record,
+    Role,
+)
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.rollback_mark import Mark, RollbackMark, default_mark
 from secagg.storage.stored import Task, TaskState
@@ -31,8 +39,8 @@ def opening(state, mark, **options):
     return open_book(f"sqlite:{state}/book.db", mark=mark, **options)
 
 
-async def begin(book, key="a", number=1):
-    create = NewSession(role=Role.CLIENT, task="task", number=number, header=b"h")
+async def begin(book, key="a", number=1, role=Role.CLIENT):
+    create = NewSession(role=role, task="task", number=number, header=b"h")
     return await book.commit(Change(key=key, create=create))
 
 
@@ -235,6 +243,23 @@ async def test_accepting_marks_the_open_sessions_once_and_for_all(
     await step(later, open_at, records=(record(2),))
     assert (await later.load("a")).restored  # until it ends
     await later.close()
+
+
+async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_seen(
+    state, mark
+):
+    book = await opening(state, mark)
+    await begin(book, "server", 5, Role.SERVER)
+    await begin(book, "client", 5)
+    await book.close()
+    accepted = await opening(state, mark, accept_restored=True)
+    at_server = await accepted.tally(Role.SERVER, "task")
+    assert at_server.highest_number == 5 + FORGOTTEN_NUMBERS
+    forgotten = await accepted.tally(Role.SERVER, "a task after the backup")
+    assert forgotten.highest_number == FORGOTTEN_NUMBERS
+    # A client does not number sessions: it would wait for those numbers for ever.
+    assert (await accepted.tally(Role.CLIENT, "task")).highest_number == 5
+    await accepted.close()
 
 
 async def test_an_accepted_book_is_another_book(state, mark, tmp_path):

@@ -1,0 +1,474 @@
+"""Real servers and clients, killed, stopped, cut off and starved of disk, at random.
+
+    python tests/chaos/run.py --servers 1 --clients 4 --sums 10 --blows 40 --seed 7
+
+Everything is the product's own: `secagg server` and `secagg client`, over TLS, with
+their files.  Between them stands a balancer of bytes, with a port for every client, so
+that each can be cut off alone.  Whoever dies is started again, as a unit of systemd
+would, unless its exit code says that a person is needed.
+
+What must hold at the end: as many sums as were wanted; each exact over the clients that
+its report names; every client that wrote one wrote the same; nobody ended otherwise
+than by a documented code; no traceback; `secagg state check` and `secagg sessions
+verify` find nothing.
+
+With ``--store postgresql://...`` several servers share one book: they are given
+directories of their own beside it.  The seed decides on the blows, not on what the
+processes make of them: a run cannot be had again, only one like it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.testing.world.dice import Dice
+from secagg.transport.certificates import Authority
+
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "200",
+}
+# Ends after which a unit starts its program again (docs/exit-codes.md), and a kill.
+AGAIN = {31, 35, 50, 53, 54, 55, 56, 57, 58, 59, 18, 22, 24, 25, 27, 32, 37, 41}
+# It is done; or it was done before.
+ENDS = {0, 60}
+RESTART_SECONDS = 0.3
+# Far beyond what is needed once nothing goes wrong any more: only a hang reaches it.
+PATIENCE_SECONDS = 300.0
+
+SERVER = """\
+[server]
+listen = "127.0.0.1:{port}"
+state_dir = "{name}-state"
+rollback_mark = "marks/{name}"
+output_dir = "{name}-sums"
+drain_seconds = 2
+keep_seconds = 30
+{more}
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/server.pem"
+key = "pki/server.key"
+
+[task]
+id = "chaos"
+sessions = {sums}
+attempts = 100
+
+[vector]
+dimension = {clients}
+modulus_bits = 32
+
+[cohort]
+min_clients = {fewest}
+max_clients = {clients}
+min_survivors = {fewest}
+
+[rounds]
+advertise_keys = 5
+share_keys = 5
+masked_input = 8
+unmasking = 5
+
+[noise]
+none = "{acknowledgement}"
+"""
+
+CLIENT = """\
+[client]
+server = "127.0.0.1:{port}"
+task = "chaos"
+state_dir = "{name}-state"
+rollback_mark = "marks/{name}"
+sessions = 1000
+attempts = 100
+wait_seconds = 30
+
+[tls]
+ca = "pki/ca.pem"
+certificate = "pki/{name}.pem"
+key = "pki/{name}.key"
+
+[policy]
+min_clients = {fewest}
+min_survivors = {fewest}
+require_noise = false
+"""
+
+
+@dataclass(eq=False)
+class Party:
+    """One program that is started again whenever it ends too early."""
+
+    name: str
+    words: list[str]
+    directory: Path
+    faults: list[str]
+    process: asyncio.subprocess.Process | None = None
+    ending: int | None = None
+    starts: int = 0
+    deaths: int = 0
+    is_last: bool = False
+    is_draining: bool = False
+
+    async def live(self) -> None:
+        while True:
+            self.starts += 1
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "secagg", *self.words),
+                cwd=self.directory,
+                env=ENVIRONMENT,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+            # Not by itself: its disk may be full.
+            with (self.directory / f"{self.name}.log").open("ab") as log:
+                while line := await self.process.stdout.readline():
+                    log.write(line)
+            code = await self.process.wait()
+            was_drained, self.is_draining = self.is_draining, False
+            if code in ENDS and not (was_drained and code == 0):
+                self.ending = code
+                return
+            if code <= 0 or code == 143:
+                self.deaths += 1
+            elif code not in AGAIN:
+                self.faults.append(f"{self.name} has ended with {code}")
+                self.ending = code
+                return
+            elif self.is_last:
+                self.ending = code
+                return
+            await asyncio.sleep(RESTART_SECONDS)
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self.process is not None and self.process.returncode is None:
+                self.process.send_signal(number)
+
+    def limit_files(self, size: int) -> None:
+        """Let it write no file beyond some bytes: a full disk, for it alone."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.process is not None and self.process.returncode is None:
+                _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+@dataclass(eq=False)
+class Balancer:
+    """Carries the bytes of every client to some server that takes them."""
+
+    dice: Dice
+    targets: list[int]
+    ports: dict[str, int] = field(default_factory=dict)
+    open: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)
+    cut_off: set[str] = field(default_factory=set)
+    carrying: set[asyncio.Task] = field(default_factory=set)
+
+    async def listen(self, name: str) -> int:
+        self.open[name] = set()
+        server = await asyncio.start_server(
+            lambda reader, writer: self.carry(name, reader, writer), "127.0.0.1", 0
+        )
+        return server.sockets[0].getsockname()[1]
+
+    async def carry(self, name, reader, writer) -> None:
+        if name in self.cut_off:
+            writer.transport.abort()
+            return
+        first = self.dice.below(len(self.targets))
+        for place in range(len(self.targets)):
+            port = self.targets[(first + place) % len(self.targets)]
+            with contextlib.suppress(OSError):
+                there = await asyncio.open_connection("127.0.0.1", port)
+                break
+        else:
+            writer.transport.abort()
+            return
+        both = {writer, there[1]}
+        self.open[name] |= both
+        await asyncio.gather(self.pump(reader, there[1]), self.pump(there[0], writer))
+        self.open[name] -= both
+
+    @staticmethod
+    async def pump(reader, writer) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def cut(self, name: str) -> None:
+        for writer in tuple(self.open[name]):
+            writer.transport.abort()
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, asked: argparse.Namespace, directory: Path) -> None:
+        self.asked = asked
+        self.directory = directory
+        self.dice = Dice(asked.seed, "chaos")
+        self.faults: list[str] = []
+        self.blows: dict[str, int] = {}
+        self.clients = [f"client-{n}" for n in range(asked.clients)]
+        self.servers = [f"server-{n}" for n in range(asked.servers)]
+        self.parties: dict[str, Party] = {}
+        self.balancer = Balancer(self.dice, [free_port() for _ in self.servers])
+        self.pending: set[asyncio.Task] = set()
+
+    async def run(self) -> None:
+        await self.write_files()
+        lives = {
+            name: asyncio.create_task(party.live())
+            for name, party in self.parties.items()
+        }
+        try:
+            await self.storm()
+            await asyncio.gather(*self.pending)
+            serving = [lives[name] for name in self.servers]
+            await self.within_patience(serving, "the servers")
+            for name in self.clients:
+                self.parties[name].is_last = True
+            await self.within_patience(list(lives.values()), "the clients")
+        finally:
+            for name, life in lives.items():
+                life.cancel()
+                self.parties[name].signal(signal.SIGKILL)
+            await asyncio.wait(lives.values())
+        await self.judge()
+
+    async def within_patience(self, lives: list[asyncio.Task], who: str) -> None:
+        _, waiting = await asyncio.wait(lives, timeout=PATIENCE_SECONDS)
+        if waiting:
+            self.faults.append(f"{who} came to no end; see {self.directory}")
+
+    async def write_files(self) -> None:
+        authority = Authority.create()
+        pki = self.directory / "pki"
+        authority.issued().write(pki, "ca")
+        authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
+        fewest = max(3, len(self.clients) - 1)
+        store = self.asked.store
+        for number, name in enumerate(self.servers):
+            self.write(
+                f"{name}.toml",
+                SERVER.format(
+                    name=name,
+                    port=self.balancer.targets[number],
+                    more="" if store is None else f'store = "{store}"',
+                    sums=self.asked.sums,
+                    clients=len(self.clients),
+                    fewest=fewest,
+                    acknowledgement=NO_NOISE_ACKNOWLEDGEMENT,
+                ),
+            )
+            words = ["server", "--until-done", "--config", f"{name}.toml"]
+            self.add(name, words)
+        for number, name in enumerate(self.clients):
+            authority.issue_client(name).write(pki, name)
+            port = await self.balancer.listen(name)
+            self.write(
+                f"{name}.toml", CLIENT.format(name=name, port=port, fewest=fewest)
+            )
+            np.save(self.directory / f"{name}.npy", one_hot(number, self.clients))
+            self.add(
+                name,
+                [
+                    *("client", "--config", f"{name}.toml", "--same-input-again"),
+                    *("--input", f"{name}.npy"),
+                    *("--output", f"{name}-sum-{{session}}.npy"),
+                ],
+            )
+
+    def write(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(text, encoding="utf-8")
+
+    def add(self, name: str, words: list[str]) -> None:
+        self.parties[name] = Party(name, words, self.directory, self.faults)
+
+    # --- what goes wrong --------------------------------------------------------------
+
+    async def storm(self) -> None:
+        blows = (
+            *(self.kill_server, self.stop_server, self.drain_server) * 2,
+            *(self.kill_client, self.stop_client, self.cut, self.cut_off),
+            *(self.fill_server_disk, self.fill_client_disk),
+        )
+        for _ in range(self.asked.blows):
+            await asyncio.sleep(self.dice.between(0.2, 3.0))
+            if all(self.parties[name].ending is not None for name in self.servers):
+                return
+            blow = self.dice.choice(blows)
+            self.blows[blow.__name__] = self.blows.get(blow.__name__, 0) + 1
+            blow()
+
+    def kill_server(self) -> None:
+        self.parties[self.dice.choice(self.servers)].signal(signal.SIGKILL)
+
+    def drain_server(self) -> None:
+        party = self.parties[self.dice.choice(self.servers)]
+        party.is_draining = True  # it goes on where it stood, and says that all is well
+        party.signal(signal.SIGTERM)
+
+    def kill_client(self) -> None:
+        self.parties[self.dice.choice(self.clients)].signal(signal.SIGKILL)
+
+    def stop_server(self) -> None:
+        self.stop(self.dice.choice(self.servers))
+
+    def stop_client(self) -> None:
+        self.stop(self.dice.choice(self.clients))
+
+    def stop(self, name: str) -> None:
+        party = self.parties[name]
+        party.signal(signal.SIGSTOP)
+        self.later(lambda: party.signal(signal.SIGCONT))
+
+    def fill_server_disk(self) -> None:
+        self.fill(self.dice.choice(self.servers))
+
+    def fill_client_disk(self) -> None:
+        self.fill(self.dice.choice(self.clients))
+
+    def fill(self, name: str) -> None:
+        party = self.parties[name]
+        party.limit_files(0)
+        self.later(lambda: party.limit_files(resource.RLIM_INFINITY))
+
+    def cut(self) -> None:
+        for name in self.clients:
+            self.balancer.cut(name)
+
+    def cut_off(self) -> None:
+        name = self.dice.choice(self.clients)
+        self.balancer.cut_off.add(name)
+        self.balancer.cut(name)
+        self.later(lambda: self.balancer.cut_off.discard(name))
+
+    def later(self, undo) -> None:
+        seconds = self.dice.choice((0.5, 2.0, 6.0)) * (0.5 + self.dice.uniform())
+
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            undo()
+
+        self.pending.add(asyncio.create_task(wait()))
+
+    # --- what must hold ---------------------------------------------------------------
+
+    async def judge(self) -> None:
+        sums = self.released()
+        if len(sums) != self.asked.sums:
+            self.faults.append(f"{len(sums)} sums instead of {self.asked.sums}")
+        for name in self.clients:
+            for path in self.directory.glob(f"{name}-sum-*.npy"):
+                number = int(path.stem.rpartition("-")[2])
+                if number not in sums:
+                    self.faults.append(f"{name} has a sum of session {number}")
+                elif not np.array_equal(np.load(path), sums[number]):
+                    self.faults.append(f"{name} has another sum of session {number}")
+        for log in self.directory.glob("*.log"):
+            if "Traceback" in log.read_text(encoding="utf-8", errors="replace"):
+                self.faults.append(f"there is a traceback in {log}")
+        for name in self.servers if self.asked.store is None else ():
+            await self.ask("state", "check", "--config", f"{name}.toml")
+        for path in self.directory.glob("*-sums/receipt-*.bin"):
+            await self.ask("sessions", "verify", str(path))
+
+    def released(self) -> dict[int, np.ndarray]:
+        """Return the sums that servers wrote, each compared with its report."""
+        sums: dict[int, np.ndarray] = {}
+        for path in sorted(self.directory.glob("*-sums/report-*.json")):
+            report = json.loads(path.read_text(encoding="utf-8"))
+            number, total = (
+                report["session_number"],
+                np.load(path.parent / report["file"]),
+            )
+            expected = sum(
+                one_hot(self.clients.index(name), self.clients)
+                for name in report["receipt"]["survivors"]
+            )
+            if not np.array_equal(total, expected):
+                self.faults.append(f"{path}: {total} instead of {expected}")
+            if number in sums and not np.array_equal(sums[number], total):
+                self.faults.append(f"session {number} has two sums")
+            sums[number] = total
+        return sums
+
+    async def ask(self, *words: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "secagg", *words),
+            cwd=self.directory,
+            env=ENVIRONMENT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        if process.returncode:
+            self.faults.append(f"secagg {' '.join(words)}: {said.decode()}")
+
+
+def one_hot(number: int, clients: list[str]) -> np.ndarray:
+    """Return a vector that says whose it is, and how often it is in a sum."""
+    vector = np.zeros(len(clients), np.int64)
+    vector[number] = 1
+    return vector
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="tests/chaos/run.py", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--servers", type=int, default=1, help="that share the book")
+    parser.add_argument("--store", help="URL of that book, for more than one server")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--sums", type=int, default=10, help="that are wanted")
+    parser.add_argument("--blows", type=int, default=40, help="at most so many")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep", type=Path, help="directory for all files")
+    asked = parser.parse_args()
+    if asked.servers > 1 and asked.store is None:
+        parser.error("several servers need a --store that they share")
+    directory = asked.keep or Path(tempfile.mkdtemp(prefix="secagg-chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    chaos, began = Chaos(asked, directory), time.monotonic()
+    asyncio.run(chaos.run())
+    deaths = sum(party.deaths for party in chaos.parties.values())
+    print(
+        f"seed {asked.seed}: {asked.servers} servers, {asked.clients} clients, "
+        f"{asked.sums} sums in {time.monotonic() - began:.0f} s; "
+        f"{sum(chaos.blows.values())} blows {chaos.blows}, {deaths} deaths"
+    )
+    for fault in chaos.faults:
+        print(f"FAULT: {fault}")
+    print(f"files: {directory}" if chaos.faults else "all is well")
+    return bool(chaos.faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
