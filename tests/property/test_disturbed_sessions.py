@@ -106,13 +106,12 @@ def noised(draw):
 
     The input of a client is one-hot all the same: what counts is what is subtracted.
     """
-    make = draw(st.sampled_from([signing_parameters_for, parameters_for]))
-    curious = (
-        {"threshold": 4, "min_survivors": 5, "min_clients": 5}
-        if make is parameters_for
-        else {}
-    )
-    plain = make(7, dimension=DIMENSION, colluders=1, **curious)
+    cohort = {"dimension": DIMENSION, "colluders": 1}
+    if draw(st.booleans(), label="signed"):
+        plain = signing_parameters_for(7, **cohort)
+    else:
+        fewest = {"threshold": 4, "min_survivors": 5, "min_clients": 5}
+        plain = parameters_for(7, **cohort, **fewest)
     return with_noise(plain, ladder=2)
 
 
