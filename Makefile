@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -114,6 +114,9 @@ deploy-check: build/deploy-venv/bin/helm  ## deploy/, each file judged by the pr
 unit-check: wheel     ## the server's unit under a real systemd, hung and stopped; as root
 	deploy/systemd/try.sh dist/secagg-*.whl
 
+page-check: $(STAMP_DEV)  ## the operator's page in Chromium; its pictures in docs/pictures
+	$(BIN)/python docs/operator_page.py docs/pictures
+
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \
 	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
@@ -122,8 +125,8 @@ simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=.
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
-chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SUMS=... BLOWS=...
-	$(BIN)/python tests/chaos/run.py --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
+chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
+	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
 clean:

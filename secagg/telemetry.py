@@ -19,6 +19,7 @@ from typing import Final
 __all__ = [
     "ADMIN_REFUSED",
     "AGGREGATOR_UNREACHABLE",
+    "BUDGET_SHORT",
     "CALL_FAILED",
     "CALL_REFUSED",
     "CERTIFICATE_EXPIRES",
@@ -36,13 +37,19 @@ __all__ = [
     "MESSAGE_REFUSED",
     "RECEIPTS_PURGED",
     "RECORD_REPEATED",
+    "RENEWAL_FAILED",
+    "RENEWAL_RAN",
     "REPORT_LOST",
+    "REVOCATIONS_REFUSED",
+    "REVOCATIONS_RENEWED",
     "REVOKED_REFUSED",
     "REVOKED_RELOADED",
     "ROUND_CLOSED",
     "SERVER_LOGGER",
+    "SERVICE_WAITS",
     "SESSION_ABORTED",
     "SESSION_COMPLETED",
+    "SESSION_ENDED_ELSEWHERE",
     "SESSION_OPENED",
     "SESSION_RESUMED",
     "SPOOL_FOREIGN",
@@ -53,6 +60,7 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
+    "WATCH_FAILED",
     "log_defect",
     "log_event",
 ]
@@ -64,12 +72,15 @@ TRANSPORT_LOGGER: Final = "secagg.transport"
 SESSION_OPENED: Final = "session_opened"
 SESSION_RESUMED: Final = "session_resumed"
 SESSION_COMPLETED: Final = "session_completed"
+SESSION_ENDED_ELSEWHERE: Final = "session_ended_elsewhere"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
 CLIENT_LEFT_OUT: Final = "client_left_out"
 RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
+REVOCATIONS_RENEWED: Final = "revocations_renewed"
+REVOCATIONS_REFUSED: Final = "revocations_refused"
 TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
@@ -80,6 +91,10 @@ MESSAGE_REFUSED: Final = "message_refused"
 RECORD_REPEATED: Final = "record_repeated"
 REPORT_LOST: Final = "report_lost"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
+SERVICE_WAITS: Final = "service_waits"
+BUDGET_SHORT: Final = "budget_short"
+RENEWAL_RAN: Final = "renewal_ran"
+RENEWAL_FAILED: Final = "renewal_failed"
 
 # Of the transport: calls, its life, and what it found in certificates.
 CALL_REFUSED: Final = "call_refused"
@@ -94,6 +109,7 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+WATCH_FAILED: Final = "watch_failed"
 REVOKED_RELOADED: Final = "revoked_reloaded"
 REVOKED_REFUSED: Final = "revoked_refused"
 

@@ -7,6 +7,7 @@ Rule 2: whatever the server says about sizes is checked against what the session
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -40,7 +41,7 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import MAX_CHUNK_BYTES
 
-__all__ = ["ClientCalls", "repeated"]
+__all__ = ["PATIENT_TELL_SECONDS", "TELL_SECONDS", "ClientCalls", "repeated"]
 
 RETRYABLE: Final = frozenset(
     {
@@ -63,8 +64,10 @@ MAX_UPLOAD_RESTARTS: Final = 5
 WATCH_SECONDS: Final = (20.0, 240.0)
 WATCH_PARTS: Final = 6
 ANSWER_PARTS: Final = 3
-# Whoever looks at a client that gets nowhere is told this often.
+# Whoever looks at a client that gets nowhere is told this often; of one that waits for
+# ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
+PATIENT_TELL_SECONDS: Final = 600.0
 
 _Answer = TypeVar("_Answer")
 
@@ -123,8 +126,8 @@ class ClientCalls:
         entropy: Source of jitter.
         workers: Threads that hash what was fetched.
         watch: Wait on a stream; poll where that fails.  False always polls.
-        on_unreachable: Told why calls do not get through, at most every
-            `TELL_SECONDS`; must not block.
+        on_unreachable: Told why calls do not get through; must not block.
+        tell_seconds: How often at most.
 
     Attributes:
         has_been_answered: Whether any call was.
@@ -140,6 +143,7 @@ class ClientCalls:
         *,
         watch: bool,
         on_unreachable: Callable[[ServiceError], None] = lambda _: None,
+        tell_seconds: float = TELL_SECONDS,
     ) -> None:
         self._connection = connection
         self._clock = clock
@@ -147,21 +151,24 @@ class ClientCalls:
         self._workers = workers
         self._watch = watch
         self._on_unreachable = on_unreachable
+        self._tell_seconds = tell_seconds
         self._open_stream: _OpenStream | None = None
         self._has_tried_again = False
-        self._silent_until = float("-inf")
+        self._told = float("-inf")
         self.has_been_answered = False
         self.failure: ServiceError | None = None
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
 
+        Without an end of its patience it waits longer and longer, up to five minutes.
+
         Raises:
             RemoteProtocolError: The server refuses it.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
-        backoff = Backoff(self._entropy)
+        backoff = Backoff(self._entropy, is_patient=math.isinf(deadline))
         reason = "it did not answer"
         while True:
             try:
@@ -424,9 +431,9 @@ class ClientCalls:
         on_chunk(len(packed))
 
     def _tell(self, error: ServiceError) -> None:
-        now = self._clock.now()
-        if error.code is ErrorCode.UNREACHABLE and now >= self._silent_until:
-            self._silent_until = now + TELL_SECONDS
+        now, again = self._clock.now(), self._told + self._tell_seconds
+        if error.code is ErrorCode.UNREACHABLE and now >= again:
+            self._told = now
             self._on_unreachable(error)
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:

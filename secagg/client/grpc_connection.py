@@ -1,7 +1,9 @@
 """A client's gRPC connection to an aggregator.
 
 Rule 1: every call has a deadline, so that a silent network ends in an error.
-Rule 2: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
+Rule 2: a certificate that is renewed in its files is presented before the next session
+        is asked for, and never within one.
+Rule 3: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
 
 It keeps no protocol state and repeats nothing on its own beyond gRPC's few attempts
 at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
@@ -20,11 +22,21 @@ from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceErr
 from secagg.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.aggregator_channel import AggregatorChannel
+from secagg.transport.certificate_expiry import ExpiryWarnings
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
+from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
-from secagg.wire.calls import CALLS, Call, Deadline, Reference, Request, WatchSession
+from secagg.wire.calls import (
+    CALLS,
+    Call,
+    Deadline,
+    GetOffer,
+    Reference,
+    Request,
+    WatchSession,
+)
 
 __all__ = ["CallDeadlines", "GrpcConnection", "Traffic"]
 
@@ -103,6 +115,8 @@ class GrpcConnection:
         aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
     ) -> None:
+        self._followed = None if identity is None else FollowedIdentity(identity)
+        self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
@@ -140,6 +154,8 @@ class GrpcConnection:
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         row = CALLS[type(request)]
+        if isinstance(request, GetOffer):
+            await self._follow()
         try:
             method = self._unary.get(row.name)
             if method is None:
@@ -199,6 +215,22 @@ class GrpcConnection:
         traffic = self.traffic[row.name]
         traffic.calls += 1
         traffic.bytes_sent += len(body)
+
+    @property
+    def certificate(self) -> TLSIdentity | None:
+        """What is presented now; None in plaintext."""
+        return None if self._followed is None else self._followed.identity
+
+    async def _follow(self) -> None:
+        """Take renewed files, between sessions: whoever asks for one is in none."""
+        if self._followed is None:
+            return
+        before = self._followed.identity
+        newest = self._followed.look()
+        if newest is not before:
+            self._unary.clear()
+            await self._channel.renew(newest)
+        self._warnings.warn(newest)
 
     async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
         return await self._channel.explain(

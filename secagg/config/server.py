@@ -31,6 +31,12 @@ class ServerSection(ProgramSection):
         "for none. They name tasks, never clients.",
         default=None,
     )
+    otlp: str | None = setting(
+        "Collector of OpenTelemetry to which measurements and traces of sessions are "
+        "sent, such as http://127.0.0.1:4318 (OTLP over HTTP); empty for none. They "
+        "name tasks, never clients.",
+        default=None,
+    )
     page_listen: str | None = setting(
         "Address of the operator's web page, on this machine only: whoever has a login "
         "here can read it, names of clients included; empty for none.",
@@ -43,7 +49,14 @@ class ServerSection(ProgramSection):
     store: str | None = setting(
         "PostgreSQL database that keeps sessions, numbers and budgets, such as "
         "postgresql://user@host/name?sslmode=verify-full&passfile=/path; empty for a "
-        "file in state_dir, which keeps uploads and sums in any case.",
+        "file in state_dir.",
+        default=None,
+    )
+    blobs: str | None = setting(
+        "Where uploads, payloads and sums are kept, such as file:/mnt/shared or "
+        "s3://bucket/prefix (keys in AWS_* of the environment); empty for a folder in "
+        "state_dir. Aggregators with the same store and the same blobs "
+        "share the work.",
         default=None,
     )
     engine: str = setting(
