@@ -3,9 +3,10 @@
 #
 #   sudo deploy/systemd/try.sh secagg-0.1.0-py3-none-any.whl
 #
-# Needs root, Linux and the Debian packages systemd and dbus.  A systemd of its own runs as the
-# first process of new namespaces, over a copy of / that lies in memory and is gone at
-# the end: a booting systemd tidies up (/tmp first), and must find nothing of ours.
+# Needs root, Linux and the Debian packages systemd and dbus.  A systemd of its own runs
+# as the first process of new namespaces, over a copy of / that lies in memory and is
+# gone at the end: a booting systemd tidies up (/tmp first), and must find nothing of
+# ours.
 set -euo pipefail
 
 if [ "${1:-}" != inside ]; then
@@ -125,7 +126,7 @@ must "stopped within its time, without an error" \
 # docs/backup.md: put back, refused, and taken on purpose.
 rm -r /var/lib/secagg/server
 cp --archive "$copy" /var/lib/secagg/server
-! systemctl start secagg-server
+! systemctl start secagg-server 2> /dev/null
 must "a state that was put back is refused, and not tried again" \
   "$(property ActiveState), $(property ExecMainStatus)" "failed, 78"
 once=/run/systemd/system/secagg-server.service.d
