@@ -10,7 +10,6 @@ come from ``secagg pki``, and no enrolment key lies where the aggregator runs.
 import asyncio
 import tempfile
 import time
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +107,7 @@ async def main(directory: Path) -> None:
                 epsilon=8.0,
                 delta=1e-5,
                 # Who fears a server that lies counts on some clients helping it.
-                colluder_fraction=Fraction(1, 10) if profile.has_identities else 0,
+                colluder_fraction=0.1 if profile.has_identities else 0.0,
             )
             task = await server.add_task(
                 profile.label, secagg.PreparedTask.from_plan(noise, cohort)
@@ -134,7 +133,7 @@ async def main(directory: Path) -> None:
                 )
             )
             total = await releasing
-            agree = all(np.array_equal(each.values, total.values) for each in given)
+            agree = all(np.all(each.values == total.values) for each in given)
             print(
                 f"{profile.label}: {total.inputs} vectors, about 1.5 everywhere: "
                 f"{np.round(total.values, 2)}; everybody has the same sum: {agree}"
