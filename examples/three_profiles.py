@@ -75,9 +75,9 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
 
 async def released(task: secagg.RunningTask) -> secagg.ReleasedSum:
     """Take the only sum of a task."""
-    total = await task.next_sum()
-    task.take()
-    return total
+    async for total in task.sums():
+        return total
+    raise RuntimeError("the task has ended without a sum")
 
 
 async def main(directory: Path) -> None:
