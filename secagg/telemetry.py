@@ -40,6 +40,8 @@ __all__ = [
     "RENEWAL_FAILED",
     "RENEWAL_RAN",
     "REPORT_LOST",
+    "REVOCATIONS_REFUSED",
+    "REVOCATIONS_RENEWED",
     "REVOKED_REFUSED",
     "REVOKED_RELOADED",
     "ROUND_CLOSED",
@@ -47,6 +49,7 @@ __all__ = [
     "SERVICE_WAITS",
     "SESSION_ABORTED",
     "SESSION_COMPLETED",
+    "SESSION_ENDED_ELSEWHERE",
     "SESSION_OPENED",
     "SESSION_RESUMED",
     "SPOOL_FOREIGN",
@@ -57,6 +60,7 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
+    "WATCH_FAILED",
     "log_defect",
     "log_event",
 ]
@@ -68,12 +72,15 @@ TRANSPORT_LOGGER: Final = "secagg.transport"
 SESSION_OPENED: Final = "session_opened"
 SESSION_RESUMED: Final = "session_resumed"
 SESSION_COMPLETED: Final = "session_completed"
+SESSION_ENDED_ELSEWHERE: Final = "session_ended_elsewhere"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
 CLIENT_LEFT_OUT: Final = "client_left_out"
 RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
+REVOCATIONS_RENEWED: Final = "revocations_renewed"
+REVOCATIONS_REFUSED: Final = "revocations_refused"
 TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
@@ -102,6 +109,7 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+WATCH_FAILED: Final = "watch_failed"
 REVOKED_RELOADED: Final = "revoked_reloaded"
 REVOKED_REFUSED: Final = "revoked_refused"
 

@@ -3,7 +3,7 @@
 What programs build on is `secagg.server.server`; this is for `secagg.server.service`.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from secagg.metrics import Meter
 from secagg.server.progress import LiveSession, SessionProgress
@@ -94,6 +94,10 @@ class OperatedServer(Server):
         """
         if self.transport is not None:
             self.transport.end_clients(is_unwelcome)
+
+    def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Have somebody told when another server may have changed a task."""
+        self._opened().aggregator.when_changed(then)
 
     def measure_with(self, meter: Meter) -> None:
         """Have what happens measured; before the server is opened."""

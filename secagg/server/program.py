@@ -100,6 +100,7 @@ async def plan_task(
         store=settings.server.store,
         mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
+        blobs=settings.server.blobs,
     )
     try:
         return await settle_task(
@@ -225,6 +226,7 @@ def server_of(
         state_dir=settings.server.state_dir,
         store=settings.server.store,
         engine=settings.server.engine,
+        blobs=settings.server.blobs,
         rollback_mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
         health_listen=settings.server.health_listen,

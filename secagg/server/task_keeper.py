@@ -8,7 +8,9 @@ Rule 3: a task ends by its operator, its end date or its budget.  What fails aga
         again pauses the task, with the reason, and ends no process.
 Rule 4: a task that was stopped with a session under way runs until that session is
         over: inputs that were given are not lost.
-Rule 5: what is said of one task waits for what was said of it before, and for no other
+Rule 5: other servers may share the book: what is said at one of them is done by all.
+        Nothing opens at a server that has not heard it yet (`TaskGate.version`).
+Rule 6: what is said of one task waits for what was said of it before, and for no other
         task: planning one may take minutes, in which another has to be stopped.
 """
 
@@ -32,6 +34,7 @@ from secagg.errors import (
     printable,
 )
 from secagg.messages import MAX_REASON_BYTES
+from secagg.profiles import Trust
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
@@ -40,7 +43,11 @@ from secagg.server.sum_files import SumFiles, write_receipt
 from secagg.server.task_folder import folder_of, privacy_folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
-from secagg.server.task_setup import PreparedTask, settle_task
+from secagg.server.task_setup import (
+    PreparedTask,
+    published_enrolment,
+    settle_task,
+)
 from secagg.server.views import find_task, short_of_budget, state_of
 from secagg.storage.book import Book
 from secagg.storage.change import Role, SessionsSpentError
@@ -63,10 +70,23 @@ class _Kept:
     Attributes:
         running: Its sessions.
         work: Takes its sums, until its end.
+        gate: When sessions open.
     """
 
     running: RunningTask
     work: "asyncio.Task[None]"
+    gate: TaskGate
+
+
+class _ChangedMeanwhileError(ServiceError):
+    """Somebody else has changed a task's row: another operator, or another server."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"somebody else has changed task {task_id!r} meanwhile",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Try again.",
+        )
 
 
 class TaskKeeper:
@@ -93,10 +113,12 @@ class TaskKeeper:
         self._own_task = own_task
         self._tell = tell
         self._kept: dict[str, _Kept] = {}
+        self._rows: dict[str, TaskRow] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()
         self._opened: OperatedServer | None = None
         self._failure: asyncio.Future[None] | None = None
+        self._refused_lists: dict[str, str] = {}
 
     async def start(
         self, server: OperatedServer, proposed: Iterable[TaskSettings]
@@ -119,6 +141,7 @@ class TaskKeeper:
             await self._run_again(row)
         await server.listen()
         self._started.set()
+        server.follow_with(self._follow)
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -185,14 +208,9 @@ class TaskKeeper:
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
-            row_now = await self._run_anew(task_id)
-            before = decode_settings(row.task).task.invited
-            after = settings.task.invited
-            if after:  # else everybody is
-                self._server.end_clients(
-                    lambda name: name not in after and (not before or name in before)
-                )
-            return row_now
+            changed = await self._run_anew(task_id)
+            self._show_out(row, changed)
+            return changed
 
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None
@@ -256,7 +274,7 @@ class TaskKeeper:
 
     @asynccontextmanager
     async def _alone(self, task_id: str) -> AsyncIterator[None]:
-        """Wait for the start, and for what was said of this task before (rule 5)."""
+        """Wait for the start, and for what was said of this task before (rule 6)."""
         await self._started.wait()
         async with self._locks.setdefault(task_id, asyncio.Lock()):
             yield
@@ -300,11 +318,7 @@ class TaskKeeper:
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
         if not await self._book.put_task(task, expect_version=row.version):
-            raise ServiceError(
-                f"somebody else has changed task {row.task.task_id!r} meanwhile",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Try again.",
-            )
+            raise _ChangedMeanwhileError(row.task.task_id)
         telemetry.log_event(
             _LOG,
             logging.INFO,
@@ -316,7 +330,16 @@ class TaskKeeper:
         self._tell(
             f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
         )
-        return TaskRow(task, row.version + 1, row.tally)
+        row = TaskRow(task, row.version + 1, row.tally)
+        self._note(row)
+        return row
+
+    def _note(self, row: TaskRow) -> None:
+        """Remember how a task stands: sessions of it open under this version only."""
+        self._rows[row.task.task_id] = row
+        kept = self._kept.get(row.task.task_id)
+        if kept is not None:
+            kept.gate.version = row.version
 
     async def _propose(self, settings: TaskSettings) -> None:
         row = await row_of(self._book, settings.task.id)
@@ -343,12 +366,122 @@ class TaskKeeper:
             reports=privacy_folder_of(self._state_dir, settings.task.id),
         )
 
+    # --- other servers of the same book -----------------------------------------------
+
+    async def _follow(self) -> None:
+        """Do what operators have said at other servers.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is tried again.
+        """
+        for row in await self._book.tasks():
+            if not self._knows(row):
+                async with self._alone(row.task.task_id):
+                    newest = await find_task(self._book, row.task.task_id)
+                    if not self._knows(newest):
+                        await self._take_over(newest)
+
+    def _knows(self, row: TaskRow) -> bool:
+        known = self._rows.get(row.task.task_id)
+        return known is not None and known.version == row.version
+
+    async def _take_over(self, row: TaskRow) -> None:
+        """Have a task be here what its row says by now."""
+        task_id, known = row.task.task_id, self._rows.get(row.task.task_id)
+        kept = self._kept.get(task_id)
+        is_other = known is None or (known.task.settings, known.task.plan) != (
+            row.task.settings,
+            row.task.plan,
+        )
+        must_run = kept is None or kept.running.is_done
+        if is_other and kept is not None:
+            await self._end_work(self._kept.pop(task_id))
+        if known is not None:
+            self._show_out(known, row)
+        self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
+        if is_other or (must_run and row.task.state is TaskState.RUNNING):
+            self._server.hold_task(task_id)  # it may have to be planned
+            await self._run_again(row)
+            return
+        self._note(row)
+        match row.task.state:
+            case TaskState.PAUSED:
+                await self._server.pause_task(task_id, row.task.reason)
+            case TaskState.STOPPED:
+                await self._server.end_task(task_id, row.task.reason)
+            case TaskState.RUNNING:
+                self._server.resume_task(task_id)
+
+    # --- the issuer's lists -----------------------------------------------------------
+
+    async def renew_lists(self) -> None:
+        """Take up revocation lists that are newer than those in use.
+
+        A session that gathers its clients ends; one that has its cohort goes on under
+        the list that it began with.
+        """
+        for task_id, kept in tuple(self._kept.items()):
+            used = kept.running.prepared.enrolment
+            if used is None or kept.running.is_done:
+                continue
+            try:
+                async with self._alone(task_id):
+                    if self._kept.get(task_id) is kept:
+                        await self._renew_list(task_id, used.trust)
+            except SecAggError as error:
+                self._fail(error)
+
+    async def _renew_list(self, task_id: str, used: Trust) -> None:
+        row = await find_task(self._book, task_id)
+        try:
+            found = await asyncio.to_thread(
+                published_enrolment, decode_settings(row.task)
+            )
+        except SecAggError as error:
+            self._say_refused_list(task_id, str(error))
+            return
+        number = 0 if found is None else found.trust.revocation_number
+        if number <= used.revocation_number:
+            return
+        self._tell(f"task {task_id!r}: revocation list {number}")
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
+            telemetry.REVOCATIONS_RENEWED,
+            task=task_id,
+            number=number,
+        )
+        await self._end_work(self._kept.pop(task_id))
+        await self._run_again(row)
+
+    def _say_refused_list(self, task_id: str, reason: str) -> None:
+        """Say once for each reason that a list cannot be used."""
+        if self._refused_lists.get(task_id) != reason:
+            self._refused_lists[task_id] = reason
+            telemetry.log_event(
+                _LOG,
+                logging.ERROR,
+                telemetry.REVOCATIONS_REFUSED,
+                task=task_id,
+                reason=reason,
+                next_step="copy the issuer's newest list again; the one before stays "
+                "in use",
+            )
+
     # --- work -------------------------------------------------------------------------
 
     async def _run_anew(self, task_id: str) -> TaskRow:
         row = await find_task(self._book, task_id)
         await self._run(row)
         return row
+
+    def _show_out(self, before: TaskRow, after: TaskRow) -> None:
+        """End calls and connections of clients that a task does not invite any more."""
+        were, are = (decode_settings(row.task).task.invited for row in (before, after))
+        if are:  # else everybody is
+            self._server.end_clients(
+                lambda name: name not in are and (not were or name in were)
+            )
 
     async def _run_again(self, row: TaskRow) -> None:
         """Run a task of an earlier process; pause it if its files are not there.
@@ -371,6 +504,7 @@ class TaskKeeper:
     async def _run(self, row: TaskRow) -> None:
         """Run a task, unless there is nothing left to run."""
         task_id = row.task.task_id
+        self._note(row)
         settings = decode_settings(row.task)
         state = state_of(row, settings)
         latest = await self._book.sessions(
@@ -384,6 +518,13 @@ class TaskKeeper:
             return
         prepared = await self._settle(settings)
         files = SumFiles(self._directory_of(task_id), prepared)
+        gate = TaskGate(
+            settings.schedule,
+            opened=latest[0].born if latest else None,
+            paused=state == "paused",
+        )
+        # Its own: to settle it may have changed the row.
+        gate.version = (await find_task(self._book, task_id)).version
         running = await self._server.add_gated_task(
             task_id,
             prepared,
@@ -391,16 +532,12 @@ class TaskKeeper:
             payload=_payload_of(settings),
             invited=frozenset(settings.task.invited) or None,
             attempts=settings.task.attempts,
-            gate=TaskGate(
-                settings.schedule,
-                opened=latest[0].born if latest else None,
-                paused=state == "paused",
-            ),
+            gate=gate,
             on_given_up=lambda error: self._give_up(task_id, error),
         )
         work = asyncio.create_task(self._work(settings, running, files))
         work.add_done_callback(self._note_end)
-        self._kept[task_id] = _Kept(running, work)
+        self._kept[task_id] = _Kept(running, work, gate)
         if state == "stopped":
             await self._server.end_task(task_id, row.task.reason)
 
@@ -463,17 +600,32 @@ class TaskKeeper:
     async def _stop_by_itself(self, task_id: str, reason: str) -> None:
         """Stop a task that no operator has stopped."""
         try:
-            await self.stop(task_id, reason=reason)
+            while True:
+                try:
+                    await self.stop(task_id, reason=reason)
+                except _ChangedMeanwhileError:
+                    continue  # perhaps another server has, for the same reason
+                return
         except SecAggError as error:
             self._fail(error)
 
     async def _give_up(self, task_id: str, error: SecAggError) -> None:
         """Pause a task whose attempts at a sum are used up."""
         async with self._alone(task_id):
-            row = await find_task(self._book, task_id)
-            if row.task.state is TaskState.RUNNING:
-                await self._say(row, TaskState.PAUSED, str(error))
+            if await self._pause_by_itself(task_id, str(error)):
                 await self._server.pause_task(task_id, str(error))
+
+    async def _pause_by_itself(self, task_id: str, reason: str) -> bool:
+        """Pause a task that no operator has paused; False if one has meanwhile."""
+        while True:
+            row = await find_task(self._book, task_id)
+            if row.task.state is not TaskState.RUNNING:
+                return False
+            try:
+                await self._say(row, TaskState.PAUSED, reason)
+            except _ChangedMeanwhileError:
+                continue  # perhaps another server has paused it for the same reason
+            return True
 
     async def _meet(self, task_id: str, error: ServiceError) -> None:
         """Decide what a failure of the machinery means for a task."""
@@ -485,9 +637,7 @@ class TaskKeeper:
         # Such as a payload that has gone: the other tasks can do without it.
         try:
             async with self._alone(task_id):
-                row = await find_task(self._book, task_id)
-                if row.task.state is TaskState.RUNNING:
-                    await self._say(row, TaskState.PAUSED, str(error))
+                await self._pause_by_itself(task_id, str(error))
         except SecAggError as failure:
             self._fail(failure)
 

@@ -3,18 +3,24 @@
 import asyncio
 import socket
 import threading
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
 
+import asyncpg
 import numpy as np
 import pytest
 
 from secagg.client.client import Client
 from secagg.config import load_task_settings
+from secagg.config.task import EnrolmentSection
+from secagg.enrolment.issuer import Issuer
+from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import MAX_CLIENTS
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.primitives.entropy import SystemEntropy
 from secagg.server.admin_channel import (
     MAX_MESSAGE_BYTES,
     NoAdminSocketError,
@@ -27,6 +33,7 @@ from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
 from secagg.server.task_folder import folder_of
 from secagg.server.task_keeper import TaskKeeper
+from secagg.server.task_memory import encode_settings
 from secagg.server.task_setup import prepare_task
 from secagg.server.views import find_task, tasks_view
 from secagg.storage.book_reader import reading
@@ -58,8 +65,9 @@ none = "{NO_NOISE_ACKNOWLEDGEMENT}"
 class World:
     """One aggregator that can be started again."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory, **options) -> None:
         self.directory = directory
+        self.options = options
         self.said: list[str] = []
         self.finished: list[bool] = []
         self.socket = directory / "state" / "admin.sock"
@@ -83,6 +91,7 @@ class World:
             insecure_for_tests=True,
             state_dir=self.directory / "state",
             on_aborted=self.keeper.write_aborted,
+            **self.options,
         ) as self.server:
             async with AdminSocket(
                 self.socket,
@@ -273,6 +282,66 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         shown = await world.ask("task.apply", settings=longer.document(), origin="f")
         assert (shown["sums_wanted"], shown["version"]) == (5, 2)
         await world.both_give("t")
+
+
+async def test_who_is_shown_out_at_one_server_of_a_book_is_at_all(world):
+    async with world.running(world.settings(invited=("a", "b", "c"))):
+        shown_out = []
+        world.server.end_clients = lambda is_unwelcome: shown_out.extend(
+            filter(is_unwelcome, "abcd")
+        )
+        book = world.server.storage.book
+        row = await find_task(book, "t")
+        settings = encode_settings(world.settings(invited=("a", "b")))
+        elsewhere = replace(row.task, settings=settings)
+        assert await book.put_task(elsewhere, expect_version=row.version)
+        await world.keeper._follow()
+        assert shown_out == ["c"]
+
+
+async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, caplog):
+    issuer, path = world.directory / "issuer", world.directory / "list.bin"
+    key = Issuer.create(issuer, trust_domain="example.org", entropy=SystemEntropy())
+
+    def publish():
+        with Issuer.open(issuer) as opened:
+            path.write_bytes(opened.revoke((), now=int(time.time())).encode())
+
+    def numbers():
+        running = world.server._opened().aggregator._sessions.all_running()
+        return [each.descriptor.parameters.trust.revocation_number for each in running]
+
+    async def number_is(number):
+        async with asyncio.timeout(20):
+            while numbers() != [number]:
+                await world.states()
+
+    publish()
+    settings = world.settings(profile="malicious-server")
+    settings = replace(
+        settings,
+        cohort=replace(settings.cohort, min_clients=4, max_clients=4, min_survivors=4),
+        enrolment=EnrolmentSection("example.org", key_text(key), path),
+    )
+    async with world.running(settings):
+        await number_is(1)
+        older = path.read_bytes()
+        await world.keeper.renew_lists()
+        for damage in (b"no list", b""):
+            path.write_bytes(damage)
+            for _ in "ab":
+                await world.keeper.renew_lists()
+        publish()
+        await world.keeper.renew_lists()
+        await number_is(2)
+        path.write_bytes(older)  # clients would refuse whoever goes back
+        await world.keeper.renew_lists()
+        await number_is(2)
+        assert await world.states() == {"t": "running"}
+    events = [r.levelname for r in caplog.records if r.event == "revocations_refused"]
+    assert 1 <= len(events) <= 2
+    assert set(events) == {"ERROR"}
+    assert "task 't': revocation list 2" in world.said
 
 
 @pytest.mark.parametrize(
@@ -672,3 +741,89 @@ def test_different_tasks_have_different_folders():
     names = ["a", "A", "a/b", "a%2Fb", "x" * 300, "x" * 301]
     names += [folder_of(name) for name in names[4:]]  # nobody can take another's
     assert len({folder_of(name) for name in names}) == len(names)
+
+
+# --- several servers of one book ------------------------------------------------------
+
+
+@pytest.fixture
+async def worlds(tmp_path, monkeypatch, postgres_url):
+    """Two aggregators that share a book and blobs, and run."""
+    monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
+    database = await asyncpg.connect(postgres_url)
+    await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
+    await database.close()
+    shared = {"store": postgres_url, "blobs": f"file:{tmp_path / 'blobs'}"}
+    one, other = (World(tmp_path / name, **shared) for name in ("one", "other"))
+    for world in (one, other):
+        world.directory.mkdir()
+    async with one.running(one.settings()), other.running(other.settings()):
+        yield one, other
+
+
+async def test_what_is_said_at_one_server_is_done_by_all(worlds):
+    one, other = worlds
+    await one.ask("task.add", settings=one.settings("u").document(), origin="f")
+    await until(other, "u", state="running", version=1)
+    # One client of each, and the session that either of them has opened.
+    at_other = other.server.connection("b")
+    await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
+    for world in worlds:
+        await until(world, "u", sums=1)
+    await other.ask("task.pause", task="u", reason="lunch")
+    await until(one, "u", state="paused", reason="lunch")
+    for world in worlds:
+        await until(world, "u", running=[])
+        await stays_closed(world, "u")
+        offered = await world.server.connection("a").call(GetOffer("u", 0))
+        assert isinstance(offered, Wait)
+    await one.ask("task.resume", task="u")
+    await until(other, "u", state="running")
+    longer = one.settings("u", sessions=3)
+    await one.ask("task.apply", settings=longer.document(), origin="f")
+    await until(other, "u", version=4)
+    await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
+    await one.ask("task.stop", task="u", reason="enough")
+    await until(other, "u", state="stopped")
+    for world in worlds:
+        await refused(world.give("c", "u"), ErrorCode.TASK_OVER)
+    found = sorted(
+        (world.directory.name, path.name)
+        for world in worlds
+        for path in world.directory.glob("sums/u/sum-*.npy")
+    )
+    assert len({name for _, name in found}) == len(found) == 2
+    replicas = (await one.ask("status"))["server"]["replicas"]
+    assert len(replicas) == 2
+    assert all(each["silent_seconds"] < 60 for each in replicas)
+
+
+async def test_a_server_that_has_not_heard_of_a_pause_opens_nothing(worlds):
+    one, other = worlds
+    one.server.follow_with(_nothing)  # deaf
+    await other.both_give("t")
+    await until(one, "t", sums=1)
+    await other.ask("task.pause", task="t", reason="lunch")
+    number = (await find_task(one.server.storage.book, "t")).tally.highest_number
+    for _ in range(20):
+        await one.server.connection("a").call(GetOffer("t", number))
+    row = await find_task(one.server.storage.book, "t")
+    assert (row.task.state, row.tally.highest_number) == (TaskState.PAUSED, number)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_blobs_that_the_others_do_not_use_are_refused(worlds, tmp_path):
+    third = World(tmp_path / "third", **worlds[0].options)
+    third.directory.mkdir()
+    third.options["blobs"] = f"file:{tmp_path / 'elsewhere'}"
+    with pytest.raises(ServiceError, match=r"server\.blobs") as caught:
+        async with third.running():
+            pass
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    third.options["blobs"] = worlds[0].options["blobs"]
+    async with third.running():
+        assert len((await third.ask("status"))["server"]["replicas"]) == 3
