@@ -77,31 +77,9 @@ def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
     assert sha256(parameters.noise_block).hexdigest() in capsys.readouterr().out
 
 
-def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys):
+def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys, settings_texts):
     settings = tmp_path / "server.toml"
-    settings.write_text(
-        """
-[server]
-listen = "127.0.0.1:0"
-[tls]
-ca = "ca.pem"
-certificate = "server.pem"
-key = "server.key"
-[task]
-id = "t"
-[vector]
-dimension = 4
-[cohort]
-min_clients = 3
-max_clients = 3
-min_survivors = 3
-[noise]
-mechanism = "skellam"
-epsilon = 8.0
-delta = 1e-5
-l2_clip = 1.0
-"""
-    )
+    settings.write_text(settings_texts["server"])
     result = approved(capsys, "--approve", str(settings), "--json")
     assert result["epsilon"] <= result["claimed_epsilon"] == 8.0
     assert len(result["approved_hash"]) == 64

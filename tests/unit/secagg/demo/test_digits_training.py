@@ -1,3 +1,5 @@
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,9 @@ from secagg.demo.softmax_model import DIMENSION, SoftmaxModel
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(
+    find_spec("sklearn") is None, reason="the demo's pictures come with scikit-learn"
+)
 
 
 @pytest.fixture(scope="module")
