@@ -184,7 +184,17 @@ def test_no_client_is_made_without_floors(given):
         Client(InMemoryConnection(None, "alice"), task="t", floors=given)
 
 
-async def test_floors_that_have_risen_end_an_interrupted_session(aggregator, tmp_path):
+@pytest.mark.parametrize(
+    ("risen", "complaint"),
+    [
+        ({"floors": floors(7.0)}, "at most 7"),
+        ({"floors": floors(), "cohort": ClientPolicy(min_clients=50)}, "50"),
+    ],
+    ids=["privacy", "cohort"],
+)
+async def test_floors_that_have_risen_end_an_interrupted_session(
+    aggregator, tmp_path, risen, complaint
+):
     stopped = asyncio.Event()
     paused = PausingConnection(
         InMemoryConnection(aggregator, "alice"),
@@ -210,10 +220,8 @@ async def test_floors_that_have_risen_end_an_interrupted_session(aggregator, tmp
         await asyncio.wait({interrupted})
 
         again = Listening(aggregator, "alice")
-        async with Client(
-            again, task="t", floors=floors(7.0), state_dir=tmp_path
-        ) as alice:
-            with pytest.raises(RemoteProtocolError, match="at most 7") as caught:
+        async with Client(again, task="t", state_dir=tmp_path, **risen) as alice:
+            with pytest.raises(RemoteProtocolError, match=complaint) as caught:
                 await alice.contribute(np.ones(DIMENSION))
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
         assert again.asked == []
