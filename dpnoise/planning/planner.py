@@ -215,6 +215,8 @@ class _Planner:
         asked for, twice as fine with one bit more.
         """
         scale_factor, bits = self._best(self._model)
+        # Before any accountant is asked: what is hopeless may be slow to judge, too.
+        refuse_hopeless(self._model, forecast_at(self._model, scale_factor, bits))
         for _ in range(_SEARCHES):
             model = self._fit(scale_factor)
             moved, moved_bits = self._best(model)

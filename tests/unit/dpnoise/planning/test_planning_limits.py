@@ -135,7 +135,7 @@ def test_a_secret_selection_is_planned_close_to_the_gaussian():
     assert caught.value.parameter == "delta"
 
 
-@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "skellam-mixture"])
+@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam"])
 def test_bits_that_only_a_hopeless_grid_can_hold_are_refused(mechanism):
     asked = CELL | {"clients": 1000, "dimension": 10, "mechanism": mechanism}
     with pytest.raises(ParameterError, match="times the least") as caught:
