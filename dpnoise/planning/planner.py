@@ -302,7 +302,7 @@ class _Planner:
         for bits in range(1, UNBOUNDED_BITS):
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
             forecast = make_mechanism(parameters).forecast(
-                sum_l2_norm=request.sum_l2_norm
+                sum_l2_norm=request.planned_sum_norm
             )
             if (
                 forecast.judged_mse <= _OVER_COUNTS * forecast.noise_mse
@@ -494,7 +494,7 @@ class _Planner:
         if not request.is_central:
             server = calibrated
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
-        forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
+        forecast = mechanism.forecast(sum_l2_norm=request.planned_sum_norm)
         refuse_wrapping(self._model, mechanism, forecast)
         # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
