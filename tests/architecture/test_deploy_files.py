@@ -115,6 +115,8 @@ def test_the_ports_of_the_composition_agree():
     assert inside["port_value"] == port_of(server.listen)
     health = place["endpoint"]["health_check_config"]["port_value"]
     assert health == port_of(server.health_listen)
+    (check,) = cluster["health_checks"]
+    assert check["reuse_connection"] is False  # a port that closes whoever stays
     outside = listener["address"]["socket_address"]["port_value"]
     assert SERVICES["edge"]["ports"] == [f"{outside}:{outside}"]
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
