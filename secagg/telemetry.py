@@ -43,6 +43,7 @@ __all__ = [
     "SERVER_LOGGER",
     "SESSION_ABORTED",
     "SESSION_COMPLETED",
+    "SESSION_ENDED_ELSEWHERE",
     "SESSION_OPENED",
     "SESSION_RESUMED",
     "SPOOL_FOREIGN",
@@ -64,6 +65,7 @@ TRANSPORT_LOGGER: Final = "secagg.transport"
 SESSION_OPENED: Final = "session_opened"
 SESSION_RESUMED: Final = "session_resumed"
 SESSION_COMPLETED: Final = "session_completed"
+SESSION_ENDED_ELSEWHERE: Final = "session_ended_elsewhere"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"

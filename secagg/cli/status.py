@@ -62,6 +62,12 @@ def _print_status(answer: dict[str, Any], output: Output) -> None:
                 f"{name} {count}" for name, count in server["refused_last_hour"].items()
             )
             output.line(f"refused in the last hour: {counts}")
+        for replica in answer["server"]["replicas"]:
+            output.line(
+                f"replica {replica['name']} {replica['version']} at "
+                f"{replica['address'] or 'no address yet'}, since {replica['started']}"
+                f", last seen {replica['silent_seconds']:g} s ago"
+            )
     else:
         output.line(f"no aggregator runs; this is what its book says; {free}")
     output.table(

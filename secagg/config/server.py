@@ -43,7 +43,13 @@ class ServerSection(ProgramSection):
     store: str | None = setting(
         "PostgreSQL database that keeps sessions, numbers and budgets, such as "
         "postgresql://user@host/name?sslmode=verify-full&passfile=/path; empty for a "
-        "file in state_dir, which keeps uploads and sums in any case.",
+        "file in state_dir.",
+        default=None,
+    )
+    blobs: str | None = setting(
+        "Where uploads, payloads and sums are kept, such as file:/mnt/shared; empty "
+        "for a folder in state_dir. Aggregators with the same store and the same blobs "
+        "share the work.",
         default=None,
     )
     engine: str = setting(

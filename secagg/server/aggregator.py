@@ -6,7 +6,9 @@ Rule 2: the sessions of a task run one after another; different tasks run side b
 Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
         uploads and seeds are gone (PROTOCOL §12).
-Rule 5: whatever one client sends, no other client's session ends by it, but for sealed
+Rule 5: several aggregators may share a book.  What one of them refuses, it refuses
+        after it has looked at the book; what one does not do, another one does.
+Rule 6: whatever one client sends, no other client's session ends by it, but for sealed
         bundles, which only their readers can judge (PROTOCOL §13).
 
 It opens no socket and reads no settings.
@@ -17,6 +19,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -37,6 +40,7 @@ from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
+from secagg.server.durable_state import came_too_late
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
@@ -50,6 +54,7 @@ from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefin
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
 from secagg.storage.spool import PAYLOAD, SUM, Spool
+from secagg.storage.stored import Replica
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -80,6 +85,11 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
 
+# How often an aggregator says that it is there, where others share its book.
+BEAT_SECONDS: Final = 5.0
+# How long to wait for the word of an operator that another aggregator has taken.
+OVERTAKEN_SECONDS: Final = 1.0
+
 # What lies in the spool; all else is part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
     Blob.PAYLOAD: PAYLOAD,
@@ -102,6 +112,7 @@ class Aggregator:
         on_aborted: Takes the audit receipt of each session that released no sum.
         on_ended: Takes what is known of each session when it is over.
         meter: Takes measurements; nobody by default.
+        replica: Who this is among those that share the book.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -118,7 +129,11 @@ class Aggregator:
         on_aborted: OnAborted | None = None,
         on_ended: OnEnded | None = None,
         meter: Meter | None = None,
+        replica: Replica | None = None,
     ) -> None:
+        self._replica = replica or Replica("alone", "", "")
+        self._following: tuple[asyncio.Task[None], ...] = ()
+        self._on_change: Callable[[], Awaitable[None]] | None = None
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
@@ -135,6 +150,7 @@ class Aggregator:
             publish=self._feed.publish,
             keep_seconds=self._limits.keep_seconds,
             meter=meter or SilentMeter(),
+            replica=self._replica.name,
         )
         self._sessions = SessionBook(
             name,
@@ -188,9 +204,7 @@ class Aggregator:
         try:
             self._check_caller(identity)
             request.check()  # whatever carried it, and whoever made it
-            return cast(
-                "_Answer", await self._answers[type(request)](identity, request)
-            )
+            return cast("_Answer", await self._answered(identity, request))
         except SecAggError as error:
             self._refusals.note(error.code)
             meter.add(metrics.REFUSALS, code=error.code.name)
@@ -198,6 +212,25 @@ class Aggregator:
         finally:
             lasted = self._context.clock.now() - began
             meter.observe(metrics.CALL_SECONDS, lasted, method=method)
+
+    async def _answered(self, identity: str, request: Request[Any]) -> object:
+        answer = self._answers[type(request)]
+        try:
+            return await answer(identity, request)
+        except RemoteProtocolError:
+            # A message is judged again by its session.
+            session_id = getattr(request, "session_id", None)
+            if (
+                not self._context.book.is_shared
+                or isinstance(request, SendMessage)
+                or session_id is None
+            ):
+                raise
+        # Another aggregator may have opened the round that this one does not know.
+        session = await self._sessions.look_for(session_id)
+        if isinstance(session, SessionRunner):
+            await session.look()
+        return await answer(identity, request)
 
     async def watch(
         self, identity: str, request: WatchSession
@@ -209,7 +242,7 @@ class Aggregator:
         """
         self._check_caller(identity)
         request.check()
-        session = self._sessions.find(request.session_id)
+        session = await self._sessions.look_for(request.session_id)
         with self._watch_slot(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
@@ -265,16 +298,17 @@ class Aggregator:
         return Wait(self._limits.join_poll_seconds)
 
     async def _take(self, identity: str, request: SendMessage) -> None:
-        runner = self._runner(identity, request.session_id)
+        runner = await self._runner(identity, request.session_id)
         await runner.submit(identity, Envelope(request.KIND, request.message))
 
     async def _upload_status(
         self, identity: str, request: GetUploadStatus
     ) -> UploadStatus:
-        return await self._runner(identity, request.session_id).upload_status(identity)
+        runner = await self._runner(identity, request.session_id)
+        return await runner.upload_status(identity)
 
     async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
-        runner = self._runner(identity, request.session_id)
+        runner = await self._runner(identity, request.session_id)
         status = await runner.upload_chunk(identity, request)
         task_id, size = runner.descriptor.task_id, len(request.data)
         self._context.meter.add(metrics.UPLOAD_BYTES, size, task=task_id)
@@ -283,7 +317,7 @@ class Aggregator:
     async def _update(
         self, identity: str, request: GetUpdate
     ) -> Envelope | Reference | Wait:
-        session = self._sessions.find(request.session_id)
+        session = await self._sessions.look_for(request.session_id)
         update = session.update_for(identity, request.after)
         if update is None:
             return session.wait_of(identity, self._limits.poll_seconds)
@@ -291,7 +325,7 @@ class Aggregator:
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
         """Return a piece of what the client may read, and count its bytes."""
-        session = self._sessions.find(request.session_id)
+        session = await self._sessions.look_for(request.session_id)
         piece = await self._piece(session, identity, request)
         task_id, size = session.descriptor.task_id, len(piece.data)
         self._context.meter.add(metrics.DOWNLOAD_BYTES, size, task=task_id)
@@ -352,7 +386,44 @@ class Aggregator:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
+        book = self._context.book
+        # First of all, so that time without anybody counts for no deadline.
+        await book.beat(self._replica)
         await self._sessions.recover()
+        if book.is_shared:
+            self._following = (
+                asyncio.create_task(self._follow()),
+                asyncio.create_task(self._beat()),
+            )
+
+    def when_changed(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Have somebody told whenever another aggregator may have changed a task."""
+        self._on_change = then
+
+    def listens_at(self, address: str) -> None:
+        """Say where this aggregator listens, for those who look at all of them."""
+        self._replica = replace(self._replica, address=address)
+
+    async def _follow(self) -> None:
+        """Learn what other aggregators do, until cancelled."""
+        async for _ in self._context.book.changes():
+            try:
+                await self._sessions.look()
+                if self._on_change is not None:
+                    await self._on_change()
+            except SecAggError as error:  # the next turn looks again
+                _say_refused(error)
+            for task in self._tasks.values():
+                task.gate.wake()
+
+    async def _beat(self) -> None:
+        clock = self._context.clock
+        while True:
+            try:
+                await self._context.book.beat(self._replica)
+            except SecAggError as error:
+                _say_refused(error)
+            await clock.sleep_until(clock.now() + BEAT_SECONDS)
 
     async def run_task(
         self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum
@@ -386,29 +457,8 @@ class Aggregator:
         self._interrupted_tasks.discard(task.task_id)
         # Until its end is known, clients are told to come back, not to go home.
         afterwards = self._interrupted_tasks
-        receipts: list[SessionReceipt] = []
         try:
-            runner = await self._sessions.resumable(task)
-            while task.sessions is None or len(receipts) < task.sessions:
-                if runner is None:
-                    await self._may_open(task)
-                    self._check_goes_on(task, len(receipts))
-                    if self._stopping.is_set():
-                        break
-                    payload = await next_payload(len(receipts))
-                    if payload is None or self._stopping.is_set():
-                        break
-                    runner = await self._sessions.open(task, payload, attempt=1)
-                payload_again = partial(next_payload, len(receipts))
-                receipts.append(await self._sum_of(task, runner, on_sum, payload_again))
-                runner = None
-            if runner is not None:  # fewer sums are wanted than when it was opened
-                await runner.abort(
-                    ErrorCode.CANCELLED,
-                    "the task has all its sums",
-                    discard_unmasked=True,
-                )
-                await self._sessions.finish(runner)
+            receipts = await self._run_sessions(task, next_payload, on_sum)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
         except SessionAbortedError:
@@ -418,7 +468,7 @@ class Aggregator:
             del self._tasks[task.task_id]
             self._ending.pop(task.task_id, None)
             afterwards.add(task.task_id)
-        return tuple(receipts)
+        return receipts
 
     async def end_task(self, task_id: str, reason: str) -> None:
         """End a task: its operator wants no more sums, or its date has come.
@@ -481,7 +531,7 @@ class Aggregator:
         Raises:
             ServiceError: UNKNOWN_SESSION; it does not run here.
         """
-        session = self._sessions.find(session_id)
+        session = await self._sessions.look_for(session_id)
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
 
@@ -536,10 +586,82 @@ class Aggregator:
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
+        for following in self._following:
+            following.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
         self._feed.close()
         self._workers.close()
 
     # --- sessions ---------------------------------------------------------------------
+
+    async def _run_sessions(
+        self, task: TaskDefinition, next_payload: NextPayload, on_sum: OnSum
+    ) -> tuple[SessionReceipt, ...]:
+        """Run sessions until the task has its sums, or none may open any more."""
+        receipts: list[SessionReceipt] = []
+        runner = await self._sessions.resumable(task)
+        while True:
+            sums = await self._sums_of(task)
+            if task.sessions is not None and sums >= task.sessions:
+                break
+            if runner is None:
+                await self._may_open(task)
+                self._check_goes_on(task, sums)
+                if self._stopping.is_set():
+                    break
+                payload = await next_payload(sums)
+                if payload is None or self._stopping.is_set():
+                    break
+                runner = await self._open(task, payload, attempt=1)
+            if runner is not None:
+                payload_again = partial(next_payload, sums)
+                receipt = await self._sum_of(task, runner, on_sum, payload_again)
+                receipts += () if receipt is None else (receipt,)
+            runner = None
+        if runner is not None:  # fewer sums are wanted than when it was opened
+            await runner.abort(
+                ErrorCode.CANCELLED,
+                "the task has all its sums",
+                discard_unmasked=True,
+            )
+            await self._sessions.close(runner)
+        return tuple(receipts)
+
+    async def _sums_of(self, task: TaskDefinition) -> int:
+        """Return how many sums the task has released, here and elsewhere."""
+        return (await self._sessions.facts(task.task_id, newest=True)).sums
+
+    async def _open(
+        self, task: TaskDefinition, payload: bytes, *, attempt: int
+    ) -> SessionRunner | None:
+        """Open a session, or find the one that another aggregator has opened.
+
+        Returns:
+            None when what was known of the task has changed: look again.
+        """
+        runner = self._open_elsewhere(task)
+        if runner is None:
+            runner = await self._sessions.open(task, payload, attempt=attempt)
+        if runner is None:
+            await self._sessions.look()
+            runner = self._open_elsewhere(task)
+        if runner is None:  # a change that its keeper is about to hear of
+            clock = self._context.clock
+            await clock.sleep_until(clock.now() + OVERTAKEN_SECONDS)
+        return runner
+
+    def _open_elsewhere(self, task: TaskDefinition) -> SessionRunner | None:
+        """Return the task's open session, which only another aggregator can have begun.
+
+        One that fits what is known of the task here; another one is left to those who
+        know it.
+        """
+        for runner in self._sessions.running(task.task_id):
+            if runner.goes_on_under(task.parameters):
+                task.gate.note_opened(runner.opened)
+                return runner
+        return None
 
     async def _sum_of(
         self,
@@ -547,8 +669,8 @@ class Aggregator:
         runner: SessionRunner,
         on_sum: OnSum,
         payload_again: Callable[[], Awaitable[bytes | None]],
-    ) -> SessionReceipt:
-        """Run sessions until one releases a sum."""
+    ) -> SessionReceipt | None:
+        """Run sessions until one releases a sum; None when nothing is open here."""
         while True:
             if task.task_id in self._ending:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending[task.task_id])
@@ -557,17 +679,8 @@ class Aggregator:
             outcome = await self._run_in_window(task, runner)
             if isinstance(outcome, Released):
                 task.gate.note_sum()
-                released = await self._sessions.load_sum(runner, outcome)
-                await on_sum(released)
-                await self._sessions.finish(runner)
-                return released.receipt
-            known = await self._sessions.facts(task.task_id)
-            await self._sessions.finish(runner)
-            facts = await self._sessions.facts(task.task_id)
-            # A session that waited for its clients in vain has tried nothing; one that
-            # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
-            is_counted = runner.receipt().members and facts.left_out == known.left_out
-            attempt = runner.record.attempt + bool(is_counted)
+                return await self._sessions.close(runner, on_sum)
+            attempt = await self._attempt_after(runner)
             error = SessionAbortedError(
                 f"session {runner.descriptor.session_number} of task "
                 f"{task.task_id!r} was aborted: {outcome.reason}",
@@ -579,13 +692,27 @@ class Aggregator:
                     raise error
                 await task.on_given_up(error)
                 attempt = 1
-            if not await self._may_open(task):
+            may_open = await self._may_open(task)
+            if not may_open and self._open_elsewhere(task) is None:
                 raise error
             # Not what the last one had: a task may be paused because that was wrong.
             payload = await payload_again()
             if payload is None:
                 raise error
-            runner = await self._sessions.open(task, payload, attempt=attempt)
+            if (another := await self._open(task, payload, attempt=attempt)) is None:
+                return None
+            runner = another
+
+    async def _attempt_after(self, runner: SessionRunner) -> int:
+        """Close a session without a sum; return which attempt the next one is."""
+        task_id = runner.descriptor.task_id
+        known = await self._sessions.facts(task_id)
+        receipt = await self._sessions.close(runner)
+        facts = await self._sessions.facts(task_id)
+        # A session that waited for its clients in vain has tried nothing; one that
+        # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
+        is_counted = receipt.members and facts.left_out == known.left_out
+        return runner.record.attempt + bool(is_counted)
 
     async def _run_in_window(
         self, task: TaskDefinition, runner: SessionRunner
@@ -610,7 +737,11 @@ class Aggregator:
         """Wait until a session may open; False when none will any more."""
         return await task.gate.wait(
             self._context.clock,
-            is_futile=lambda: self._stopping.is_set() or task.task_id in self._ending,
+            is_futile=lambda: (
+                self._stopping.is_set()
+                or task.task_id in self._ending
+                or self._open_elsewhere(task) is not None
+            ),
         )
 
     def _check_goes_on(self, task: TaskDefinition, sums: int) -> None:
@@ -633,18 +764,13 @@ class Aggregator:
                 code=ErrorCode.UNAUTHENTICATED,
             )
 
-    def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
+    async def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
         """Return a session that takes messages."""
         self._check_caller(identity)
-        session = self._sessions.find(session_id)
+        session = await self._sessions.look_for(session_id)
         if isinstance(session, SessionRunner):
             return session
-        raise RemoteProtocolError(
-            "the session is over",
-            code=ErrorCode.SESSION_OVER,
-            sender=identity,
-            next_step="Fetch the session's last update.",
-        )
+        raise came_too_late(identity)
 
     @contextmanager
     def _watch_slot(self, identity: str) -> Iterator[None]:

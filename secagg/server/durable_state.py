@@ -7,6 +7,9 @@ Rule 2: one commit of a session is under way at a time.  Messages that arrive me
         are judged together in the next one.  Heavy steps run on workers.
 Rule 3: after a commit that failed nothing is known.  The next one says what the book
         holds, and everything is judged again from there.
+Rule 4: others may write to the same session.  What they have stored is applied in its
+        order before anything is judged that came too late, and a timer's close holds
+        only where the book's clock agrees.
 
 It knows no time but that of a disk that refuses: when a round is closed is decided by
 `secagg.server.session_runner`.
@@ -29,16 +32,32 @@ from secagg.errors import (
 from secagg.messages import Round
 from secagg.metrics import BOOK_COMMIT_SECONDS, BOOK_ERRORS, Meter
 from secagg.protocol import server
-from secagg.protocol.events import Received, ServerEvent
+from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import ServerStep
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
-from secagg.storage.book import Book, StateDamagedError
-from secagg.storage.change import Behind, Change, Committed, Record, SecondRecordError
+from secagg.storage.book import Book, StateDamagedError, TimelineError
+from secagg.storage.change import (
+    Behind,
+    Change,
+    Committed,
+    Ended,
+    Lease,
+    Record,
+    SecondRecordError,
+    StaleLeaseError,
+)
 from secagg.storage.journal import decode_server_event, record_of
 
-__all__ = ["DurableState", "MakeEvent", "Position", "patiently"]
+__all__ = [
+    "DurableState",
+    "MakeChange",
+    "MakeEvent",
+    "Position",
+    "came_too_late",
+    "patiently",
+]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -48,6 +67,11 @@ STORAGE_RETRY_SECONDS: Final = 5.0
 
 # What the state asks for next, or None when somebody else has done it.
 MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
+# What to write about the state, or None when it is not true any more.
+MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
+
+# A timer that the book does not believe is set again, but not at once.
+NOT_DUE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +81,13 @@ class Position:
     Attributes:
         sequence: How many records it holds.
         chain: Chain value behind them.
+        seconds_left: Until the open round's deadline, as the book says; None where it
+            has none.
     """
 
     sequence: int
     chain: bytes
+    seconds_left: float | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -100,8 +127,15 @@ class DurableState:
         workers: Threads for heavy steps.
         clock: Time between attempts to write.
         meter: Told how long commits take.
+        is_restored: The session was open in a book that was put back.
         on_message: Told of every message that the state holds now.
         on_round: Told of every other step: the state that was left, and what came.
+        on_end: Told that somebody else has ended the session.
+
+    Attributes:
+        deadline: Of the open round, on the runner's clock, as the book has said last;
+            None for none.
+        receipt: What somebody else has left of the session; None while it goes on.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -114,18 +148,26 @@ class DurableState:
         workers: Workers,
         clock: Clock,
         meter: Meter,
+        is_restored: bool = False,
         on_message: Callable[[Received], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._key = session_key
-        self._position = position
+        self._position = Position(position.sequence, position.chain)
         self._book = book
         self._workers = workers
         self._clock = clock
         self._meter = meter
+        self._is_restored = is_restored
         self._on_message = on_message
         self._on_round = on_round
+        self._on_end = on_end
+        self._is_closed = False
+        self.receipt: bytes | None = None
+        self.deadline: float | None = None
+        self._note_seconds_left(position.seconds_left)
         self._waiting: list[_Waiting] = []
         self._batch: list[_Waiting] = []
         self._judging: asyncio.Task[None] | None = None
@@ -135,6 +177,16 @@ class DurableState:
     def state(self) -> server.ServerState:
         """The state behind the last commit."""
         return self._state
+
+    @property
+    def sequence(self) -> int:
+        """How many records the session holds, as far as is known here."""
+        return self._position.sequence
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended."""
+        return self.receipt is not None or server.is_over(self._state)
 
     def replay(self, events: Iterable[ServerEvent]) -> None:
         """Apply what the book holds already."""
@@ -159,29 +211,51 @@ class DurableState:
         # A sender that hangs up takes nobody else's message with it.
         return await message.answer
 
-    async def advance(self, make_event: MakeEvent) -> server.ServerState | None:
+    async def advance(
+        self, make_event: MakeEvent, *, lease: Lease | None = None
+    ) -> None:
         """Apply an event of our own: close a round, end the session.
 
-        Returns:
-            The state that was left, or None if nothing has changed.
+        Args:
+            make_event: Makes it from the state that it shall change.
+            lease: Must be held still.
 
         Raises:
+            StaleLeaseError: It is not; somebody else does the work.
             ServiceError: STORAGE_FAILED, again and again.
         """
         async with self._lock:
-            before = self._state
-            await patiently(self._clock, lambda: self._apply_own(make_event))
-            return None if type(self._state) is type(before) else before
+            await patiently(self._clock, lambda: self._apply_own(make_event, lease))
 
-    async def write(self, change: Change) -> None:
+    async def write(self, make_change: MakeChange) -> None:
         """Commit what changes no state: a deadline, a receipt.
+
+        Args:
+            make_change: Makes it from the state that it is true of.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
         async with self._lock:
-            while not await self._commit(change):
-                pass  # it has caught up
+            while (change := make_change(self._state)) is not None:
+                if await self._commit(change):
+                    return
+                if self.receipt is not None:
+                    return
+
+    async def look(self) -> None:
+        """Apply what others have stored.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        async with self._lock:
+            if self.receipt is None and not self._is_closed:
+                at = self._position
+                missed = await self._book.missed(
+                    self._key, expect=at.sequence, previous=at.chain
+                )
+                await self._learn(missed)
 
     # --- messages of clients ----------------------------------------------------------
 
@@ -238,7 +312,12 @@ class DurableState:
         self, batch: list[_Waiting]
     ) -> tuple[server.ServerState, list[Received]]:
         """Return the state behind a batch, and the messages that lead there."""
-        state, accepted = server.fork(self._state), []
+        state = server.fork(self._state)
+        accepted: list[Received] = []
+        if self.receipt is not None:
+            for message in batch:
+                message.refusal = came_too_late(message.event.sender)
+            return self._state, accepted
         for message in batch:
             if isinstance(message.refusal, InternalError):
                 continue
@@ -266,11 +345,18 @@ class DurableState:
 
     # --- events of our own ------------------------------------------------------------
 
-    async def _apply_own(self, make_event: MakeEvent) -> None:
-        while not server.is_over(self._state):
+    async def _apply_own(self, make_event: MakeEvent, lease: Lease | None) -> None:
+        while not self.is_over:
             event = make_event(self._state)
             if event is None:
                 return
+            # A round that is full needs no timer.
+            due = (
+                self._book.is_shared
+                and isinstance(event, RoundClosed)
+                and not server.is_round_full(self._state)
+            )
+            known = self._position
             step = await self._workers.run(server.step, server.fork(self._state), event)
             opened = step.state
             seconds = None if server.is_over(opened) else self._seconds_of(opened.ROUND)
@@ -281,10 +367,17 @@ class DurableState:
                     round=opened.ROUND,
                     deadline_seconds=seconds,
                     spend=server.spends_session(opened),
+                    due=due,
+                    lease=lease,
                 )
             )
             if done:
                 self._enter(event, step)
+                return
+            if due and self._position == known:
+                # It is not due; the deadline is known now.
+                soon = self._clock.now() + NOT_DUE_SECONDS
+                self.deadline = max(self.deadline or soon, soon)
                 return
 
     def _seconds_of(self, opened: Round) -> float:
@@ -306,33 +399,58 @@ class DurableState:
         position, began = self._position, self._clock.now()
         try:
             answer = await self._book.commit(
-                replace(change, expect=position.sequence, previous=position.chain)
+                replace(
+                    change,
+                    expect=position.sequence,
+                    previous=position.chain,
+                    restored=self._is_restored,
+                )
             )
         except ServiceError:
             self._meter.add(BOOK_ERRORS)
             raise
         self._meter.observe(BOOK_COMMIT_SECONDS, self._clock.now() - began)
-        match answer:
-            case Committed():
-                self._position = Position(answer.sequence, answer.chain)
-                return True
-            case Behind():
-                self._catch_up(answer)
-                return False
-        if change.end is None:
-            raise InternalError("the session was ended by somebody else")
-        return True  # by ourselves, in a commit that seemed to fail
+        if isinstance(answer, Committed):
+            self._position = Position(answer.sequence, answer.chain)
+            self._note_seconds_left(answer.seconds_left)
+            self._is_closed = change.end is not None
+            return True
+        # In a commit of ours that seemed to fail, or by somebody else.
+        if isinstance(answer, Ended) and change.end is not None:
+            return True
+        await self._learn(answer)
+        return False
 
-    def _catch_up(self, behind: Behind) -> None:
-        """Apply what a commit has stored that seemed to fail."""
+    async def _learn(self, answer: Behind | Ended) -> None:
+        """Take in what others have stored, or a commit that seemed to fail."""
+        match answer:
+            case Behind():
+                await self._catch_up(answer)
+            case Ended() if not self._book.is_shared:
+                raise InternalError("the session was ended by somebody else")
+            case Ended():
+                self.receipt = answer.receipt
+                self._on_end()
+
+    async def _catch_up(self, behind: Behind) -> None:
         if behind.whole:
             raise StateDamagedError(
                 "another history stands where this process has written its own",
                 key=self._key,
             )
+        self._note_seconds_left(behind.seconds_left)
         self._state = server.fork(self._state)
-        self.replay(map(decode_server_event, behind.records))
+        for event in map(decode_server_event, behind.records):
+            if isinstance(event, Received):
+                self._enter(event, server.step(self._state, event))
+            else:  # heavy; who asks meanwhile sees the old state
+                fork = server.fork(self._state)
+                step = await self._workers.run(server.step, fork, event)
+                self._enter(event, step)
         self._position = Position(behind.sequence, behind.chain)
+
+    def _note_seconds_left(self, seconds: float | None) -> None:
+        self.deadline = None if seconds is None else self._clock.now() + seconds
 
     def _enter(self, event: ServerEvent, step: ServerStep) -> None:
         before, self._state = self._state, step.state
@@ -351,12 +469,24 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[None]]) -> None:
     for _ in range(STORAGE_ATTEMPTS - 1):
         try:
             return await write()
+        except (TimelineError, StaleLeaseError):
+            raise  # waiting changes nothing
         except ServiceError as error:
             telemetry.log_event(
                 _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
             )
             await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
     return await write()
+
+
+def came_too_late(sender: str) -> RemoteProtocolError:
+    """Build the refusal of whatever is sent to a session that is over."""
+    return RemoteProtocolError(
+        "the session is over",
+        code=ErrorCode.SESSION_OVER,
+        sender=sender,
+        next_step="Fetch the session's last update.",
+    )
 
 
 def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:

@@ -1,4 +1,6 @@
-"""A session that is over, as an earlier process left it."""
+"""A session that is over, as another process left it."""
+
+from typing import Final
 
 from secagg.descriptor import SessionDescriptor
 from secagg.messages import Envelope, Round
@@ -15,27 +17,30 @@ class EndedSession:
 
     Args:
         receipt: What was stored of it.
+
+    Attributes:
+        receipt: The same.
     """
 
     def __init__(self, receipt: SessionReceipt) -> None:
-        self._receipt = receipt
+        self.receipt: Final = receipt
         self._told: set[str] = set()
 
     @property
     def descriptor(self) -> SessionDescriptor:
         """The session as it was offered."""
-        return self._receipt.descriptor
+        return self.receipt.descriptor
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return how the session ended, as this client is told."""
         if after is Round.FINISHED:
             return None
         self.tell(identity)
-        survivors = frozenset(self._receipt.survivors)
-        if self._receipt.was_restored:
+        survivors = frozenset(self.receipt.survivors)
+        if self.receipt.was_restored:
             # Nobody knows whose input was summed: whoever asks counts as a survivor.
             survivors |= {identity}
-        return Envelope.of(ending_for(self._receipt.outcome, survivors, identity))
+        return Envelope.of(ending_for(self.receipt.outcome, survivors, identity))
 
     def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
         """Return what a client is told that knows the end already."""
@@ -43,7 +48,7 @@ class EndedSession:
 
     def is_member(self, identity: str) -> bool:
         """Whether a client was in the roster."""
-        return identity in self._receipt.members
+        return identity in self.receipt.members
 
     def read(self, identity: str, _: FetchChunk) -> BlobChunk:
         """Refuse to give pieces of what the session needed while it ran.
@@ -55,9 +60,9 @@ class EndedSession:
 
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
-        if identity in self._receipt.finishers:
+        if identity in self.receipt.finishers:
             self._told.add(identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and was not told by this process."""
-        return frozenset(self._receipt.finishers) - self._told
+        return frozenset(self.receipt.finishers) - self._told

@@ -3,7 +3,7 @@
 What programs build on is `secagg.server.server`; this is for `secagg.server.service`.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from secagg.metrics import Meter
 from secagg.server.progress import LiveSession, SessionProgress
@@ -85,6 +85,10 @@ class OperatedServer(Server):
             task_id: Which.
         """
         self._opened().aggregator.hold_task(task_id)
+
+    def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Have somebody told when another server may have changed a task."""
+        self._opened().aggregator.when_changed(then)
 
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
         """End open calls and connections of clients who were welcome before.

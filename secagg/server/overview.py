@@ -23,6 +23,9 @@ from secagg.transport.certificate_expiry import expiries_of
 
 __all__ = ["Overview"]
 
+# A replica that was not seen for so long has left, and nobody need look at it.
+_GONE_SECONDS: Final = 3600.0
+
 
 class Overview:
     """Looks at an aggregator that runs.
@@ -67,9 +70,26 @@ class Overview:
                 else (expires - datetime.now(UTC)).days,
                 "refused_last_hour": self._server.refused(),
                 "free_bytes": self._free_bytes(),
+                "replicas": await self._replicas(),
             },
             "tasks": await tasks_view(self._server.storage.book, self._server.live),
         }
+
+    async def _replicas(self) -> list[View]:
+        """Return who shares the book; nobody where it is not shared."""
+        return [
+            {
+                "name": row.replica.name,
+                "address": row.replica.address,
+                "version": row.replica.version,
+                "started": datetime.fromtimestamp(row.started, UTC).isoformat(
+                    timespec="seconds"
+                ),
+                "silent_seconds": round(row.silent_seconds, 1),
+            }
+            for row in await self._server.storage.book.replicas()
+            if row.silent_seconds < _GONE_SECONDS
+        ]
 
     async def readings(self, *, is_ready: bool) -> list[Reading]:
         """Return the gauges as they stand now."""

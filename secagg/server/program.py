@@ -92,6 +92,7 @@ async def plan_task(
         store=settings.server.store,
         mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
+        blobs=settings.server.blobs,
     )
     try:
         return await settle_task(
@@ -204,6 +205,7 @@ def server_of(
         ),
         state_dir=settings.server.state_dir,
         store=settings.server.store,
+        blobs=settings.server.blobs,
         engine=settings.server.engine,
         rollback_mark=settings.server.rollback_mark,
         accept_restored=accept_restored,

@@ -13,10 +13,13 @@ It handles no signals and prints nothing: that is `secagg.server.program`.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -30,6 +33,7 @@ from secagg.engine import open_engine
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.metrics import Meter
 from secagg.plain_sums import decode_integers
+from secagg.primitives.entropy import SystemEntropy
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.runtime.workers import Workers
@@ -45,7 +49,7 @@ from secagg.server.storage import ServerStorage, open_storage
 from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
-from secagg.storage.stored import Retention
+from secagg.storage.stored import Replica, Retention
 from secagg.transport.address import Address
 from secagg.transport.admission import Admission
 from secagg.transport.in_memory import InMemoryConnection
@@ -56,6 +60,7 @@ __all__ = ["ReleasedSum", "RunningTask", "Server"]
 # A client polls a few times a minute at most.  Whoever is there only for those that
 # missed an ending waits no longer for them.
 SETTLE_SECONDS: Final = 15.0
+_REPLICA_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +250,9 @@ class Server:
         state_dir: Where sessions and uploads are kept, for this server alone; required
             with an address.  None keeps them in memory.
         store: URL of a PostgreSQL database that keeps sessions, numbers and budgets; a
-            file in `state_dir` by default, which keeps uploads and sums in any case.
+            file in `state_dir` by default.
+        blobs: URL of a store of uploads, payloads and sums; a folder in `state_dir` by
+            default.  Servers with the same `store` and the same `blobs` share the work.
         rollback_mark: File outside `state_dir` that tells a state that was put back
             from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
@@ -295,6 +302,7 @@ class Server:
         identity: TLSIdentity | None = None,
         state_dir: Path | None = None,
         store: str | None = None,
+        blobs: str | None = None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
         engine: str = "threads",
@@ -343,6 +351,7 @@ class Server:
             )
         self._state_dir = state_dir
         self._store = store
+        self._blobs = blobs
         self._engine = engine
         self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
@@ -378,6 +387,7 @@ class Server:
                 store=self._store,
                 mark=self._rollback_mark,
                 accept_restored=self._accept_restored,
+                blobs=self._blobs,
             )
             stack.push_async_callback(storage.close)
             workers = Workers()
@@ -396,6 +406,7 @@ class Server:
                 if self._reports is None
                 else partial(self._reports.note, storage.book),
                 meter=self._meter,
+                replica=_new_replica(),
             )
             telling = asyncio.create_task(self._tell(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -517,7 +528,7 @@ class Server:
             if prepared.enrolment is None
             else prepared.enrolment.revocations,
             invited=invited,
-            sessions=missing,
+            sessions=max(wanted, released),
             allowed=None
             if prepared.noised is None
             else prepared.noised.budget.sessions,
@@ -530,7 +541,7 @@ class Server:
         async def next_payload(count: int) -> bytes:
             if not callable(given):
                 return given
-            return await asyncio.to_thread(given, released + count)
+            return await asyncio.to_thread(given, count)
 
         running = RunningTask(
             task_id,
@@ -563,6 +574,7 @@ class Server:
                 admission=self._admission,
                 revoked=self._revoked,
             )
+            aggregator.listens_at(str(self.transport.address))
             self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
 
     def connection(self, name: str) -> AggregatorConnection:
@@ -618,6 +630,13 @@ class Server:
         async for progress in aggregator.progress():
             if self._on_progress is not None:
                 self._on_progress(progress)
+
+
+def _new_replica() -> Replica:
+    """Return who this process is among those that share a book."""
+    token = SystemEntropy().token(_REPLICA_BYTES).hex()
+    name = f"{socket.gethostname()}-{os.getpid()}-{token}"
+    return Replica(name, "", metadata.version("secagg"))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -5,8 +5,11 @@ Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.
 Rule 3: an ended session leaves its receipt, and in the same commit what it tells its
         task (`TaskFacts`); payload and sum stay as long as it is among the latest, and
         at least for `keep_seconds`.
+Rule 4: others may open and end sessions in the same book.  Nobody is told that there is
+        no such session before the book was asked.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,23 +32,32 @@ from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
 from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
-from secagg.server.task import OnAborted, OnEnded, SessionSum, TaskDefinition
+from secagg.server.task import (
+    OnAborted,
+    OnEnded,
+    OnSum,
+    SessionSum,
+    TaskDefinition,
+)
 from secagg.server.task_facts import TaskFacts
 from secagg.storage.change import (
     Change,
     Committed,
     NewSession,
     NumberTakenError,
+    OvertakenError,
     Role,
     SessionsSpentError,
 )
 from secagg.storage.spool import PAYLOAD, SUM
-from secagg.storage.stored import SessionState
+from secagg.storage.stored import SessionState, StoredSession
 from secagg.wire.packing import unpack
 
 __all__ = ["SessionBook"]
 
 NONCE_BYTES: Final = 32
+# Payloads are stored before their sessions: younger ones may be somebody's next.
+ORPHAN_SECONDS: Final = 86400.0
 
 
 class SessionBook:
@@ -78,6 +90,69 @@ class SessionBook:
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
         self._facts: dict[str, TaskFacts] = {}
+        self._looking = asyncio.Lock()
+        self._coming_look: asyncio.Task[None] | None = None
+
+    async def look_for(self, session_id: bytes) -> SessionRunner | EndedSession:
+        """Return a session, also one that another aggregator has opened.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
+        """
+        if self._book.is_shared and not self._knows(session_id):
+            await self.look()
+            if not self._knows(session_id):
+                await self._take_in(f"server/{session_id.hex()}")
+        return self.find(session_id)
+
+    def _knows(self, session_id: bytes) -> bool:
+        return session_id in self._running or session_id in self._ended
+
+    async def look(self) -> None:
+        """Learn what others have done; whoever asks meanwhile shares the next look.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        if self._coming_look is None:
+            self._coming_look = asyncio.create_task(self._look())
+            self._coming_look.add_done_callback(_seen)
+        await asyncio.shield(self._coming_look)
+
+    async def _look(self) -> None:
+        async with self._looking:
+            self._coming_look = None  # whoever asks from now on needs another one
+            rows = await self._book.sessions(role=Role.SERVER)
+            for row in rows:
+                runner = self._running.get(_id_of(row.key))
+                if runner is None:
+                    await self._take_in(row.key)
+                elif runner.sequence != row.sequence:
+                    await _update(runner)
+            running = {_id_of(row.key) for row in rows}
+            for session_id, runner in tuple(self._running.items()):
+                if session_id not in running:
+                    await _update(runner)
+                    await self.retire(runner)
+
+    async def _take_in(self, key: str) -> None:
+        """Take in a session that another aggregator has opened."""
+        stored = None if self._knows(_id_of(key)) else await self._book.load(key)
+        if stored is None or self._knows(_id_of(key)):
+            return
+        if stored.receipt is not None:
+            await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+            return
+        await self._resume(stored)
+
+    async def retire(self, runner: SessionRunner) -> None:
+        """Keep what is left of a session that another aggregator has ended."""
+        ended = runner.ended_by_other
+        if ended is not None and runner.session_id in self._running:
+            del self._running[runner.session_id]
+            self._facts.pop(runner.descriptor.task_id, None)
+            await runner.let_go()
+            await self._keep(ended)
 
     def find(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session.
@@ -95,13 +170,17 @@ class SessionBook:
             )
         return session
 
-    async def facts(self, task_id: str) -> TaskFacts:
+    async def facts(self, task_id: str, *, newest: bool = False) -> TaskFacts:
         """Return what a task knows from its sessions.
+
+        Args:
+            task_id: Which.
+            newest: What the book says, where others share it; else what it said last.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        if task_id not in self._facts:
+        if task_id not in self._facts or (newest and self._book.is_shared):
             tally = await self._book.tally(Role.SERVER, task_id)
             self._facts[task_id] = TaskFacts.decode(tally.facts)
         return self._facts[task_id]
@@ -151,10 +230,13 @@ class SessionBook:
         if latest is None:
             return
         task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
-        facts = await self.facts(task_id)
-        if facts.told < number:
-            facts = replace(facts, told=number)
-            await self._book.put_facts(task_id, facts.encode())
+        known = (await self._book.tally(Role.SERVER, task_id)).facts
+        facts = TaskFacts.decode(known)
+        if facts.told >= number:
+            return
+        facts = replace(facts, told=number)
+        # Who ends another session meanwhile has clients of its own to tell.
+        if await self._book.put_facts(task_id, facts.encode(), instead_of=known):
             self._facts[task_id] = facts
 
     def _latest(self) -> SessionRunner | EndedSession | None:
@@ -173,25 +255,8 @@ class SessionBook:
             stored = await self._book.load(row.key)
             if stored is None:
                 continue
-            record = SessionRecord.decode(stored)
-            position = Position(stored.sequence, stored.chain)
-            try:
-                runner = self._adopt(record, position, is_restored=stored.restored)
-            except (RemoteProtocolError, LocalProtocolError) as error:
-                # Only accepted events are stored: the fault is the storage's.
-                raise ServiceError(
-                    f"the records of {record.session_key} contradict each other: "
-                    f"{error}",
-                    code=ErrorCode.STORAGE_FAILED,
-                    next_step="Restore the state as this process left it; do not "
-                    "edit or merge it.",
-                ) from None
-            if stored.restored:
-                await runner.abort(
-                    ErrorCode.STORAGE_FAILED,
-                    "the aggregator's state was put back: what it had sent is unknown",
-                    discard_unmasked=True,
-                )
+            if stored.receipt is None:  # nobody has ended it meanwhile
+                await self._resume(stored)
         ended = await self._book.sessions(
             role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
         )
@@ -204,20 +269,55 @@ class SessionBook:
         spool = self._context.spool
         for session_id in await self._workers.run(spool.session_ids):
             # Written before its session was created, by a process that then died.
-            if session_id not in known:
+            if session_id not in known and not await self._is_anothers(session_id):
                 await self._workers.run(spool.remove, session_id)
+
+    async def _is_anothers(self, session_id: bytes) -> bool:
+        """Whether bytes may belong to a session that another aggregator opens now."""
+        if not self._book.is_shared:
+            return False
+        stored = await self._book.load(f"server/{session_id.hex()}")
+        if stored is not None:
+            return not stored.ended
+        age = await self._workers.run(self._context.spool.age_seconds, session_id)
+        return age < ORPHAN_SECONDS
+
+    async def _resume(self, stored: StoredSession) -> SessionRunner:
+        """Go on with a session from its records."""
+        record = SessionRecord.decode(stored)
+        try:
+            runner = await self._adopt(record, stored)
+        except (RemoteProtocolError, LocalProtocolError) as error:
+            # Only accepted events are stored: the fault is the storage's.
+            raise ServiceError(
+                f"the records of {record.session_key} contradict each other: {error}",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Restore the state as this process left it; do not edit or "
+                "merge it.",
+            ) from None
+        if stored.restored:
+            await runner.abort(
+                ErrorCode.STORAGE_FAILED,
+                "the aggregator's state was put back: what it had sent is unknown",
+                discard_unmasked=True,
+            )
+        return runner
 
     async def open(
         self, task: TaskDefinition, payload: bytes, *, attempt: int
-    ) -> SessionRunner:
+    ) -> SessionRunner | None:
         """Create a session durably, then offer it.
+
+        Returns:
+            The session; None when another aggregator was faster, or the task is no
+            longer what is known of it here.
 
         Raises:
             SessionAbortedError: DISPUTED; too few of the invited clients are left.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED.
         """
-        facts = await self.facts(task.task_id)
+        facts = await self.facts(task.task_id, newest=True)
         left_out = facts.absent_from_next(
             task.invited, min_clients=task.parameters.min_clients
         )
@@ -228,7 +328,11 @@ class SessionBook:
                 runner = await self._create(
                     task, number, payload, facts, left_out=left_out, attempt=attempt
                 )
+            except OvertakenError:
+                return None
             except NumberTakenError as error:
+                if self._book.is_shared:
+                    return None
                 number = error.highest + 1
             else:
                 runner.count_sessions(allowed=task.allowed, spent=tally.spent)
@@ -249,7 +353,7 @@ class SessionBook:
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(NONCE_BYTES),
-            session_end=self._end_of_one_that_opens_now(task),
+            session_end=await self._end_of_one_that_opens_now(task),
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
             noise_terms=offered_terms(task.parameters, facts.noise_terms),
@@ -269,28 +373,57 @@ class SessionBook:
             number=number,
             header=record.encode_header(),
             allowed=task.allowed,
+            alone=self._book.is_shared,
+            task_version=task.gate.version if self._book.is_shared else None,
         )
         try:
             answer = await self._book.commit(
                 Change(key=record.session_key, create=new, round=Round.ADVERTISE_KEYS)
             )
-        except (NumberTakenError, SessionsSpentError):
+        except (NumberTakenError, OvertakenError, SessionsSpentError):
             # There is no such session, and nobody else would remove its payload.
             await self._workers.run(self._context.spool.remove, descriptor.session_id)
             raise
         if not isinstance(answer, Committed):
             raise InternalError("a session that begins stands nowhere else")
-        return self._adopt(record, Position(answer.sequence, answer.chain))
+        return await self._adopt(record, answer)
 
-    def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:
+    async def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:
         rounds = task.parameters.deadlines.longest_session
-        return int(self._context.clock.date()) + rounds + WAITING_SECONDS
+        return int(await self._date()) + rounds + WAITING_SECONDS
 
-    def _adopt(
-        self, record: SessionRecord, position: Position, *, is_restored: bool = False
+    async def _date(self) -> float:
+        """Return this moment in Unix seconds: of the book, where others share it."""
+        if self._book.is_shared:
+            return await self._book.now()
+        return self._context.clock.date()
+
+    async def _adopt(
+        self, record: SessionRecord, stands: StoredSession | Committed
     ) -> SessionRunner:
-        runner = SessionRunner(record, position, self._context, is_restored=is_restored)
-        self._running[record.descriptor.session_id] = runner
+        """Have a session answer its clients.
+
+        Args:
+            record: The session.
+            stands: Where the book has it.
+        """
+        date, session_id = await self._date(), record.descriptor.session_id
+        if session_id in self._running:  # somebody has looked meanwhile
+            return self._running[session_id]
+        is_restored, open_seconds = False, 0.0
+        if isinstance(stands, StoredSession):
+            is_restored = stands.restored
+            if self._book.is_shared and stands.opened is not None:
+                open_seconds = max(0.0, date - stands.opened)
+        runner = SessionRunner(
+            record,
+            Position(stands.sequence, stands.chain, stands.seconds_left),
+            self._context,
+            is_restored=is_restored,
+            date=date,
+            open_seconds=open_seconds,
+        )
+        self._running[session_id] = runner
         return runner
 
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
@@ -309,13 +442,48 @@ class SessionBook:
             if same and fitting is None:
                 fitting = runner
                 continue
+            if not await self._is_current(task):
+                continue  # its keeper is about to hear of another definition
             await runner.abort(
                 ErrorCode.CANCELLED,
                 "the configuration of the task has changed",
                 discard_unmasked=True,
             )
-            await self.finish(runner)
+            await self.close(runner)
         return fitting
+
+    async def _is_current(self, task: TaskDefinition) -> bool:
+        """Whether a task is what its row says."""
+        if not self._book.is_shared or task.gate.version is None:
+            return True
+        versions = {row.task.task_id: row.version for row in await self._book.tasks()}
+        return versions.get(task.task_id) == task.gate.version
+
+    async def close(
+        self, runner: SessionRunner, give: OnSum | None = None
+    ) -> SessionReceipt:
+        """Have a session that is over end for good, here or elsewhere.
+
+        Args:
+            runner: The session.
+            give: Takes its sum, if it has one and nobody else has given it.
+
+        Returns:
+            What is left of it.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        try:
+            if await runner.hold():
+                outcome = runner.outcome()
+                if give is not None and isinstance(outcome, Released):
+                    await give(await self.load_sum(runner, outcome))
+                await self.finish(runner)
+            await self.retire(runner)
+            return runner.receipt()
+        finally:
+            await runner.let_go()
 
     async def finish(self, runner: SessionRunner) -> None:
         """Scrub a session that is over, and leave its receipt and what it tells."""
@@ -324,7 +492,7 @@ class SessionBook:
             await self._on_aborted(runner.descriptor, runner.audit().encode())
         if self._on_ended is not None:
             await self._on_ended(runner.receipt(), runner.progress())
-        known = await self.facts(task_id)
+        known = await self.facts(task_id, newest=True)
         facts = await self._workers.run(known.after, runner.receipt())
         facts = replace(facts, noise_terms=await self._terms_after(runner, known))
         await runner.finish(facts.encode())
@@ -334,7 +502,7 @@ class SessionBook:
             runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
         await self._workers.run(self._context.spool.drop_uploads, session_id)
         await self._keep(runner)
-        del self._running[session_id]
+        self._running.pop(session_id, None)
 
     def _measure(self, runner: SessionRunner) -> None:
         meter, task_id = self._context.meter, runner.descriptor.task_id
@@ -393,3 +561,21 @@ class SessionBook:
                 next_step="Do not touch the spool directory while sessions run.",
             )
         return data
+
+
+def _id_of(key: str) -> bytes:
+    """Return the id of a server's session from its name in the book."""
+    return bytes.fromhex(key.rpartition("/")[2])
+
+
+async def _update(runner: SessionRunner) -> None:
+    """Have a session learn what others have stored; the next one is not held up."""
+    try:
+        await runner.look()
+    except ServiceError as error:  # whoever drives the session meets it too
+        runner.log(telemetry.STORAGE_REFUSED, reason=error)
+
+
+def _seen(look: "asyncio.Task[None]") -> None:
+    if not look.cancelled():
+        look.exception()  # whoever asked for it may have gone away

@@ -8,9 +8,12 @@ Rule 2: a round closes as soon as everybody who can answer has, else at its dead
         deadline while too few have joined.  Bytes of inputs that arrive extend their
         round, in all by one more deadline at most.
 Rule 3: after a restart the journal is replayed and the open round gets its whole time
-        again.
+        again.  Where several aggregators share the book, any of them takes messages,
+        closes rounds and extends them, and the book keeps their deadline.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
-Rule 5: no message is waited for beyond the session's end, which its offer names.  A
+Rule 5: of those who share the book one computes the sum, by a lease, and ends the
+        session.  Any other can: it would get the same bytes.
+Rule 6: no message is waited for beyond the session's end, which its offer names.  A
         session that has no cohort when the time left is only just enough for its later
         rounds ends, and another one takes its place.
 
@@ -20,7 +23,9 @@ Which sessions there are, and who may ask for which, is said by
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -56,6 +61,7 @@ from secagg.server.durable_state import (
     Position,
     patiently,
 )
+from secagg.server.ended_session import EndedSession
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.patience import is_short_of_clients, wait_of
 from secagg.server.progress import SessionProgress
@@ -65,7 +71,7 @@ from secagg.server.session_facts import SessionFacts
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.book import Book
-from secagg.storage.change import Change
+from secagg.storage.change import Change, Lease, StaleLeaseError
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import (
     Blob,
@@ -85,6 +91,12 @@ UPLOAD_GRACE: Final = 0.25
 # How much longer than its rounds a session may last: until then it waits for clients.
 # Half of what clients grant for clocks that differ (R5.0-2).
 WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
+# How long a sum waits for a replica that has died; a third of it between signs of life.
+LEASE_SECONDS: Final = 12.0
+# Whoever waits for another replica looks again after so long.
+LOOK_EVERY_SECONDS: Final = 2.0
+# Every chunk asks for time, and an extension is a commit.
+EXTEND_EVERY_SECONDS: Final = 5.0
 # A log line stays readable when a thousand clients are lost at once.
 NAMED_AT_MOST: Final = 20
 
@@ -95,6 +107,7 @@ class RunnerContext:
 
     Attributes:
         keep_seconds: How long the sum of an ended session stays available at least.
+        replica: Name of this process among those that share the book.
         verified: Credentials that were verified, over all sessions.
     """
 
@@ -107,6 +120,7 @@ class RunnerContext:
     slots: UploadSlots
     publish: Callable[[SessionProgress], None]
     keep_seconds: float
+    replica: str = "alone"
     meter: Meter = field(default_factory=SilentMeter)
     verified: VerifiedCredentials = field(
         default_factory=VerifiedCredentials, repr=False
@@ -122,15 +136,19 @@ class SessionRunner:
         context: What it shares with other sessions.
         is_restored: The book was put back from an older state, so that nobody knows
             what was sent: the session is ended, and its inputs count as summed.
+        date: This moment, in Unix seconds of the book; by default of this machine.
+        open_seconds: How long the open round has been open.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session is continued from
         self,
         record: SessionRecord,
         position: Position,
         context: RunnerContext,
         *,
         is_restored: bool = False,
+        date: float | None = None,
+        open_seconds: float = 0.0,
     ) -> None:
         self.session_id = record.descriptor.session_id  # three hashes; used often
         self._descriptor = record.descriptor
@@ -141,11 +159,20 @@ class SessionRunner:
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
         self._joined = asyncio.Event()
+        # Set whenever whoever drives the session should look at it again.
+        self._woken = asyncio.Event()
+        self._rounds_entered = 0
+        self._is_live = False
+        self._ended_by_other: EndedSession | None = None
+        self._lease: Lease | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._extended_at = 0.0
         self._opened_at = context.clock.now()
         self._deadline = 0.0
         self._wanted_until = 0.0
         clock, offered = context.clock, record.descriptor
-        self._ends_at = clock.now() + offered.session_end - clock.date()
+        now = clock.date() if date is None else date
+        self._ends_at = clock.now() + offered.session_end - now
         # Whoever joins later could not be served to the end.
         deadlines = offered.parameters.deadlines
         self._last_start = (
@@ -169,10 +196,14 @@ class SessionRunner:
             workers=context.workers,
             clock=context.clock,
             meter=context.meter,
+            is_restored=is_restored,
             on_message=self._note,
             on_round=self._enter,
+            on_end=self._note_end,
         )
         self._durable.replay(record.events)
+        self._opened_at = context.clock.now() - open_seconds
+        self._is_live = True
         # An earlier process may have told the clients; nobody knows whom.
         self.was_over = self.is_over
         # The state holds what is still needed of them; share bundles are large.
@@ -192,7 +223,32 @@ class SessionRunner:
     @property
     def is_over(self) -> bool:
         """Whether the session has ended, and durably so."""
-        return server.is_over(self._state)
+        return self._durable.is_over
+
+    @property
+    def opened(self) -> float:
+        """When the session was opened, in Unix seconds of who did."""
+        offered = self._descriptor
+        rounds = offered.parameters.deadlines.longest_session
+        return float(offered.session_end - rounds - WAITING_SECONDS)
+
+    @property
+    def ended_by_other(self) -> EndedSession | None:
+        """What is left of the session if another aggregator has ended it."""
+        return self._ended_by_other
+
+    @property
+    def sequence(self) -> int:
+        """How many records it holds, as far as is known here."""
+        return self._durable.sequence
+
+    async def look(self) -> None:
+        """Learn what others have stored.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await self._durable.look()
 
     def count_sessions(self, *, allowed: int | None, spent: int) -> None:
         """Learn where the session stands in its task's budget, for those who watch.
@@ -223,7 +279,7 @@ class SessionRunner:
     def can_join(self, identity: str) -> bool:
         """Whether an offer of this session makes sense for a client."""
         state = self._state
-        if not isinstance(state, server.AdvertiseKeys):
+        if not isinstance(state, server.AdvertiseKeys) or self.is_over:
             return False
         if identity in state.adverts:
             return True
@@ -252,7 +308,7 @@ class SessionRunner:
             ServiceError: STORAGE_FAILED; sending it again may help.
         """
         try:
-            is_new = await self._durable.submit(Received(envelope, sender))
+            is_new = await self._submitted(Received(envelope, sender))
         except RemoteProtocolError as error:
             self.log(
                 telemetry.MESSAGE_REFUSED,
@@ -269,6 +325,16 @@ class SessionRunner:
                 sender=sender,
             )
         self._publish()
+
+    async def _submitted(self, event: Received) -> bool:
+        try:
+            return await self._durable.submit(event)
+        except RemoteProtocolError:
+            if not self._context.book.is_shared:
+                raise
+        # Judged by what was known here: somebody else may have opened another round.
+        await self.look()
+        return await self._durable.submit(event)
 
     async def upload_status(self, identity: str) -> UploadStatus:
         """Return where a client's upload goes on."""
@@ -289,6 +355,8 @@ class SessionRunner:
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""
+        if self._ended_by_other is not None:
+            return self._ended_by_other.update_for(identity, after)
         update = self._update_for(identity, after)
         if update is None or (after is not None and after >= update.kind.ROUND):
             return None
@@ -307,6 +375,8 @@ class SessionRunner:
 
     def is_member(self, identity: str) -> bool:
         """Whether a client is in the roster."""
+        if self._ended_by_other is not None:
+            return self._ended_by_other.is_member(identity)
         state = self._state
         return isinstance(state, Rostered) and identity in state.cohort.index_of
 
@@ -317,6 +387,8 @@ class SessionRunner:
             RemoteProtocolError: See `Readable.piece`.
             ServiceError: UNKNOWN_SESSION; the session goes by no revocation list.
         """
+        if self._ended_by_other is not None:
+            return self._ended_by_other.read(identity, request)
         if request.blob is Blob.REVOCATIONS and not self.is_over:
             return self._piece_of_list(request)
         return self._readable.piece(self._state, identity, request)
@@ -353,10 +425,15 @@ class SessionRunner:
 
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
+        if self._ended_by_other is not None:
+            self._ended_by_other.tell(identity)
+            return
         self._facts.tell(self._state, identity)
 
     def untold(self) -> frozenset[str]:
         """Return who took part to the end and does not know yet how it ended."""
+        if self._ended_by_other is not None:
+            return self._ended_by_other.untold()
         return self._facts.untold(self._state)
 
     # --- what the aggregator does -----------------------------------------------------
@@ -376,15 +453,75 @@ class SessionRunner:
             round=self._state.ROUND.name,
         )
         self._publish()
-        await self._give_time()
+        is_shared = self._context.book.is_shared
+        if is_shared:
+            self._open_round()
+        else:
+            await self._give_time()
         while not self.is_over:
             job = next(iter(server.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
-                await self._sum(job)
-            else:
+                if await self.hold():
+                    await self._sum(job)
+            elif not is_shared:
                 await self._round_answered()
-                await self._advance(self._closing(self._state.ROUND))
+                await self._durable.advance(self._closing(self._state.ROUND))
+            elif await self._round_is_ripe():
+                await self._durable.advance(self._closing(self._state.ROUND))
         return self.outcome()
+
+    async def hold(self) -> bool:
+        """Have the session's last steps to oneself: its sum, and its end.
+
+        Returns:
+            False when somebody else has done them, or the session stands elsewhere
+            than when this was called.
+        """
+        context, entered = self._context, self._rounds_entered
+        if not context.book.is_shared:
+            return True
+        if self._lease is not None and not await context.book.renew(
+            self._lease, seconds=LEASE_SECONDS
+        ):
+            await self.let_go()
+        while self._lease is None:
+            if self._ended_by_other is not None or self._rounds_entered != entered:
+                return False
+            self._woken.clear()
+            self._lease = await context.book.take(
+                f"sum/{self.record.session_key}",
+                holder=context.replica,
+                seconds=LEASE_SECONDS,
+            )
+            if self._lease is None:
+                again = context.clock.now() + LOOK_EVERY_SECONDS
+                await is_set_before(context.clock, again, self._woken)
+            else:  # its last holder may have done all that there is to do
+                await self.look()
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew())
+        return self._ended_by_other is None and self._rounds_entered == entered
+
+    async def let_go(self) -> None:
+        """Let others have what `hold` has taken."""
+        lease, self._lease = self._lease, None
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.wait({renewing})
+        if lease is not None:
+            with suppress(ServiceError):  # it expires
+                await self._context.book.give_back(lease)
+
+    async def _renew(self) -> None:
+        clock = self._context.clock
+        while self._lease is not None:
+            await clock.sleep_until(clock.now() + LEASE_SECONDS / 3)
+            with suppress(ServiceError):  # a refusal at the next step says so
+                if not await self._context.book.renew(
+                    self._lease, seconds=LEASE_SECONDS
+                ):
+                    return
 
     async def stop_waiting(self, reason: str) -> None:
         """End the session if it still waits for clients; else it goes on."""
@@ -400,7 +537,9 @@ class SessionRunner:
             LocalProtocolError: The sum is being computed, and `discard_unmasked` does
                 not say to throw it away (R5-5).
         """
-        await self._advance(lambda _: AbortRequested(code, reason, discard_unmasked))
+        await self._durable.advance(
+            lambda _: AbortRequested(code, reason, discard_unmasked)
+        )
 
     async def finish(self, facts: bytes) -> None:
         """Scrub the session, which is over, and leave its receipt.
@@ -419,14 +558,18 @@ class SessionRunner:
             facts=facts,
             spend=self._is_restored,
         )
-        await self._durable.write(change)
+        await self._durable.write(lambda _: change)
 
     def outcome(self) -> Released | Aborted:
         """Return how the session ended; only after its end."""
+        if self._ended_by_other is not None:
+            return self._ended_by_other.receipt.outcome
         return self._ended().outcome
 
     def receipt(self) -> SessionReceipt:
         """Return what is left of the session; only after its end."""
+        if self._ended_by_other is not None:
+            return self._ended_by_other.receipt
         return self._facts.receipt(self._ended(), was_restored=self._is_restored)
 
     def audit(self) -> AuditReceipt:
@@ -457,16 +600,23 @@ class SessionRunner:
     def _note(self, _: Received) -> None:
         """Tell the session's other parts that a message was accepted."""
         self._joined.set()
+        self._woken.set()
         if server.is_round_full(self._state):
             self._attention.set()
 
-    async def _advance(self, make_event: MakeEvent) -> None:
-        """Apply an event of our own: close a round, end the session."""
-        left = await self._durable.advance(make_event)
-        if left is not None:
-            lasted = self._context.clock.now() - self._opened_at
-            self._open_round()
-            self._announce(left, lasted)
+    def _note_end(self) -> None:
+        """Note that somebody else has ended the session, and left its receipt."""
+        receipt = SessionReceipt.decode(self._durable.receipt or b"")
+        self._ended_by_other = EndedSession(receipt)
+        self._attention.set()
+        self._wake()
+        self.log(telemetry.SESSION_ENDED_ELSEWHERE, reason=receipt.outcome_name)
+
+    def _wake(self) -> None:
+        """Wake those who watch the session, and whoever drives it."""
+        closed, self._changed = self._changed, asyncio.Event()
+        closed.set()
+        self._woken.set()
 
     def _closing(self, closed: Round) -> MakeEvent:
         """Return what closes a round, unless it is closed."""
@@ -496,6 +646,10 @@ class SessionRunner:
                 reason=lost.reason,
             )
         self._readable.enter(step.state)
+        self._rounds_entered += 1
+        if self._is_live:
+            self._open_round()
+            self._announce(before, seconds)
 
     # --- rounds -----------------------------------------------------------------------
 
@@ -506,15 +660,27 @@ class SessionRunner:
             return
         await self._put_deadline(self._deadline - self._opened_at)
 
-    async def _put_deadline(self, seconds: float) -> None:
-        change = Change(key=self.record.session_key, deadline_seconds=seconds)
-        await patiently(self._context.clock, lambda: self._durable.write(change))
+    async def _put_deadline(self, seconds: float, *, extend: bool = False) -> None:
+        entered = self._rounds_entered
+        change = Change(
+            key=self.record.session_key, deadline_seconds=seconds, extend=extend
+        )
+        await patiently(
+            self._context.clock,
+            lambda: self._durable.write(
+                lambda _: change if self._rounds_entered == entered else None
+            ),
+        )
 
     def _open_round(self) -> None:
         now = self._context.clock.now()
         self._opened_at = now
         self._wanted_until = 0.0  # what uploads asked for was for their own round
-        self._deadline = min(now + self._seconds_of(self._state.ROUND), self._last())
+        if self._context.book.is_shared:
+            self._deadline = min(self._durable.deadline or math.inf, self._last())
+        else:
+            lasts = self._seconds_of(self._state.ROUND)
+            self._deadline = min(now + lasts, self._last())
         self._attention.clear()
         if server.is_over(self._state) or server.is_round_full(self._state):
             self._attention.set()
@@ -565,12 +731,45 @@ class SessionRunner:
             self._deadline = wanted
             await self._put_deadline(self._deadline - clock.now())
 
+    async def _round_is_ripe(self) -> bool:
+        """Wait until the open round may be closed; False when somebody else has.
+
+        More time is asked for before the deadline, so that others hear of it.
+        """
+        clock, entered = self._context.clock, self._rounds_entered
+        while not self.is_over and self._rounds_entered == entered:
+            self._woken.clear()
+            self._deadline = min(self._durable.deadline or math.inf, self._last())
+            now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
+            if server.is_round_full(self._state):
+                return True
+            if wanted > max(now, self._deadline) and (
+                now >= self._deadline or self._may_extend(now)
+            ):
+                self._extended_at = now
+                await self._put_deadline(wanted - now, extend=True)
+            elif now < self._deadline:
+                await is_set_before(clock, self._deadline, self._woken)
+            elif is_short_of_clients(self._state) and now < self._last_start:
+                lasts = self._seconds_of(self._state.ROUND)
+                await self._put_deadline(lasts, extend=True)  # waiting is not failing
+            else:
+                return True
+        return False
+
+    def _may_extend(self, now: float) -> bool:
+        """Whether the last extension is so old that another one costs little."""
+        grace = UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
+        return now >= self._extended_at + min(EXTEND_EVERY_SECONDS, grace / 4)
+
     def _ask_for_time(self) -> None:
         """Note that bytes of an upload have arrived."""
         if isinstance(self._state, server.MaskedInputCollection):
             seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
             wanted = self._context.clock.now() + UPLOAD_GRACE * seconds
             self._wanted_until = min(wanted, self._opened_at + 2 * seconds)
+            if self._wanted_until > self._deadline:
+                self._woken.set()
 
     def _announce(self, before: server.ServerState, seconds: float) -> None:
         """Wake watchers and tell the operator.
@@ -579,8 +778,7 @@ class SessionRunner:
             before: The state that was left.
             seconds: How long it was open.
         """
-        closed, self._changed = self._changed, asyncio.Event()
-        closed.set()
+        self._wake()
         self._measure(before, seconds)
         counts, progress = server.progress(before), self.progress()
         match self._state:
@@ -621,7 +819,7 @@ class SessionRunner:
         """Remove the masks and release the sum."""
         context, session_id = self._context, self.session_id
         try:
-            if self._is_resumed:  # an earlier process has taken uploads
+            if self._is_resumed:  # another process has taken uploads
                 await self._desk.check_stored(digest for _, digest in job.uploads)
             packed = await context.masks.compute_sum(job, context.spool)
         except ServiceError as error:
@@ -635,9 +833,13 @@ class SessionRunner:
         )
         digest = await context.workers.sha256(packed)
         computed = SumComputed(digest, len(packed), await self._kept_until())
-        await self._advance(
-            lambda state: computed if isinstance(state, server.Summing) else None
-        )
+        try:
+            await self._durable.advance(
+                lambda state: computed if isinstance(state, server.Summing) else None,
+                lease=self._lease,
+            )
+        except StaleLeaseError:  # this process was stopped for long
+            await self.let_go()
 
     async def _kept_until(self) -> int:
         """Return until when the sum can be fetched at least, in Unix seconds."""

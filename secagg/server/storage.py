@@ -1,5 +1,6 @@
 """Where an aggregator keeps its sessions and what clients have uploaded."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from secagg.server.task_facts import TaskFacts
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.book import Book
 from secagg.storage.change import Role
+from secagg.storage.open_blobs import open_blobs, refuse_other_blobs
 from secagg.storage.open_book import open_state
 from secagg.storage.spool import Spool, UploadSpool
 
@@ -42,28 +44,42 @@ async def open_storage(
     store: str | None = None,
     mark: Path | None = None,
     accept_restored: bool = False,
+    blobs: str | None = None,
 ) -> ServerStorage:
-    """Open the storage of one aggregator, for this process alone.
+    """Open the storage of one aggregator.
+
+    It is for this process alone, unless both book and blobs are kept where others can
+    have them too.
 
     Args:
         directory: Where it is kept; None keeps it in memory and forgets it.
         store: URL of a book that is kept elsewhere; uploads, payloads and sums stay in
-            the directory.
+            the directory, or in `blobs`.
         mark: File of the rollback mark, outside the directory; by default one under
             the user's persistent state.
         accept_restored: The state may have been put back; see `open_book`.
+        blobs: URL of a store of uploads, payloads and sums, as for `open_blobs`.
 
     Raises:
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         LocalProtocolError: BAD_SETTINGS; the URL cannot be used.
     """
+    is_shared = store is not None and blobs is not None
+    kept = None if blobs is None else await asyncio.to_thread(open_blobs, blobs)
     book = await open_state(
-        directory, store=store, mark=mark, accept_restored=accept_restored
+        directory,
+        store=store,
+        mark=mark,
+        accept_restored=accept_restored,
+        is_shared=is_shared,
     )
     if directory is None:
         return ServerStorage(book, UploadSpool(MemoryBlobs()))
     async with AsyncExitStack() as undo:
         undo.push_async_callback(book.close)
-        storage = ServerStorage(book, UploadSpool(FileBlobs(directory / "spool")))
+        if kept is not None and is_shared:
+            await refuse_other_blobs(kept, book)
+        found = kept or FileBlobs(directory / "spool")
+        storage = ServerStorage(book, UploadSpool(found))
         undo.pop_all()
     return storage

@@ -35,7 +35,8 @@ class TaskDefinition:
         revocations: The list that the parameters name, as the issuer made it; b"" for
             none.
         invited: Identities that may take part; None for every authenticated client.
-        sessions: How many sums are wanted; None until `NextPayload` ends the task.
+        sessions: How many sums are wanted, those of earlier processes included; None
+            until `NextPayload` ends the task.
         allowed: Sessions in which clients may give an input before the task ends, spare
             ones included; None without a budget.
         on_given_up: Told that so many have failed; the task then goes on as soon as its
@@ -77,7 +78,7 @@ class SessionSum:
     audit: bytes = field(repr=False)
 
 
-# Called before each session with the number of sums so far; None ends the task.
+# Called before each session with the number of the task's sums so far; None ends it.
 NextPayload = Callable[[int], Awaitable[bytes | None]]
 # Called with each sum before the session's records are scrubbed.  A crash in between
 # calls it again with the same session number: make it safe to repeat.

@@ -26,6 +26,10 @@ class TaskGate:
         schedule: Slots of time; none by default.
         opened: When the latest session opened, in Unix seconds; None for none.
         paused: Whether it begins as a paused one.
+
+    Attributes:
+        version: Of the task's row, as far as is known here; None for a task without
+            one.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class TaskGate:
         # Of an earlier process nobody knows whether it failed: its slot is used.
         self._used = None if opened is None else self._start_of(opened)
         self._is_paused = paused
+        self.version: int | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -60,6 +65,14 @@ class TaskGate:
     def wake(self) -> None:
         """Have whoever waits look again whether that still makes sense."""
         self._changed.set()
+
+    def note_opened(self, date: float) -> None:
+        """Note that another process has opened a session.
+
+        Args:
+            date: When, in Unix seconds.
+        """
+        self._opened = date
 
     def note_sum(self) -> None:
         """Note that the latest session has released its sum."""

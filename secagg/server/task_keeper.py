@@ -8,7 +8,9 @@ Rule 3: a task ends by its operator, its end date or its budget.  What fails aga
         again pauses the task, with the reason, and ends no process.
 Rule 4: a task that was stopped with a session under way runs until that session is
         over: inputs that were given are not lost.
-Rule 5: what is said of one task waits for what was said of it before, and for no other
+Rule 5: other servers may share the book: what is said at one of them is done by all.
+        Nothing opens at a server that has not heard it yet (`TaskGate.version`).
+Rule 6: what is said of one task waits for what was said of it before, and for no other
         task: planning one may take minutes, in which another has to be stopped.
 """
 
@@ -63,10 +65,23 @@ class _Kept:
     Attributes:
         running: Its sessions.
         work: Takes its sums, until its end.
+        gate: When sessions open.
     """
 
     running: RunningTask
     work: "asyncio.Task[None]"
+    gate: TaskGate
+
+
+class _ChangedMeanwhileError(ServiceError):
+    """Somebody else has changed a task's row: another operator, or another server."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"somebody else has changed task {task_id!r} meanwhile",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Try again.",
+        )
 
 
 class TaskKeeper:
@@ -93,6 +108,7 @@ class TaskKeeper:
         self._own_task = own_task
         self._tell = tell
         self._kept: dict[str, _Kept] = {}
+        self._rows: dict[str, TaskRow] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()
         self._opened: OperatedServer | None = None
@@ -119,6 +135,7 @@ class TaskKeeper:
             await self._run_again(row)
         await server.listen()
         self._started.set()
+        server.follow_with(self._follow)
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -256,7 +273,7 @@ class TaskKeeper:
 
     @asynccontextmanager
     async def _alone(self, task_id: str) -> AsyncIterator[None]:
-        """Wait for the start, and for what was said of this task before (rule 5)."""
+        """Wait for the start, and for what was said of this task before (rule 6)."""
         await self._started.wait()
         async with self._locks.setdefault(task_id, asyncio.Lock()):
             yield
@@ -300,11 +317,7 @@ class TaskKeeper:
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
         if not await self._book.put_task(task, expect_version=row.version):
-            raise ServiceError(
-                f"somebody else has changed task {row.task.task_id!r} meanwhile",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Try again.",
-            )
+            raise _ChangedMeanwhileError(row.task.task_id)
         telemetry.log_event(
             _LOG,
             logging.INFO,
@@ -316,7 +329,16 @@ class TaskKeeper:
         self._tell(
             f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
         )
-        return TaskRow(task, row.version + 1, row.tally)
+        row = TaskRow(task, row.version + 1, row.tally)
+        self._note(row)
+        return row
+
+    def _note(self, row: TaskRow) -> None:
+        """Remember how a task stands: sessions of it open under this version only."""
+        self._rows[row.task.task_id] = row
+        kept = self._kept.get(row.task.task_id)
+        if kept is not None:
+            kept.gate.version = row.version
 
     async def _propose(self, settings: TaskSettings) -> None:
         row = await row_of(self._book, settings.task.id)
@@ -342,6 +364,49 @@ class TaskKeeper:
             self._book,
             reports=privacy_folder_of(self._state_dir, settings.task.id),
         )
+
+    # --- other servers of the same book -----------------------------------------------
+
+    async def _follow(self) -> None:
+        """Do what operators have said at other servers.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is tried again.
+        """
+        for row in await self._book.tasks():
+            if not self._knows(row):
+                async with self._alone(row.task.task_id):
+                    newest = await find_task(self._book, row.task.task_id)
+                    if not self._knows(newest):
+                        await self._take_over(newest)
+
+    def _knows(self, row: TaskRow) -> bool:
+        known = self._rows.get(row.task.task_id)
+        return known is not None and known.version == row.version
+
+    async def _take_over(self, row: TaskRow) -> None:
+        """Have a task be here what its row says by now."""
+        task_id, known = row.task.task_id, self._rows.get(row.task.task_id)
+        kept = self._kept.get(task_id)
+        is_other = known is None or (known.task.settings, known.task.plan) != (
+            row.task.settings,
+            row.task.plan,
+        )
+        must_run = kept is None or kept.running.is_done
+        if is_other and kept is not None:
+            await self._end_work(self._kept.pop(task_id))
+        self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
+        if is_other or (must_run and row.task.state is TaskState.RUNNING):
+            await self._run_again(row)
+            return
+        self._note(row)
+        match row.task.state:
+            case TaskState.PAUSED:
+                await self._server.pause_task(task_id, row.task.reason)
+            case TaskState.STOPPED:
+                await self._server.end_task(task_id, row.task.reason)
+            case TaskState.RUNNING:
+                self._server.resume_task(task_id)
 
     # --- work -------------------------------------------------------------------------
 
@@ -371,6 +436,7 @@ class TaskKeeper:
     async def _run(self, row: TaskRow) -> None:
         """Run a task, unless there is nothing left to run."""
         task_id = row.task.task_id
+        self._note(row)
         settings = decode_settings(row.task)
         state = state_of(row, settings)
         latest = await self._book.sessions(
@@ -384,6 +450,13 @@ class TaskKeeper:
             return
         prepared = await self._settle(settings)
         files = SumFiles(self._directory_of(task_id), prepared)
+        gate = TaskGate(
+            settings.schedule,
+            opened=latest[0].born if latest else None,
+            paused=state == "paused",
+        )
+        # Its own: to settle it may have changed the row.
+        gate.version = (await find_task(self._book, task_id)).version
         running = await self._server.add_gated_task(
             task_id,
             prepared,
@@ -391,16 +464,12 @@ class TaskKeeper:
             payload=_payload_of(settings),
             invited=frozenset(settings.task.invited) or None,
             attempts=settings.task.attempts,
-            gate=TaskGate(
-                settings.schedule,
-                opened=latest[0].born if latest else None,
-                paused=state == "paused",
-            ),
+            gate=gate,
             on_given_up=lambda error: self._give_up(task_id, error),
         )
         work = asyncio.create_task(self._work(settings, running, files))
         work.add_done_callback(self._note_end)
-        self._kept[task_id] = _Kept(running, work)
+        self._kept[task_id] = _Kept(running, work, gate)
         if state == "stopped":
             await self._server.end_task(task_id, row.task.reason)
 
@@ -446,17 +515,32 @@ class TaskKeeper:
     async def _stop_by_itself(self, task_id: str, reason: str) -> None:
         """Stop a task that no operator has stopped."""
         try:
-            await self.stop(task_id, reason=reason)
+            while True:
+                try:
+                    await self.stop(task_id, reason=reason)
+                except _ChangedMeanwhileError:
+                    continue  # perhaps another server has, for the same reason
+                return
         except SecAggError as error:
             self._fail(error)
 
     async def _give_up(self, task_id: str, error: SecAggError) -> None:
         """Pause a task whose attempts at a sum are used up."""
         async with self._alone(task_id):
-            row = await find_task(self._book, task_id)
-            if row.task.state is TaskState.RUNNING:
-                await self._say(row, TaskState.PAUSED, str(error))
+            if await self._pause_by_itself(task_id, str(error)):
                 await self._server.pause_task(task_id, str(error))
+
+    async def _pause_by_itself(self, task_id: str, reason: str) -> bool:
+        """Pause a task that no operator has paused; False if one has meanwhile."""
+        while True:
+            row = await find_task(self._book, task_id)
+            if row.task.state is not TaskState.RUNNING:
+                return False
+            try:
+                await self._say(row, TaskState.PAUSED, reason)
+            except _ChangedMeanwhileError:
+                continue  # perhaps another server has paused it for the same reason
+            return True
 
     async def _meet(self, task_id: str, error: ServiceError) -> None:
         """Decide what a failure of the machinery means for a task."""
@@ -468,9 +552,7 @@ class TaskKeeper:
         # Such as a payload that has gone: the other tasks can do without it.
         try:
             async with self._alone(task_id):
-                row = await find_task(self._book, task_id)
-                if row.task.state is TaskState.RUNNING:
-                    await self._say(row, TaskState.PAUSED, str(error))
+                await self._pause_by_itself(task_id, str(error))
         except SecAggError as failure:
             self._fail(failure)
 

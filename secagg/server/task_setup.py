@@ -354,12 +354,14 @@ async def settle_task(
         ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
     """
     task_id, text = settings.task.id, encode_settings(settings)
-    row = await row_of(book, task_id)
-    known = recall(row, settings)
-    prepared = await asyncio.to_thread(
-        prepare_task, settings, known=known, reports=reports
-    )
-    if known is None or row is None or row.task.settings != text:
+    while True:
+        row = await row_of(book, task_id)
+        known = recall(row, settings)
+        prepared = await asyncio.to_thread(
+            prepare_task, settings, known=known, reports=reports
+        )
+        if known is not None and row is not None and row.task.settings == text:
+            return prepared
         planned = known or RememberedTask(prepared.parameters, prepared.forecast_rmse)
         plan = planned.encode()
         task = (
@@ -368,13 +370,16 @@ async def settle_task(
             else replace(row.task, settings=text, plan=plan)
         )
         version = 0 if row is None else row.version
-        if not await book.put_task(task, expect_version=version):
+        if await book.put_task(task, expect_version=version):
+            return prepared
+        row = await row_of(book, task_id)
+        if row is None or row.task.settings != text:
             raise ServiceError(
                 f"somebody else has changed task {task_id!r} meanwhile",
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Try again.",
             )
-    return prepared
+        # Another aggregator has started with the same file: what it planned counts.
 
 
 def prepare_task(

@@ -23,10 +23,21 @@ from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, InternalError, ServiceError
 
-__all__ = ["RETRY_SECONDS", "Blob", "Blobs", "FileBlobs", "MemoryBlobs", "checked_name"]
+__all__ = [
+    "RETRY_SECONDS",
+    "STORE_HOME",
+    "Blob",
+    "Blobs",
+    "FileBlobs",
+    "MemoryBlobs",
+    "checked_name",
+]
 
 RETRY_SECONDS: Final = 30.0
 """When to come back after a store has refused."""
+
+STORE_HOME: Final = "store"
+"""The home of the one object that says whose store this is; no session's."""
 
 _NAME: Final = re.compile(r"[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*){0,4}")
 

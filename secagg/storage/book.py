@@ -12,20 +12,25 @@ Rule 4: every record is chained to those before it and to the header, every othe
         carries a checksum.  What does not fit is this machine's fault, never a peer's.
 Rule 5: a session that has ended is scrubbed: header and records, which hold seeds and
         shares, are overwritten; its receipt stays.
+Rule 6: of several that share a book nobody owns a session.  Rule 2 keeps their steps in
+        one order; a lease only keeps them from doing the same work twice.
 
 A book does not look into headers, bodies and receipts.  Vectors do not belong here but
 into `secagg.storage.spool`.  Books are opened by `secagg.storage.open_book`.
 """
 
+from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.profiles import Trust
-from secagg.storage.change import Behind, Change, Committed, Ended, Role
+from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
 from secagg.storage.charges import ChargeRow, Settlement
 from secagg.storage.stored import (
     Finding,
     Purged,
+    Replica,
+    ReplicaRow,
     Retention,
     SessionRow,
     SessionState,
@@ -38,6 +43,7 @@ from secagg.storage.stored import (
 __all__ = [
     "Book",
     "StateDamagedError",
+    "TimelineError",
     "unknown_session",
 ]
 
@@ -45,12 +51,20 @@ __all__ = [
 class Book(Protocol):
     """The durable book of one party."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may write to it at the same time."""
+        ...
+
     async def commit(self, change: Change) -> Committed | Behind | Ended:
         """Apply a change, or say why the session stands elsewhere.
 
         Raises:
             NumberTakenError: The number of a new session was claimed before.
+            OvertakenError: A new session stands beside another one of its task, or the
+                task was changed.
             SessionsSpentError: A new session would exceed the task's budget.
+            StaleLeaseError: The change's lease is no longer held.
             BudgetSpentError: The charge exceeds the client's budget for the task.
             NoiseChangedError: The task was charged with other noise before.
             SecondRecordError: A second record of one kind from one sender: the caller
@@ -79,6 +93,24 @@ class Book(Protocol):
         Raises:
             StateDamagedError: Sequence or chain do not fit.
             ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+        """Return what a writer does not know of a session, as `commit` would.
+
+        Args:
+            key: The session.
+            expect: How many records the writer knows.
+            previous: Chain value at that position.
+
+        Returns:
+            `Behind`, without records where the writer knows all.
+
+        Raises:
+            StateDamagedError: Sequence or chain do not fit.
+            ServiceError: STORAGE_FAILED; also for a session that does not exist, or is
+                of an older timeline.
         """
         ...
 
@@ -118,11 +150,56 @@ class Book(Protocol):
         """
         ...
 
-    async def put_facts(self, task: str, facts: bytes) -> None:
+    async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
         """Store what a task knows from its sessions, as `Change.facts` does.
 
-        For what becomes known between sessions; whoever writes is the only one.
+        For what becomes known between sessions.
+
+        Returns:
+            False, and nothing has changed, when the task knew something else.
         """
+        ...
+
+    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """Take a lease that is free, has expired, or is the holder's already.
+
+        Returns:
+            The lease, under a new token; None while somebody else holds it.
+        """
+        ...
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """Hold a lease for some seconds from now on; False when it has passed on."""
+        ...
+
+    async def give_back(self, lease: Lease) -> None:
+        """Let others have a lease; nothing happens when it has passed on."""
+        ...
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yield whenever others may have written; ends with the book.
+
+        A hint: several changes may come as one, and nothing may have changed.
+        """
+        ...
+
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """Return the name of the store that keeps this book's blobs.
+
+        Args:
+            proposed: Its name from now on, if it has none yet.
+        """
+        ...
+
+    async def beat(self, replica: Replica) -> None:
+        """Say that a replica is at work.
+
+        Time in which none was counts for no deadline.
+        """
+        ...
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """Return who shares the book, or has of late; nobody where it is not shared."""
         ...
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
@@ -186,6 +263,23 @@ class StateDamagedError(ServiceError):
         )
         self.key: Final = key
         self.record: Final = record
+
+
+class TimelineError(ServiceError):
+    """A session was begun before the database's fail-over.
+
+    The new primary may have forgotten a step that clients were told of: whatever was
+    to be written would then begin a second history.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"session {key} was begun before the database failed over: what was sent "
+            "for it may be forgotten",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Restart this aggregator: it ends the sessions that were open, "
+            "and their inputs count as summed.",
+        )
 
 
 def unknown_session(key: str) -> ServiceError:

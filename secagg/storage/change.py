@@ -16,13 +16,16 @@ __all__ = [
     "Change",
     "Committed",
     "Ended",
+    "Lease",
     "NewSession",
     "NumberTakenError",
+    "OvertakenError",
     "Record",
     "Resealed",
     "Role",
     "SecondRecordError",
     "SessionsSpentError",
+    "StaleLeaseError",
 ]
 
 MAX_KIND: Final = (1 << 16) - 1
@@ -85,6 +88,9 @@ class NewSession:
         peer: At a client, the aggregator that numbers the sessions; else empty.
         allowed: Sessions of the task that may ever be spent, these included that still
             run, whatever their peers; None for a task without such a limit.
+        alone: No other session of the task may be open.
+        task_version: The task's row must still have this version; None for a task that
+            has no row.
     """
 
     role: Role
@@ -93,6 +99,25 @@ class NewSession:
     header: bytes = field(repr=False)
     peer: str = ""
     allowed: int | None = None
+    alone: bool = False
+    task_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to do some work that one of several would do, for a while.
+
+    It only saves double work: what is written is compared in any case.
+
+    Attributes:
+        name: Of the work.
+        holder: Who does it.
+        token: Counts who had it before; it only grows.
+    """
+
+    name: str
+    holder: str
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +153,10 @@ class Change:
         round: The round that this step opens, if it opens one.
         deadline_seconds: Time that the open round has left, from now on; None leaves
             the deadline alone.
+        extend: The deadline only ever moves away by it: a later one stays.
+        lease: Must be held still.
+        restored: The writer knows that the session was open in a book that was put
+            back; whoever does not know it writes nothing.
         charge: Client: its input is charged.
         settle: Client: it is known what became of the input.
         end: Receipt of a session that is over; header and records are overwritten.
@@ -145,6 +174,9 @@ class Change:
     reseal: Resealed | None = None
     round: int | None = None
     deadline_seconds: float | None = None
+    extend: bool = False
+    lease: Lease | None = None
+    restored: bool = False
     charge: Charge | None = None
     settle: Settlement | None = None
     end: bytes | None = field(default=None, repr=False)
@@ -235,6 +267,28 @@ class NumberTakenError(ServiceError):
             next_step="Wait for the next session.",
         )
         self.highest: Final = highest
+
+
+class OvertakenError(ServiceError):
+    """Somebody else was faster: look at the book, and decide again."""
+
+    def __init__(self, new: NewSession, *, complaint: str) -> None:
+        super().__init__(
+            f"session {new.number} of task {new.task!r} is not opened: {complaint}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Wait for the next session.",
+        )
+
+
+class StaleLeaseError(ServiceError):
+    """A lease has passed to somebody else, or has expired."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(
+            f"the lease {lease.name!r} is no longer held by {lease.holder}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Nothing: another aggregator goes on with the work.",
+        )
 
 
 class SessionsSpentError(ServiceError):

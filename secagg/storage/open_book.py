@@ -28,6 +28,7 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
     entropy: Entropy | None = None,
     now: Callable[[], float] | None = None,
     thread: Executor | None = None,
+    is_shared: bool = False,
 ) -> Book:
     """Open the durable book of one party, and make it if it does not exist.
 
@@ -44,6 +45,7 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
             PostgreSQL the database's.
         thread: Runs everything in SQLite that blocks, one call after the other; one
             thread is made here when left out.
+        is_shared: Others that say the same may use the book at the same time.
 
     Raises:
         LocalProtocolError: BAD_SETTINGS; the URL or the place of the mark cannot be
@@ -59,8 +61,16 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
             accept_restored=accept_restored,
             entropy=entropy or SystemEntropy(),
             now=now,
+            is_shared=is_shared,
         )
     path = _path_of(url)
+    if is_shared:
+        raise LocalProtocolError(
+            "a book in a file cannot be shared by several aggregators",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set server.store to a PostgreSQL database, or leave "
+            "server.blobs out.",
+        )
     if mark is not None and path is not None and _lies_beside(mark, path):
         raise LocalProtocolError(
             f"the rollback mark {mark} lies in the directory of the state {path}: both "
@@ -84,6 +94,7 @@ async def open_state(
     store: str | None = None,
     mark: Path | None = None,
     accept_restored: bool = False,
+    is_shared: bool = False,
 ) -> Book:
     """Open the book of a party that keeps its state in a directory.
 
@@ -94,6 +105,7 @@ async def open_state(
             is a file of the directory.
         mark: As for `open_book`; by default one under the user's persistent state.
         accept_restored: As for `open_book`.
+        is_shared: As for `open_book`.
 
     Raises:
         SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
@@ -106,6 +118,7 @@ async def open_state(
         store or f"{_SQLITE}{made / BOOK_FILE}",
         mark=mark or default_mark(made),
         accept_restored=accept_restored,
+        is_shared=is_shared,
     )
 
 
@@ -121,13 +134,14 @@ def _made(directory: Path) -> Path:
         ) from None
 
 
-async def _open_postgres(
+async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
     address: str,
     mark: RollbackMark | None,
     *,
     accept_restored: bool,
     entropy: Entropy,
     now: Callable[[], float] | None,
+    is_shared: bool,
 ) -> Book:
     try:
         from secagg.storage.postgres_book import (  # noqa: PLC0415 - an extra
@@ -136,7 +150,12 @@ async def _open_postgres(
     except ModuleNotFoundError as error:
         raise missing_package(error) from None
     return await PostgresBook.open(
-        address, mark=mark, accept_restored=accept_restored, entropy=entropy, now=now
+        address,
+        mark=mark,
+        accept_restored=accept_restored,
+        entropy=entropy,
+        now=now,
+        is_shared=is_shared,
     )
 
 

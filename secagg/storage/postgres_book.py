@@ -1,7 +1,7 @@
 """A book in a PostgreSQL database: the state of an aggregator outlives its machine.
 
-Rule 1: one aggregator at a time works with a book; the database keeps the others out
-        (`secagg.storage.postgres_link`).
+Rule 1: one aggregator at a time works with a book, or several that have agreed to
+        share it; the database keeps the others out (`secagg.storage.postgres_link`).
 Rule 2: the book's clock is the database's.  A machine whose clock is wrong closes no
         round early.
 Rule 3: calls take effect in their order, and a caller that goes away takes nothing
@@ -12,14 +12,14 @@ Rule 4: what was scrubbed is gone from the tables, and not from the database's l
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
-from secagg.storage import postgres_changes, postgres_queries
-from secagg.storage.change import Change, Role
+from secagg.storage import postgres_changes, postgres_queries, postgres_sharing
+from secagg.storage.change import Behind, Change, Ended, Lease, Role
 from secagg.storage.charges import ChargeRow, Settlement
 from secagg.storage.postgres_changes import Outcome
 from secagg.storage.postgres_database import Database
@@ -29,6 +29,8 @@ from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.stored import (
     Finding,
     Purged,
+    Replica,
+    ReplicaRow,
     Retention,
     SessionRow,
     SessionState,
@@ -56,7 +58,7 @@ class PostgresBook:
         self._is_closed = False
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - every part can be exchanged
         cls,
         address: str,
         *,
@@ -64,12 +66,23 @@ class PostgresBook:
         accept_restored: bool,
         entropy: Entropy,
         now: Callable[[], float] | None,
+        is_shared: bool = False,
     ) -> "PostgresBook":
         """Open a book; see `secagg.storage.open_book`."""
         link = await PostgresLink.open(
-            address, mark=mark, accept_restored=accept_restored, entropy=entropy
+            address,
+            mark=mark,
+            accept_restored=accept_restored,
+            entropy=entropy,
+            is_shared=is_shared,
+            instant=None if now is None else int(now() * MILLISECONDS),
         )
         return cls(link, now)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may write to it at the same time."""
+        return self._link.is_shared
 
     async def commit(self, change: Change) -> Outcome:
         """Apply a change."""
@@ -101,9 +114,21 @@ class PostgresBook:
 
     async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
         """Return a session."""
-        return await self._read(
+        return await self._look(
             lambda database: postgres_queries.load_session(
                 database, key, after=after, instant=self._instant()
+            )
+        )
+
+    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+        """Return what a writer does not know of a session."""
+        return await self._look(
+            lambda database: postgres_queries.missed(
+                database,
+                key,
+                expect=expect,
+                previous=previous,
+                instant=self._instant(),
             )
         )
 
@@ -133,7 +158,7 @@ class PostgresBook:
 
     async def tasks(self) -> tuple[TaskRow, ...]:
         """Return the tasks."""
-        return await self._read(postgres_queries.read_tasks)
+        return await self._look(postgres_queries.read_tasks)
 
     async def put_task(self, task: Task, *, expect_version: int) -> bool:
         """Store a task, if it still has this version."""
@@ -143,10 +168,70 @@ class PostgresBook:
             )
         )
 
-    async def put_facts(self, task: str, facts: bytes) -> None:
-        """Store what a task knows from its sessions."""
-        await self._write(
-            lambda database: postgres_changes.put_facts(database, task, facts)
+    async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
+        """Store what a task knows from its sessions, if it knew nothing else."""
+        return await self._write(
+            lambda database: postgres_changes.put_facts(
+                database, task, facts, instead_of=instead_of
+            )
+        )
+
+    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """Take a lease."""
+        return await self._read(
+            lambda database: postgres_sharing.take_lease(
+                database,
+                name,
+                holder=holder,
+                seconds=seconds,
+                instant=self._instant(),
+            )
+        )
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """Hold a lease for longer."""
+        return await self._read(
+            lambda database: postgres_sharing.renew_lease(
+                database, lease, seconds=seconds, instant=self._instant()
+            )
+        )
+
+    async def give_back(self, lease: Lease) -> None:
+        """Let others have a lease."""
+        await self._read(
+            lambda database: postgres_sharing.give_lease_back(database, lease)
+        )
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield whenever others may have written."""
+        if self.is_shared:
+            async for _ in self._link.hints():
+                if self._is_closed:
+                    return
+                yield
+
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """Return the name of the store that keeps this book's blobs."""
+        return await self._write(
+            lambda database: postgres_sharing.name_blobs(database, proposed)
+        )
+
+    async def beat(self, replica: Replica) -> None:
+        """Say that a replica is at work."""
+
+        async def beat(database: Database) -> None:
+            async with database.transaction():
+                await postgres_sharing.beat(database, replica, instant=self._instant())
+
+        if self.is_shared:
+            await self._read(beat)
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """Return who shares the book, or has of late."""
+        return await self._read(
+            lambda database: postgres_sharing.list_replicas(
+                database, instant=self._instant()
+            )
         )
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
@@ -194,7 +279,7 @@ class PostgresBook:
 
     async def check(self) -> tuple[Finding, ...]:
         """Verify headers and chains."""
-        return await self._read(postgres_queries.find_faults)
+        return await self._look(postgres_queries.find_faults)
 
     async def close(self) -> None:
         """Finish what is under way and let go of the book; twice is allowed."""
@@ -218,6 +303,15 @@ class PostgresBook:
                 return await query(database)
 
         return await self._run(call())
+
+    async def _look(self, query: Callable[[Database], Awaitable[_Result]]) -> _Result:
+        """Read what takes several statements, all of one moment."""
+
+        async def look(database: Database) -> _Result:
+            async with postgres_queries.snapshot(database):
+                return await query(database)
+
+        return await self._read(look)
 
     async def _write(self, work: Callable[[Database], Awaitable[_Result]]) -> _Result:
         async def call() -> _Result:

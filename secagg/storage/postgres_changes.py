@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import asyncpg
 
 from secagg.enrolment.revocation import refuse_older
-from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.errors import InternalError
 from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
@@ -27,6 +27,7 @@ from secagg.storage.change import (
     Ended,
     NewSession,
     NumberTakenError,
+    OvertakenError,
     Record,
     Role,
     SecondRecordError,
@@ -38,12 +39,15 @@ from secagg.storage.postgres_queries import (
     FIRST_NUMBER,
     INSTANT,
     TIMELINE,
+    held_lease,
+    lease_words,
     read_charges,
-    read_instant,
     read_revocations,
     session_at,
+    snapshot,
     why_not,
 )
+from secagg.storage.postgres_sharing import CHANNEL, SOMEBODY_WAS_THERE, notify
 from secagg.storage.session_columns import (
     MILLISECONDS,
     PURGE_ROWS,
@@ -54,7 +58,6 @@ from secagg.storage.stored import Retention, Task
 
 __all__ = [
     "Outcome",
-    "TimelineError",
     "Written",
     "apply_change",
     "count_commit",
@@ -83,23 +86,6 @@ class Written:
     generation: int | None
 
 
-class TimelineError(ServiceError):
-    """A session was begun before the database's fail-over.
-
-    The new primary may have forgotten a step that clients were told of: whatever was
-    to be written would then begin a second history.
-    """
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"session {key} was begun before the database failed over: what was sent "
-            "for it may be forgotten",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Restart this aggregator: it ends the sessions that were open, "
-            "and their inputs count as summed.",
-        )
-
-
 _APPEND: Final = f"""
 WITH clock AS MATERIALIZED (SELECT {INSTANT} AS instant),
 s AS (
@@ -108,10 +94,14 @@ s AS (
         chain = $6,
         round = coalesce($4::integer, round),
         opened = CASE WHEN $4::integer IS NULL THEN opened ELSE instant END,
-        deadline = CASE WHEN $5::bigint IS NULL THEN deadline ELSE instant + $5 END
+        deadline = CASE WHEN $5::bigint IS NULL THEN deadline
+            WHEN $13::boolean THEN greatest(deadline, instant + $5)
+            ELSE instant + $5 END
     FROM clock
     WHERE key = $2 AND sequence = $11 AND chain = $3 AND ended IS NULL
-        AND timeline = {TIMELINE} AND (NOT $12::boolean OR deadline <= instant)
+        AND timeline = {TIMELINE} AND (NOT restored OR $14::boolean)
+        AND (NOT $12::boolean OR (deadline <= instant AND {SOMEBODY_WAS_THERE}))
+        AND {held_lease(15)}
     RETURNING position, deadline - instant AS milliseconds_left
 ),
 r AS (
@@ -121,7 +111,8 @@ r AS (
         WITH ORDINALITY AS u (kind, sender, chain, body, o)
 ),
 g AS (UPDATE book SET generation = generation + 1 FROM s RETURNING generation)
-SELECT s.position, s.milliseconds_left, g.generation FROM s, g
+SELECT s.position, s.milliseconds_left, g.generation,
+    CASE WHEN $4::integer IS NOT NULL THEN pg_notify('{CHANNEL}', '') END FROM s, g
 """  # noqa: S608 - our own words
 
 
@@ -148,14 +139,8 @@ async def apply_change(
         raise await _second(database, change) from None
     if written is not None:
         return written
-    session = await session_at(database, change.key)
-    if session is None:
-        raise unknown_session(change.key)
-    row = await database.fetchrow(f"SELECT {TIMELINE}")
-    if session.receipt is None and (row is None or session.timeline != row[0]):
-        raise TimelineError(change.key)
-    now = await read_instant(database, instant)
-    return Written(await why_not(database, change, session, instant=now), None)
+    async with snapshot(database):
+        return Written(await why_not(database, change, instant=instant), None)
 
 
 def _is_plain(change: Change) -> bool:
@@ -185,10 +170,13 @@ async def _append(
         [record.body for record in change.records],
         change.expect,
         change.due,
+        change.extend,
+        change.restored,
+        *lease_words(change.lease),
     )
     if row is None:
         return None
-    _, left, generation = row
+    _, left, generation, _ = row
     seconds_left = None if left is None else left / MILLISECONDS
     sequence = change.expect + len(change.records)
     return Written(Committed(sequence, last, seconds_left), generation)
@@ -214,6 +202,7 @@ async def _apply(
         return None
     await _apply_to_budgets(database, change, instant)
     if change.end is not None:
+        await notify(database)
         await _replace(database, change.key, b"")
         await database.execute(
             f"UPDATE session SET ended = {INSTANT}, receipt = $3 WHERE key = $2",  # noqa: S608 - our own words
@@ -248,6 +237,8 @@ async def _create(
     highest = 0 if row is None else int(row[0])
     if new.number <= highest:
         raise NumberTakenError(new, highest=highest)
+    # Before it is counted: the session that stands in the way may be the last allowed.
+    await _refuse_overtaken(database, new)
     if new.allowed is not None:
         # A session that runs may yet be spent: it must not be promised twice.  A task
         # is one task, whoever numbers its sessions.
@@ -284,6 +275,22 @@ async def _create(
     if begun is None:
         raise InternalError(f"session {key} is created twice under two numbers")
     return start
+
+
+async def _refuse_overtaken(database: Database, new: NewSession) -> None:
+    if new.alone and await database.fetchrow(
+        "SELECT 1 FROM session WHERE role = $1 AND task = $2 AND ended IS NULL",
+        new.role.value,
+        new.task,
+    ):
+        raise OvertakenError(new, complaint="another one of the task is open")
+    # Locked: who changes the task waits until the session is there to be found.
+    if new.task_version is not None and not await database.fetchrow(
+        "SELECT 1 FROM task WHERE task_id = $1 AND version = $2 FOR SHARE",
+        new.task,
+        new.task_version,
+    ):
+        raise OvertakenError(new, complaint="the task was changed meanwhile")
 
 
 async def _apply_to_budgets(
@@ -425,19 +432,28 @@ async def put_task(database: Database, task: Task, *, expect_version: int) -> bo
             "INSERT INTO task (task_id, state, settings, plan, reason, version) "
             "VALUES ($1, $2, $3, $4, $5, $6 + 1) ON CONFLICT DO NOTHING RETURNING 1"
         )
+    await notify(database)
     return await database.fetchrow(statement, *columns, expect_version) is not None
 
 
-async def put_facts(database: Database, task: str, facts: bytes) -> None:
+async def put_facts(
+    database: Database, task: str, facts: bytes, *, instead_of: bytes
+) -> bool:
     """See `Book.put_facts`."""
+    whose = (Role.SERVER.value, task)
     await database.execute(
-        "INSERT INTO tally (role, task, peer, highest_number, facts) "  # noqa: S608 - our own words
-        f"VALUES ($1, $2, '', {FIRST_NUMBER}, $3) "
-        "ON CONFLICT (role, task, peer) DO UPDATE SET facts = excluded.facts",
-        Role.SERVER.value,
-        task,
-        facts,
+        "INSERT INTO tally (role, task, peer, highest_number) "  # noqa: S608 - our own words
+        f"VALUES ($1, $2, '', {FIRST_NUMBER}) ON CONFLICT DO NOTHING",
+        *whose,
     )
+    done = await database.fetchrow(
+        "UPDATE tally SET facts = $3 WHERE role = $1 AND task = $2 AND peer = '' "
+        "AND facts = $4 RETURNING 1",
+        *whose,
+        facts,
+        instead_of,
+    )
+    return done is not None
 
 
 async def see_revocations(database: Database, trust: Trust) -> None:

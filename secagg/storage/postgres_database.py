@@ -34,6 +34,8 @@ class Database(Protocol):
         """Return the first row of a query, or None."""
         ...
 
-    def transaction(self) -> AbstractAsyncContextManager[object]:
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[object]:
         """Run a block as one transaction; an exception rolls it back."""
         ...

@@ -1,9 +1,10 @@
 """The one connection between a book and its PostgreSQL database.
 
 Rule 1: one connection does everything, in the order of the calls, and it holds the
-        book: a session-level advisory lock.  A second aggregator is refused at its
-        start.  The lock lasts exactly as long as the connection, so that nobody writes
-        who does not hold it.
+        book: a session-level advisory lock, alone, or together with others that have
+        said at their start that they share it.  Anybody else is refused.  The lock
+        lasts exactly as long as the connection, so that nobody writes who does not
+        hold it.
 Rule 2: a connection that failed is thrown away, and the next call makes another.  The
         book must then be the same, and not have been set back meanwhile.
 Rule 3: a transaction counts as committed when it is on the database's disk: a server
@@ -12,6 +13,8 @@ Rule 4: every commit raises the generation, and the rollback mark follows before
         anybody hears of it.
 Rule 5: at the start, sessions of an older timeline count as restored: after a fail-over
         the new primary may have forgotten what was sent.
+Rule 6: tables are made and brought forward by whoever is alone.  A machine without a
+        mark is let in to a book in use: those who use it would have noticed.
 """
 
 import asyncio
@@ -32,7 +35,12 @@ from secagg.primitives.entropy import Entropy
 from secagg.storage.book import StateDamagedError
 from secagg.storage.postgres_changes import count_commit, mark_restored
 from secagg.storage.postgres_database import Database
-from secagg.storage.postgres_migrations import SCHEMA, migrate
+from secagg.storage.postgres_migrations import SCHEMA, migrate, refuse_other_schema
+from secagg.storage.postgres_sharing import (
+    CHANNEL,
+    begin_alone,
+    was_somebody_there,
+)
 from secagg.storage.rollback_mark import (
     BOOK_ID_BYTES,
     Mark,
@@ -50,6 +58,8 @@ _LOCK_POLL_SECONDS: Final = 0.2
 _LOCK: Final = 0x73656341
 
 _CONNECT_SECONDS: Final = 10.0
+# Whoever shares a book looks again after so long, whatever has been heard.
+_HINT_SECONDS: Final = 2.0
 # Above what a synchronous standby takes to answer: whoever gives up earlier cancels a
 # commit that has happened.
 _COMMAND_SECONDS: Final = 60.0
@@ -62,7 +72,7 @@ def session_settings() -> dict[str, str]:
         "search_path": SCHEMA,
         "statement_timeout": "50s",
         "lock_timeout": "10s",
-        "idle_in_transaction_session_timeout": "10s",
+        "idle_in_transaction_session_timeout": "5s",
         "default_transaction_isolation": "read committed",
     }
 
@@ -70,8 +80,11 @@ def session_settings() -> dict[str, str]:
 class PostgresLink:
     """A connection that holds a book; make it with `open`."""
 
-    def __init__(self, address: str, mark: RollbackMark | None) -> None:
+    def __init__(
+        self, address: str, mark: RollbackMark | None, *, is_shared: bool
+    ) -> None:
         self._address: Final = address
+        self.is_shared: Final = is_shared
         self._mark: Final = mark
         self._marked: Mark | None = None
         self._state: Mark | None = None
@@ -82,13 +95,15 @@ class PostgresLink:
         return "PostgresLink()"
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - every part can be exchanged
         cls,
         address: str,
         *,
         mark: RollbackMark | None,
         accept_restored: bool,
         entropy: Entropy,
+        is_shared: bool,
+        instant: int | None,
     ) -> "PostgresLink":
         """Connect, take the book and make or migrate its tables.
 
@@ -97,18 +112,31 @@ class PostgresLink:
             mark: The rollback mark; None for a book that has none.
             accept_restored: Somebody accepts that the book may have been put back.
             entropy: Draws the name of a new book.
+            is_shared: Others may use the book at the same time.
+            instant: A test's clock in milliseconds, or None for the database's.
 
         Raises:
             ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED
                 when the database cannot be used or another process holds the book.
         """
-        link = cls(address, mark)
+        link = cls(address, mark, is_shared=is_shared)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(link.close)
             with explained_failures():
-                await link._connect()
-                await migrate(link._connection)
-                await link._begin(entropy, accept_restored=accept_restored)
+                is_alone = await link._connect()
+                if is_alone:
+                    await migrate(link._connection)
+                    await begin_alone(link._connection, is_shared=is_shared)
+                else:
+                    await refuse_other_schema(link._connection)
+                is_known = not is_alone and await was_somebody_there(
+                    link._connection, instant=instant
+                )
+                await link._begin(
+                    entropy, accept_restored=accept_restored, is_known=is_known
+                )
+                if is_alone and is_shared:
+                    await link._let_others_in()
             undo.pop_all()
         return link
 
@@ -136,6 +164,37 @@ class PostgresLink:
                     self._throw_away()
                     raise
                 await self._keep_mark()
+
+    async def hints(self) -> AsyncIterator[None]:
+        """Yield whenever others may have written; until the caller has enough.
+
+        A connection of its own listens.  While it cannot be had, time alone hints.
+        """
+        hint = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            listener: Any = None
+            while True:
+                if listener is None or listener.is_closed():
+                    listener = await self._listener(stack, hint)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(hint.wait(), _HINT_SECONDS)
+                hint.clear()
+                yield
+
+    async def _listener(self, stack: AsyncExitStack, hint: asyncio.Event) -> Any:  # noqa: ANN401 - asyncpg has no types
+        """Return a connection that listens, or None when there is none to be had."""
+        try:
+            connection = await asyncpg.connect(
+                self._address,
+                timeout=_CONNECT_SECONDS,
+                server_settings=session_settings(),
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, OSError):
+            return None  # the book itself says so to whoever needs it
+        stack.callback(connection.terminate)
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await connection.add_listener(CHANNEL, lambda *_: hint.set())
+        return connection
 
     def committed(self, generation: int) -> None:
         """Note a commit of the call that is under way; its mark follows."""
@@ -168,11 +227,14 @@ class PostgresLink:
                 found = await self._read_state()
                 if self._state is not None:
                     _refuse_exchanged(found, self._state)
+                if self.is_shared:
+                    await self._note_failover()
                 undo.pop_all()
             self._state = found
         await self._keep_mark()
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> bool:
+        """Connect and take the book; return whether nobody else has it."""
         connection = await asyncpg.connect(
             self._address,
             timeout=_CONNECT_SECONDS,
@@ -183,8 +245,9 @@ class PostgresLink:
         with ExitStack() as undo:
             undo.callback(self._throw_away)
             await self._refuse_forgetful()
-            await self._take_lock()
+            is_alone = await self._take_lock()
             undo.pop_all()
+        return is_alone
 
     async def _refuse_forgetful(self) -> None:
         """Refuse a server on which a commit may be lost that was acknowledged."""
@@ -199,21 +262,39 @@ class PostgresLink:
                     "be answered a second time, and otherwise.",
                 )
 
-    async def _take_lock(self) -> None:
+    async def _take_lock(self) -> bool:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + LOCK_TIMEOUT_SECONDS
-        while not await self._connection.fetchval(
-            "SELECT pg_try_advisory_lock($1)", _LOCK
-        ):
+        while True:
+            # Alone first: who comes first prepares the book for the others.
+            may_prepare = self._state is None or not self.is_shared
+            if may_prepare and await self._locked("pg_try_advisory_lock"):
+                return True
+            if self.is_shared and await self._locked("pg_try_advisory_lock_shared"):
+                return False
             if loop.time() >= give_up:
                 raise ServiceError(
                     "another process uses the book in this database: one aggregator at "
-                    "a time",
+                    "a time, unless all share their blobs",
                     code=ErrorCode.STORAGE_FAILED,
                     next_step="Stop the other aggregator, or give this one a database "
-                    "of its own.",
+                    "of its own. For several, set server.blobs to the same store.",
                 )
             await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+    async def _let_others_in(self) -> None:
+        """Share the book that was prepared alone."""
+        await self._locked("pg_try_advisory_lock_shared")
+        await self._locked("pg_advisory_unlock")
+
+    async def _locked(self, function: str) -> bool:
+        return bool(await self._connection.fetchval(f"SELECT {function}($1)", _LOCK))
+
+    async def _note_failover(self) -> None:
+        database: Database = self._connection
+        async with database.transaction():
+            if await mark_restored(database, everything=False):
+                await count_commit(database)
 
     def _throw_away(self) -> None:
         connection, self._connection = self._connection, None
@@ -222,8 +303,16 @@ class PostgresLink:
 
     # --- generation and mark ----------------------------------------------------------
 
-    async def _begin(self, entropy: Entropy, *, accept_restored: bool) -> None:
-        """Judge the mark, and note which sessions were open before a fail-over."""
+    async def _begin(
+        self, entropy: Entropy, *, accept_restored: bool, is_known: bool
+    ) -> None:
+        """Judge the mark, and note which sessions were open before a fail-over.
+
+        Args:
+            entropy: Draws the name of a new book.
+            accept_restored: Somebody accepts that the book may have been put back.
+            is_known: Others are at work, whose marks fit.
+        """
         database: Database = self._connection
         await database.execute(
             "INSERT INTO book SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM book)",
@@ -235,7 +324,11 @@ class PostgresLink:
             await asyncio.to_thread(
                 lambda: mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
             )
-        if accept_restored:
+        if self._mark is not None:
+            self._marked = await asyncio.to_thread(self._mark.read)
+        if is_known and (accept_restored or self._marked is None):
+            pass  # the mark of this machine alone follows, at the end
+        elif accept_restored:
             # A new name: copies of the old book never fit the mark again.
             async with database.transaction():
                 await database.execute(
@@ -245,7 +338,6 @@ class PostgresLink:
                 await count_commit(database)
         else:
             if self._mark is not None:
-                self._marked = await asyncio.to_thread(self._mark.read)
                 refuse_set_back(self._state, self._marked, self._mark.path)
             async with database.transaction():
                 if await mark_restored(database, everything=False):

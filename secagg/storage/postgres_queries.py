@@ -1,15 +1,24 @@
 """What a book in PostgreSQL says, read from its tables and verified.
 
-Nothing here changes anything.  Nothing needs a snapshot either: the connection that
-reads is the only one that writes (`secagg.storage.postgres_link`).
+Nothing here changes anything.  What takes more than one statement is read in one
+snapshot: others may write meanwhile.
 """
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from typing import Final
 
 from secagg.profiles import Trust
-from secagg.storage.book import StateDamagedError
-from secagg.storage.change import Behind, Change, Ended, Record, Role
+from secagg.storage.book import StateDamagedError, TimelineError, unknown_session
+from secagg.storage.change import (
+    Behind,
+    Change,
+    Ended,
+    Lease,
+    Record,
+    Role,
+    StaleLeaseError,
+)
 from secagg.storage.charges import ChargeRow, ChargeState
 from secagg.storage.postgres_database import Database
 from secagg.storage.session_columns import (
@@ -37,14 +46,18 @@ __all__ = [
     "INSTANT",
     "TIMELINE",
     "find_faults",
+    "held_lease",
+    "lease_words",
     "list_sessions",
     "load_session",
+    "missed",
     "read_charges",
     "read_instant",
     "read_revocations",
     "read_tally",
     "read_tasks",
     "session_at",
+    "snapshot",
     "why_not",
 ]
 
@@ -83,15 +96,34 @@ async def session_at(database: Database, key: str) -> SessionColumns | None:
     return None if row is None else SessionColumns(*row)
 
 
+def snapshot(database: Database) -> AbstractAsyncContextManager[object]:
+    """Have all that a block reads be of one moment."""
+    return database.transaction(isolation="repeatable_read", readonly=True)
+
+
 async def load_session(
     database: Database, key: str, *, after: int, instant: int | None
 ) -> StoredSession | None:
-    """See `Book.load`."""
+    """See `Book.load`; inside a snapshot."""
     session = await session_at(database, key)
     if session is None:
         return None
     now = await read_instant(database, instant)
     return await _stored(database, session, after=after, instant=now)
+
+
+async def missed(
+    database: Database,
+    key: str,
+    *,
+    expect: int,
+    previous: bytes,
+    instant: int | None,
+) -> Behind | Ended:
+    """See `Book.missed`; inside a snapshot."""
+    return await why_not(
+        database, Change(key=key, expect=expect, previous=previous), instant=instant
+    )
 
 
 async def _stored(
@@ -141,27 +173,64 @@ async def _chain_at(
 
 
 async def why_not(
-    database: Database, change: Change, session: SessionColumns, *, instant: int
+    database: Database, change: Change, *, instant: int | None
 ) -> Behind | Ended:
-    """Say why a change of a session was not applied.
+    """Say why a change of a session was not applied; inside a snapshot.
 
     Args:
         database: The book's.
         change: The change.
-        session: Its session, as it stands.
-        instant: The book's time, in milliseconds.
+        instant: A test's clock in milliseconds, or None for the database's.
 
     Raises:
         StateDamagedError: What the writer missed does not fit together.
+        StaleLeaseError: The change's lease is no longer held.
+        TimelineError: The session is of an older timeline, and its writer does not
+            know.
+        ServiceError: STORAGE_FAILED; there is no such session.
     """
+    session = await session_at(database, change.key)
+    if session is None:
+        raise unknown_session(change.key)
     if session.receipt is not None:
         return Ended(session.receipt)
+    row = await database.fetchrow(f"SELECT {TIMELINE}")
+    if row is None or session.timeline != row[0]:
+        raise TimelineError(change.key)
+    if session.restored and not change.restored:
+        raise TimelineError(change.key)
+    if change.lease is not None:
+        held = await database.fetchrow(
+            f"SELECT 1 WHERE {held_lease(2)}", instant, *lease_words(change.lease)
+        )
+        if held is None:
+            raise StaleLeaseError(change.lease)
+    instant = await read_instant(database, instant)
     if (session.sequence, session.chain) == (change.expect, change.previous):
         return behind(session, (), whole=False, instant=instant)  # it is not due
     # The count alone would not do: another history may be as long.
     whole = await _chain_at(database, session, change.expect) != change.previous
     missed = await _records(database, session, after=0 if whole else change.expect)
     return behind(session, missed, whole=whole, instant=instant)
+
+
+def held_lease(first: int) -> str:
+    """Return the condition that a lease is held, or that there is none.
+
+    Args:
+        first: Place of its name among the arguments; holder and token follow.
+    """
+    name, holder, token = (f"${first + place}" for place in range(3))
+    return (
+        f"({name}::text IS NULL OR EXISTS (SELECT 1 FROM lease WHERE name = {name} "  # noqa: S608 - our own words
+        f"AND holder = {holder}::text AND token = {token}::bigint "
+        f"AND expires > {INSTANT}))"
+    )
+
+
+def lease_words(lease: Lease | None) -> tuple[str | None, str | None, int | None]:
+    """Return the arguments of `held_lease`."""
+    return (None,) * 3 if lease is None else (lease.name, lease.holder, lease.token)
 
 
 async def list_sessions(  # noqa: PLR0913 - one argument per condition

@@ -30,7 +30,7 @@ from typing import Final, Protocol
 
 from secagg import telemetry
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.storage.blobs import RETRY_SECONDS, Blobs
+from secagg.storage.blobs import RETRY_SECONDS, STORE_HOME, Blobs
 
 __all__ = [
     "HASH_BLOCK_BYTES",
@@ -275,7 +275,7 @@ class UploadSpool:
 
     def session_ids(self) -> tuple[bytes, ...]:
         """Return the sessions that something is stored of."""
-        homes = self._blobs.homes()
+        homes = tuple(n for n in self._blobs.homes() if n != STORE_HOME)
         ours = tuple(name for name in homes if _SESSION_NAME.fullmatch(name))
         if len(ours) < len(homes):
             telemetry.log_event(

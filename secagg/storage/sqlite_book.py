@@ -11,7 +11,7 @@ Rule 4: the writer is no task, so that nobody can cancel it: a caller that goes 
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -22,14 +22,17 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
-from secagg.storage.change import Change, Role
+from secagg.storage.change import Behind, Change, Ended, Lease, Role
 from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.leases import Leases
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
 from secagg.storage.stored import (
     Finding,
     Purged,
+    Replica,
+    ReplicaRow,
     Retention,
     SessionRow,
     SessionState,
@@ -63,6 +66,7 @@ class SQLiteBook:
         self._thread: Final = thread
         self._owns_thread: Final = owns_thread
         self._now: Final = now
+        self._leases: Final = Leases(now)
         self._pending: _Batch = []
         self._all_written: asyncio.Future[None] | None = None
         self._must_scrub = False
@@ -96,6 +100,11 @@ class SQLiteBook:
             undo.pop_all()
         return cls(file, worker, now, owns_thread=thread is None)
 
+    @property
+    def is_shared(self) -> bool:
+        """Say that nobody else writes: the file is locked."""
+        return False
+
     async def commit(self, change: Change) -> Outcome:
         """Apply a change together with all others that arrive meanwhile."""
         self._check_open()
@@ -122,6 +131,14 @@ class SQLiteBook:
         return await self._read(
             lambda database: sqlite_queries.load_session(
                 database, key, after=after, now=self._now()
+            )
+        )
+
+    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+        """Return what a writer does not know of a session."""
+        return await self._read(
+            lambda database: sqlite_changes.missed(
+                database, key, expect=expect, previous=previous, now=self._now()
             )
         )
 
@@ -164,11 +181,41 @@ class SQLiteBook:
             )
         )
 
-    async def put_facts(self, task: str, facts: bytes) -> None:
-        """Store what a task knows from its sessions."""
-        await self._write(
-            lambda database: sqlite_changes.put_facts(database, task, facts)
+    async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
+        """Store what a task knows from its sessions, if it knew nothing else."""
+        return await self._write(
+            lambda database: sqlite_changes.put_facts(
+                database, task, facts, instead_of=instead_of
+            )
         )
+
+    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """Take a lease."""
+        return self._leases.take(name, holder=holder, seconds=seconds)
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """Hold a lease for longer."""
+        return self._leases.renew(lease, seconds=seconds)
+
+    async def give_back(self, lease: Lease) -> None:
+        """Let others have a lease."""
+        self._leases.give_back(lease)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield nothing: nobody else writes."""
+        for _ in ():
+            yield
+
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """Return any name: whoever locks the file says where blobs lie."""
+        return proposed
+
+    async def beat(self, replica: Replica) -> None:
+        """Do nothing: there is nobody to tell."""
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """Return nobody."""
+        return ()
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
@@ -276,6 +323,7 @@ class SQLiteBook:
                 self._must_scrub |= change.end is not None or change.reseal is not None
                 database.execute("SAVEPOINT change")
                 try:
+                    self._leases.check(change.lease)
                     outcome: Outcome | Exception = sqlite_changes.apply_change(
                         database, change, now=self._now()
                     )

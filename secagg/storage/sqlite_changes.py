@@ -22,6 +22,7 @@ from secagg.storage.change import (
     Ended,
     NewSession,
     NumberTakenError,
+    OvertakenError,
     Record,
     Role,
     SecondRecordError,
@@ -67,6 +68,7 @@ __all__ = [
     "Outcome",
     "apply_change",
     "mark_restored",
+    "missed",
     "purge_receipts",
     "put_facts",
     "put_task",
@@ -101,6 +103,8 @@ def apply_change(
         session = dataclasses.replace(session, round=change.round, opened=instant)
     if change.deadline_seconds is not None:
         deadline = int((now + change.deadline_seconds) * MILLISECONDS)
+        if change.extend:
+            deadline = max(deadline, session.deadline or 0)
         session = dataclasses.replace(session, deadline=deadline)
     if change.end is not None:
         session = dataclasses.replace(session, ended=instant, receipt=change.end)
@@ -126,6 +130,18 @@ def _standing(
     else:
         return found
     return behind(found, missed, whole=whole, instant=instant)
+
+
+def missed(
+    database: sqlite3.Connection, key: str, *, expect: int, previous: bytes, now: float
+) -> Behind | Ended:
+    """See `Book.missed`."""
+    instant = int(now * MILLISECONDS)
+    change = Change(key=key, expect=expect, previous=previous)
+    standing = _standing(database, change, instant)
+    if isinstance(standing, SessionColumns):
+        return behind(standing, (), whole=False, instant=instant)
+    return standing
 
 
 def _apply_to_budgets(
@@ -162,6 +178,8 @@ def _created(
     tally = tally_at(database, new.role.value, new.task, new.peer)
     if new.number <= tally.highest_number:
         raise NumberTakenError(new, highest=tally.highest_number)
+    # Before it is counted: the session that stands in the way may be the last allowed.
+    _refuse_overtaken(database, new)
     if new.allowed is not None:
         # A session that runs may yet be spent: it must not be promised twice.  A task
         # is one task, whoever numbers its sessions.
@@ -205,6 +223,16 @@ def _created(
     SESSIONS.put(database, session)
     _set_header(database, session, new.header)
     return session
+
+
+def _refuse_overtaken(database: sqlite3.Connection, new: NewSession) -> None:
+    where = "role = ? AND task = ? AND ended IS NULL"
+    if new.alone and any(SESSIONS.find(database, where, new.role.value, new.task)):
+        raise OvertakenError(new, complaint="another one of the task is open")
+    if new.task_version is not None:
+        row = next(TASKS.find(database, "task_id = ?", new.task), None)
+        if row is None or row.version != new.task_version:
+            raise OvertakenError(new, complaint="the task was changed meanwhile")
 
 
 def _charge(database: sqlite3.Connection, charge: Charge, now: float) -> None:
@@ -319,10 +347,15 @@ def touch(database: sqlite3.Connection) -> None:
     database.execute("UPDATE book SET generation = generation")
 
 
-def put_facts(database: sqlite3.Connection, task: str, facts: bytes) -> None:
+def put_facts(
+    database: sqlite3.Connection, task: str, facts: bytes, *, instead_of: bytes
+) -> bool:
     """See `Book.put_facts`."""
     tally = tally_at(database, Role.SERVER.value, task, "")
+    if tally.facts != instead_of:
+        return False
     TALLIES.put(database, dataclasses.replace(tally, facts=facts))
+    return True
 
 
 def purge_receipts(

@@ -8,6 +8,8 @@ from secagg.storage.change import Record, Role
 __all__ = [
     "Finding",
     "Purged",
+    "Replica",
+    "ReplicaRow",
     "Retention",
     "SessionRow",
     "SessionState",
@@ -175,6 +177,36 @@ class Retention:
 
     keep_receipts_days: float = 400.0
     keep_receipts: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of the aggregators that share a book.
+
+    Attributes:
+        name: Unique among all that ever were.
+        address: Where it listens, for people.
+        version: Its release.
+    """
+
+    name: str
+    address: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """What a book knows of a replica.
+
+    Attributes:
+        replica: As it has named itself.
+        started: When it was seen first, in Unix seconds of the book.
+        silent_seconds: How long it has not been seen.
+    """
+
+    replica: Replica
+    started: float
+    silent_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

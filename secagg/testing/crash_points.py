@@ -16,12 +16,14 @@ from secagg.messages import Envelope
 from secagg.profiles import Trust
 from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.book import Book
-from secagg.storage.change import Behind, Change, Committed, Ended, Role
+from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
 from secagg.storage.charges import ChargeRow, Settlement
 from secagg.storage.spool import Spool
 from secagg.storage.stored import (
     Finding,
     Purged,
+    Replica,
+    ReplicaRow,
     Retention,
     SessionRow,
     SessionState,
@@ -100,6 +102,11 @@ class CrashingBook:
         self._inner = inner
         self._switch = switch
 
+    @property
+    def is_shared(self) -> bool:
+        """See `Book.is_shared`."""
+        return self._inner.is_shared
+
     async def commit(self, change: Change) -> Committed | Behind | Ended:
         """See `Book.commit`."""
         with self._switch.around(_name_of(change)):
@@ -131,10 +138,41 @@ class CrashingBook:
         """See `Book.touch`."""
         await self._inner.touch()
 
-    async def put_facts(self, task: str, facts: bytes) -> None:
+    async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
         """See `Book.put_facts`."""
         with self._switch.around("put facts"):
-            await self._inner.put_facts(task, facts)
+            return await self._inner.put_facts(task, facts, instead_of=instead_of)
+
+    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """See `Book.take`."""
+        self._switch.check()
+        return await self._inner.take(name, holder=holder, seconds=seconds)
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """See `Book.renew`."""
+        self._switch.check()
+        return await self._inner.renew(lease, seconds=seconds)
+
+    async def give_back(self, lease: Lease) -> None:
+        """See `Book.give_back`."""
+        self._switch.check()
+        await self._inner.give_back(lease)
+
+    def changes(self) -> AsyncIterator[None]:
+        """See `Book.changes`."""
+        return self._inner.changes()
+
+    async def blobs_name(self, proposed: bytes) -> bytes:
+        """See `Book.blobs_name`."""
+        return await self._inner.blobs_name(proposed)
+
+    async def beat(self, replica: Replica) -> None:
+        """See `Book.beat`."""
+        await self._inner.beat(replica)
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """See `Book.replicas`."""
+        return await self._inner.replicas()
 
     async def purge(self, policy: Retention) -> Purged:
         """See `Book.purge`."""
@@ -150,6 +188,11 @@ class CrashingBook:
         """See `Book.load`."""
         self._switch.check()
         return await self._inner.load(key, after=after)
+
+    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+        """See `Book.missed`."""
+        self._switch.check()
+        return await self._inner.missed(key, expect=expect, previous=previous)
 
     async def sessions(
         self,

@@ -26,7 +26,6 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Released
 from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SeededEntropy
@@ -39,16 +38,13 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
-from secagg.server.receipt import SessionReceipt
 from secagg.server.task import OnEnded, SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
-from secagg.storage.change import Role
 from secagg.storage.charges import ChargeState
 from secagg.storage.spool import Spool, UploadSpool
-from secagg.storage.stored import SessionState
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
     CrashingBook,
@@ -70,7 +66,7 @@ from secagg.testing.observed_connection import (
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Request
 
-__all__ = ["Deployment", "one_hot_input"]
+__all__ = ["RESTART_SECONDS", "TASK_ID", "Deployment", "entropy_of", "one_hot_input"]
 
 TASK_ID = "a-task"
 # How long somebody takes to notice that a process is gone and to start it again.
@@ -198,7 +194,7 @@ class Deployment:
             CrashingBook(self.server_book, switch),
             CrashingSpool(self.spool, switch),
             clock=self.clock,
-            entropy=_entropy(f"server {self.server_restarts}"),
+            entropy=entropy_of(f"server {self.server_restarts}"),
             workers=workers,
             masks=MaskExecutor(workers, inline_engine(2), min_work_per_part=1),
             limits=self.limits,
@@ -206,13 +202,12 @@ class Deployment:
             on_ended=self.on_ended,
         )
         await aggregator.recover()
-        released = await self._released()
         self.aggregator = aggregator
         task = TaskDefinition(
             task_id=TASK_ID,
             parameters=self.parameters,
             revocations=self.revocations,
-            sessions=self.sessions - released,
+            sessions=self.sessions,
             max_attempts=self.max_attempts,
             allowed=self.allowed,
         )
@@ -231,16 +226,6 @@ class Deployment:
     async def _end_in_time(self, aggregator: Aggregator) -> None:
         await self.clock.sleep_until(self.ends_at)
         await aggregator.end_task(TASK_ID, "its end date has come")
-
-    async def _released(self) -> int:
-        """Count the sums that are settled for good."""
-        book, count = self.server_book, 0
-        for row in await book.sessions(role=Role.SERVER, state=SessionState.ENDED):
-            stored = await book.load(row.key)
-            if stored is not None and stored.receipt is not None:
-                receipt = SessionReceipt.decode(stored.receipt)
-                count += isinstance(receipt.outcome, Released)
-        return count
 
     async def _next_payload(self, _count: int) -> bytes:
         return self.payload
@@ -281,7 +266,7 @@ class Deployment:
         make_input = self.make_input(number) if self.make_input else self._input(number)
         book = self.client_books.setdefault(number, inline_book())
         connection = CrashingConnection(link, switch)
-        entropy: Entropy = _entropy(f"client {number} {len(switch.points)}")
+        entropy: Entropy = entropy_of(f"client {number} {len(switch.points)}")
         if number in self.corrupt:
             facts = self.observer.facts
             entropy = CorruptEntropy(entropy, identity_of(number), facts)
@@ -369,6 +354,7 @@ class Deployment:
         return found
 
 
-def _entropy(label: str) -> SeededEntropy:
+def entropy_of(label: str) -> SeededEntropy:
+    """Return a stream of chance that is the same in every run."""
     seed = SecretBytes(hashlib.sha256(b"deployment").digest())
     return SeededEntropy(seed, label.encode())

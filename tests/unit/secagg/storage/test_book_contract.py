@@ -25,11 +25,13 @@ from secagg.storage.change import (
     Ended,
     NewSession,
     NumberTakenError,
+    OvertakenError,
     Record,
     Resealed,
     Role,
     SecondRecordError,
     SessionsSpentError,
+    StaleLeaseError,
 )
 from secagg.storage.charges import (
     Budget,
@@ -54,8 +56,11 @@ async def emptied(url):
     """Leave a database without a book, perhaps with tables for one."""
     database = await asyncpg.connect(url)
     if await database.fetchval("SELECT to_regclass('secagg.book')") is not None:
-        tables = ("record", "session", "tally", "task", "charge", "revocation", "book")
-        for table in tables:
+        tables = await database.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'secagg' "
+            "AND tablename <> 'migration' ORDER BY tablename <> 'record'"
+        )
+        for (table,) in tables:
             await database.execute(f"DELETE FROM secagg.{table}")
     await database.close()
 
@@ -114,7 +119,7 @@ async def begin(book, key="a", number=1, **more):
     return await book.commit(Change(key=key, create=create, **more))
 
 
-FACTS = ("role", "task", "header", "peer", "allowed")
+FACTS = ("role", "task", "header", "peer", "allowed", "alone", "task_version")
 
 
 async def append(book, at, *records, key="a", **more):
@@ -373,8 +378,8 @@ async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
     await book.purge(Retention())
     assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
     assert (await book.tally(Role.SERVER, "another")).facts == b""
-    await book.put_facts("task", b"third")
-    await book.put_facts("another", b"first")
+    assert await book.put_facts("task", b"third", instead_of=b"second")
+    assert await book.put_facts("another", b"first", instead_of=b"")
     assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
     assert await book.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
 
@@ -911,3 +916,108 @@ async def test_a_closed_book_cannot_be_touched(book):
     with pytest.raises(ServiceError) as caught:
         await book.touch()
     assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+# --- several writers ------------------------------------------------------------------
+
+
+async def test_what_a_writer_missed_is_told_without_a_change(book):
+    begun = await begin(book)
+    at = await append(book, begun, advert("u"), advert("v"))
+    missed = await book.missed("a", expect=0, previous=begun.chain)
+    assert (missed.records, missed.whole) == ((advert("u"), advert("v")), False)
+    assert (missed.sequence, missed.chain) == (2, at.chain)
+    known = await book.missed("a", expect=2, previous=at.chain)
+    assert (known.records, known.whole, known.chain) == ((), False, at.chain)
+    other = await book.missed("a", expect=1, previous=bytes(16))
+    assert (other.records, other.whole) == (missed.records, True)
+    await append(book, at, end=b"receipt")
+    assert await book.missed("a", expect=2, previous=at.chain) == Ended(b"receipt")
+    with pytest.raises(ServiceError, match="does not exist"):
+        await book.missed("b", expect=0, previous=b"")
+
+
+async def test_an_extension_never_brings_a_deadline_nearer(book, clock):
+    at = await begin(book, round=1, deadline_seconds=60.0)
+    longer = await append(book, at, deadline_seconds=90.0, extend=True)
+    assert longer.seconds_left == 90.0
+    same = await append(book, at, deadline_seconds=30.0, extend=True)
+    assert same.seconds_left == 90.0
+    clock.seconds += 89
+    early = await append(book, at, closed(), due=True)
+    assert isinstance(early, Behind)
+    assert early.seconds_left == 1.0
+    shorter = await append(book, at, deadline_seconds=0.0)
+    assert shorter.seconds_left == 0.0
+    assert isinstance(await append(book, at, closed(), due=True), Committed)
+
+
+async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(book):
+    at = await begin(book, alone=True)
+    with pytest.raises(OvertakenError, match="another one"):
+        await begin(book, key="b", number=2, alone=True)
+    # Nothing is spent yet, though no further one is allowed.
+    with pytest.raises(OvertakenError, match="another one"):
+        await begin(book, key="b", number=2, alone=True, allowed=1)
+    await begin(book, key="c", number=1, task="other", alone=True)
+    await append(book, at, end=b"receipt")
+    assert isinstance(await begin(book, key="b", number=2, alone=True), Committed)
+    # The number of the refused one was not claimed.
+    assert (await book.tally(Role.SERVER, "task")).highest_number == 2
+
+
+async def test_a_session_opens_under_the_task_that_its_owner_knows(book):
+    task = Task("task", TaskState.RUNNING, "settings", b"plan")
+    with pytest.raises(OvertakenError, match="was changed"):
+        await begin(book, task_version=1)
+    assert await book.put_task(task, expect_version=0)
+    at = await begin(book, task_version=1)
+    await append(book, at, end=b"receipt")
+    assert await book.put_task(task, expect_version=1)
+    with pytest.raises(OvertakenError, match="was changed"):
+        await begin(book, key="b", number=2, task_version=1)
+    await begin(book, key="b", number=2, task_version=2)
+
+
+async def test_facts_are_not_put_over_others_that_came_meanwhile(book):
+    assert await book.put_facts("task", b"one", instead_of=b"")
+    assert not await book.put_facts("task", b"two", instead_of=b"")
+    at = await begin(book)
+    await append(book, at, end=b"receipt", facts=b"three")
+    assert not await book.put_facts("task", b"four", instead_of=b"one")
+    assert (await book.tally(Role.SERVER, "task")).facts == b"three"
+
+
+async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(book, clock):
+    one = await book.take("sum/a", holder="A", seconds=10.0)
+    assert await book.take("sum/a", holder="B", seconds=10.0) is None
+    clock.seconds += 9
+    assert await book.renew(one, seconds=10.0)
+    clock.seconds += 9
+    assert await book.take("sum/a", holder="B", seconds=10.0) is None
+    clock.seconds += 1
+    two = await book.take("sum/a", holder="B", seconds=10.0)
+    assert two.token > one.token
+    assert not await book.renew(one, seconds=10.0)
+    await book.give_back(one)  # a zombie's: of no effect
+    assert await book.take("sum/a", holder="A", seconds=10.0) is None
+    await book.give_back(two)
+    three = await book.take("sum/a", holder="A", seconds=10.0)
+    assert three.token > two.token
+    # Who takes again what it holds gets a new token, and the old one is stale.
+    four = await book.take("sum/a", holder="A", seconds=10.0)
+    assert not await book.renew(three, seconds=1.0)
+    assert await book.renew(four, seconds=1.0)
+
+
+async def test_a_change_under_a_lease_that_has_passed_on_writes_nothing(book, clock):
+    at = await begin(book)
+    lease = await book.take("sum/a", holder="A", seconds=10.0)
+    at = await append(book, at, advert("u"), lease=lease)
+    clock.seconds += 10
+    with pytest.raises(StaleLeaseError):
+        await append(book, at, advert("v"), lease=lease)
+    await book.take("sum/a", holder="B", seconds=10.0)
+    with pytest.raises(StaleLeaseError):
+        await append(book, at, advert("v"), lease=lease)
+    assert (await book.load("a")).records == (advert("u"),)

@@ -10,7 +10,7 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
 from secagg.storage import postgres_link
-from secagg.storage.book import StateDamagedError
+from secagg.storage.book import StateDamagedError, TimelineError
 from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
     FORGOTTEN_NUMBERS,
@@ -24,8 +24,7 @@ from secagg.storage.change import (
 )
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
-from secagg.storage.postgres_changes import TimelineError
-from secagg.storage.stored import Tally
+from secagg.storage.stored import Replica, Tally
 
 SECRET = "correct-horse"
 
@@ -90,7 +89,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
         await book.close()
 
     await asyncio.gather(*(visit() for _ in range(5)))
-    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,)]
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,), (2,)]
     assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
 
 
@@ -223,7 +222,8 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     successor = await open_book(empty)
     assert (await successor.load("a")).restored
     assert not (await successor.load("b")).restored
-    assert isinstance(await append(successor, at, end=b"receipt"), Committed)
+    ended = await append(successor, at, end=b"receipt", restored=True)
+    assert isinstance(ended, Committed)
     await successor.close()
 
 
@@ -264,8 +264,8 @@ async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
 
 async def test_a_newer_schema_is_refused(empty):
     await (await open_book(empty)).close()
-    await sql(empty, "INSERT INTO secagg.migration VALUES (2)")
-    with pytest.raises(ServiceError, match="schema version 2") as caught:
+    await sql(empty, "INSERT INTO secagg.migration VALUES (99)")
+    with pytest.raises(ServiceError, match="schema version 99") as caught:
         await open_book(empty)
     assert "Upgrade" in caught.value.next_step
 
@@ -400,3 +400,158 @@ async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_pa
 def test_a_server_with_a_store_needs_a_directory_for_uploads():
     with pytest.raises(LocalProtocolError, match="needs state_dir"):
         Server(None, store="postgresql://user@localhost/name")
+
+
+# --- several aggregators --------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 1_000_000.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+async def shared(empty, tmp_path):
+    """Opens a book that others may have open too, with a mark of each one's own."""
+    opened = []
+
+    async def share(name, **more):
+        mark = tmp_path / name / "mark"
+        book = await open_book(empty, is_shared=True, mark=mark, **more)
+        opened.append(book)
+        return book
+
+    yield share
+    for book in opened:
+        await book.close()
+
+
+def replica(name):
+    return Replica(name, "127.0.0.1:1", "1.0")
+
+
+async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monkeypatch):
+    monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
+    alone = await open_book(empty)
+    assert not alone.is_shared
+    with pytest.raises(ServiceError, match="another process uses the book"):
+        await shared("one")
+    await alone.close()
+    one = await shared("one")
+    with pytest.raises(ServiceError, match="one aggregator at a time") as caught:
+        await open_book(empty)
+    assert "server.blobs" in caught.value.next_step
+    await one.beat(replica("one"))
+    two = await shared("two")
+    assert one.is_shared
+    assert two.is_shared
+
+
+async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    at = await begin(one)
+    answers = await asyncio.gather(
+        append(one, at, record(1)), append(two, at, record(2))
+    )
+    (won,) = [each for each in answers if isinstance(each, Committed)]
+    (behind,) = [each for each in answers if isinstance(each, Behind)]
+    first, second = (
+        (record(1), record(2)) if answers[0] is won else (record(2), record(1))
+    )
+    assert (behind.records, behind.chain) == ((first,), won.chain)
+    loser = two if answers[0] is won else one
+    assert isinstance(await append(loser, behind, second), Committed)
+    assert (await one.load("a")).records == (first, second)
+
+
+async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(shared):
+    clock = Clock()
+    one = await shared("one", now=clock)
+    await begin(one)
+    await one.beat(replica("one"))
+    two = await shared("two", now=clock)
+    await begin(two, key="b", number=2)
+    clock.seconds += 60  # nobody has been heard of
+    with pytest.raises(ServiceError, match="rollback mark") as caught:
+        await shared("three", now=clock)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    await one.beat(replica("one"))
+    await shared("three", now=clock)
+
+
+async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
+    clock = Clock()
+    one = await shared("one", now=clock)
+    await one.beat(replica("one"))
+    at = await begin(one, round=1, deadline_seconds=60.0)
+    clock.seconds += 14
+    await one.beat(replica("one"))
+    clock.seconds += 100
+    # Its timer fires before it has said that it is back: nobody could answer.
+    early = await append(one, at, record(1), due=True)
+    assert isinstance(early, Behind)
+    assert early.records == ()
+    await one.beat(replica("one"))
+    assert (await one.load("a")).seconds_left == 46.0
+    clock.seconds += 46
+    for _ in range(4):
+        await one.beat(replica("one"))
+    assert isinstance(await append(one, at, record(1), due=True), Behind)
+    await sql(empty, "UPDATE secagg.session SET deadline = 0")
+    assert isinstance(await append(one, at, record(1), due=True), Committed)
+
+
+async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
+    monkeypatch.setattr(postgres_link, "_HINT_SECONDS", 3600.0)
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    heard = aiter(two.changes())
+    waiting = asyncio.ensure_future(anext(heard))
+    at = None
+    for number in range(1, 100):  # until it listens
+        at = await begin(one, key=f"k{number}", number=number, round=1)
+        if (await asyncio.wait({waiting}, timeout=0.1))[0]:
+            break
+    assert waiting.done()
+    for change in ({"round": 2}, {"end": b"receipt"}):
+        waiting = asyncio.ensure_future(anext(heard))
+        await asyncio.sleep(0)
+        await append(one, at, key=f"k{number}", **change)
+        await waiting
+    await heard.aclose()
+
+
+async def test_replicas_are_listed_with_their_silence(shared):
+    clock = Clock()
+    one = await shared("one", now=clock)
+    await one.beat(replica("one"))
+    clock.seconds += 5
+    await one.beat(replica("two"))
+    listed = await one.replicas()
+    assert [(row.replica.name, row.silent_seconds) for row in listed] == [
+        ("one", 5.0),
+        ("two", 0.0),
+    ]
+
+
+async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
+    shared, empty
+):
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    at = await begin(one)
+    await sql(empty, "UPDATE secagg.session SET timeline = '00000000'")
+    with pytest.raises(TimelineError):
+        await append(one, at, record(1))
+    await cut_off(empty, two)  # on its way back it finds the fail-over
+    assert (await two.load("a")).restored
+    with pytest.raises(TimelineError):
+        await append(one, at, record(1))
+    assert isinstance(await append(two, at, record(1), restored=True), Committed)

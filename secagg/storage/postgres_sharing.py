@@ -1,0 +1,168 @@
+"""What several aggregators that share a book tell one another through its tables.
+
+Rule 1: whoever opens or closes a round, or changes a task, wakes the others with a
+        notification.  It is a hint: they look again every two seconds in any case.
+Rule 2: a lease is a row that stays, with a token that only grows.
+Rule 3: while nobody was there, nobody could answer: such time is given back to every
+        round before a timer may close one.
+"""
+
+from typing import Final
+
+from secagg.storage.change import Lease
+from secagg.storage.postgres_database import Database
+from secagg.storage.postgres_queries import INSTANT, lease_words
+from secagg.storage.session_columns import MILLISECONDS
+from secagg.storage.stored import Replica, ReplicaRow
+
+__all__ = [
+    "CHANNEL",
+    "SILENCE_MILLISECONDS",
+    "SOMEBODY_WAS_THERE",
+    "beat",
+    "begin_alone",
+    "give_lease_back",
+    "list_replicas",
+    "name_blobs",
+    "notify",
+    "renew_lease",
+    "take_lease",
+    "was_somebody_there",
+]
+
+CHANNEL: Final = "secagg"
+"""Wakes the replicas that share a book, in its own database."""
+
+SILENCE_MILLISECONDS: Final = 15_000
+"""Time without any replica that counts for no deadline, when it was longer."""
+
+_FORGOTTEN_MILLISECONDS: Final = 86_400_000
+
+# No timer closes a round before somebody has given back the time of a silence.
+SOMEBODY_WAS_THERE: Final = (
+    "(SELECT alive IS NULL OR instant - alive "  # noqa: S608 - our own words
+    f"<= {SILENCE_MILLISECONDS} FROM book)"
+)
+"""Says so in a statement that knows the `instant`."""
+
+
+async def notify(database: Database) -> None:
+    """Wake those who share the book, when the transaction commits."""
+    await database.execute(f"SELECT pg_notify('{CHANNEL}', '')")
+
+
+async def take_lease(
+    database: Database,
+    name: str,
+    *,
+    holder: str,
+    seconds: float,
+    instant: int | None,
+) -> Lease | None:
+    """See `Book.take`; a row stays, so that its token never begins again."""
+    row = await database.fetchrow(
+        "INSERT INTO lease (name, holder, token, expires) "
+        f"SELECT $2, $3, 1, {INSTANT} + $4::bigint ON CONFLICT (name) DO UPDATE "
+        "SET holder = excluded.holder, token = lease.token + 1, "
+        "expires = excluded.expires "
+        f"WHERE lease.holder = $3 OR lease.expires <= {INSTANT} RETURNING token",
+        instant,
+        name,
+        holder,
+        int(seconds * MILLISECONDS),
+    )
+    return None if row is None else Lease(name, holder, int(row[0]))
+
+
+async def renew_lease(
+    database: Database, lease: Lease, *, seconds: float, instant: int | None
+) -> bool:
+    """See `Book.renew`."""
+    renewed = await database.fetchrow(
+        f"UPDATE lease SET expires = {INSTANT} + $5::bigint WHERE name = $2 "  # noqa: S608 - our own words
+        f"AND holder = $3 AND token = $4 AND expires > {INSTANT} RETURNING 1",
+        instant,
+        *lease_words(lease),
+        int(seconds * MILLISECONDS),
+    )
+    return renewed is not None
+
+
+async def give_lease_back(database: Database, lease: Lease) -> None:
+    """See `Book.give_back`."""
+    await database.execute(
+        "UPDATE lease SET expires = 0 WHERE name = $1 AND holder = $2 AND token = $3",
+        *lease_words(lease),
+    )
+
+
+async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
+    """See `Book.beat`."""
+    row = await database.fetchrow(
+        f"SELECT {INSTANT}, alive FROM book FOR UPDATE",  # noqa: S608 - our own words
+        instant,
+    )
+    now, alive = (0, 0) if row is None else row
+    if alive is not None and now - alive > SILENCE_MILLISECONDS:
+        await database.execute(
+            "UPDATE session SET deadline = deadline + $1, opened = opened + $1 "
+            "WHERE ended IS NULL",
+            now - alive,
+        )
+    await database.execute("UPDATE book SET alive = $1", now)
+    await database.execute(
+        "INSERT INTO replica (name, address, version, started, seen) "
+        "VALUES ($1, $2, $3, $4, $4) ON CONFLICT (name) DO UPDATE "
+        "SET address = excluded.address, seen = excluded.seen",
+        replica.name,
+        replica.address,
+        replica.version,
+        now,
+    )
+    await database.execute(
+        "DELETE FROM replica WHERE seen < $1", now - _FORGOTTEN_MILLISECONDS
+    )
+
+
+async def name_blobs(database: Database, proposed: bytes) -> bytes:
+    """See `Book.blobs_name`."""
+    row = await database.fetchrow(
+        "UPDATE book SET blobs = coalesce(blobs, $1) RETURNING blobs", proposed
+    )
+    return proposed if row is None else bytes(row[0])
+
+
+async def begin_alone(database: Database, *, is_shared: bool) -> None:
+    """Have what earlier processes held end with them; nobody else is there."""
+    await database.execute("UPDATE lease SET expires = 0")
+    if not is_shared:
+        await database.execute("UPDATE book SET alive = NULL")
+
+
+async def was_somebody_there(database: Database, *, instant: int | None) -> bool:
+    """Whether another aggregator has been at work of late."""
+    row = await database.fetchrow(
+        f"SELECT 1 FROM book WHERE {INSTANT} - alive <= $2",  # noqa: S608 - our own words
+        instant,
+        SILENCE_MILLISECONDS,
+    )
+    return row is not None
+
+
+async def list_replicas(
+    database: Database, *, instant: int | None
+) -> tuple[ReplicaRow, ...]:
+    """See `Book.replicas`."""
+    rows = await database.fetch(
+        f"SELECT name, address, version, started, {INSTANT} - seen FROM replica "  # noqa: S608 - our own words
+        "ORDER BY started, name",
+        instant,
+    )
+    return tuple(
+        ReplicaRow(
+            Replica(name, address, version),
+            started / MILLISECONDS,
+            max(0.0, silent / MILLISECONDS),
+        )
+        for name, address, version, started, silent in rows
+    )
