@@ -513,8 +513,8 @@ class Aggregator:
         Returns when everybody who took part to the end has been told, or is back for
         the next session, when whoever was told of a sum has come for it or had the time
         to, when nobody has called for a moment, and when whoever waits for a session
-        has come back to hear that there is none; or when the time is up.  The next process does
-        not wait again for those that all know.
+        has come back to hear that there is none; or when the time is up.  The next
+        process does not wait again for those that all know.
         """
         clock = self._context.clock
         deadline = clock.now() + at_most_seconds
