@@ -26,6 +26,11 @@ class HeldThread(Executor):
         return self.asked[-1]
 
 
+async def some_turns():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_error():
     complaints = []
     asyncio.get_running_loop().set_exception_handler(
@@ -43,15 +48,14 @@ async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_err
     )
     chunk = UploadChunk(bytes(32), 0, 5, bytes(32), bytes(5))
     call = asyncio.ensure_future(desk.take("a", chunk))
-    while not thread.asked:
-        await asyncio.sleep(0)
+    await some_turns()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     full = ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
     thread.asked.pop().set_exception(full)
-    while desk._in_work:
-        await asyncio.sleep(0)
+    await some_turns()
+    assert not desk._in_work
     del call
     gc.collect()
     assert complaints == []
